@@ -1,0 +1,58 @@
+# Every target makes what it needs in .venv; nothing is installed outside of it.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-fast check bench torture format clean
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+# Test processes; each has a Postgres of its own.
+WORKERS ?= 2
+# The first Python 3.11 or newer there is; PYTHON=… names another.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+help:  ## Print this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+run: .venv/ready  ## Tune a search engine over Python's own documentation, on SQLite, one runner killed half-way
+	$(BIN)/rollbook demo
+
+test: .venv/ready-dev  ## Run every test but the benchmarks, on SQLite and Postgres
+	$(PYTEST) -n $(WORKERS) --dist loadgroup
+
+test-fast: .venv/ready-dev  ## Run the tests that take no seconds, in under two minutes
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not benchmark and not slow"
+
+check: .venv/ready-dev  ## Check format, lint, types, layers, migrations
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.alembic_check
+
+bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in the same run, and print
+	$(PYTEST) tests/benchmarks -m benchmark --timeout=0 -s
+
+torture: .venv/ready-dev  ## Run the kill and hammer tests with all their rounds
+	ROLLBOOK_TORTURE=1 $(PYTEST) -m torture --timeout=3600 -s
+
+format: .venv/ready-dev  ## Rewrite the code in the project's format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:  ## Delete what the other targets made
+	rm -rf .venv .cache .hypothesis .import_linter_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Rollbook needs Python 3.11 or newer, with venv. \
+	On Debian: apt-get install python3 python3-venv. Elsewhere: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/ready: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/ready-dev: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ .venv/ready

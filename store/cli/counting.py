@@ -1,0 +1,156 @@
+"""What `rollbook stats` prints: how much there is, what waits, and what it takes on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, get_args
+
+from sqlalchemy import Column, Select, func, select
+
+from store.cli.opened import refuse_memory
+from store.cli.printing import STYLES, is_terminal, json_document, line, note
+from store.cli.times import ago, duration, local, utc
+from store.clock import system_clock, to_seconds
+from store.db import pages, tables
+from store.db.dialect import Dialect, ReadSession, Row, dialect_for
+from store.db.url import parse
+from store.models import RolloutStatus, WorkerStatus
+
+_FAR_AHEAD_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a store holds, at one moment."""
+
+    store_id: str
+    rollouts: Mapping[str, int]
+    """By status."""
+    workers: Mapping[str, int]
+    """By status."""
+    attempts: int
+    spans: int
+    resources: int
+    """Ids, not versions."""
+    queued: int
+    """Rollouts that wait for a claim."""
+    events: int
+    commits: int
+    last_position: int
+    """0 for an empty log."""
+    last_commit_time: float | None
+    """In seconds since the epoch."""
+    payload_bytes: int
+    """Of everything callers sent, before compression."""
+    disk_bytes: int
+
+    @property
+    def bytes_per_event(self) -> int | None:
+        """The size on disk, shared out among the events of the log."""
+        return round(self.disk_bytes / self.events) if self.events else None
+
+
+def stats(db: str, *, json: bool) -> None:
+    """Print the counts of a store."""
+    counts = asyncio.run(_count(db))
+    if json:
+        json_document(asdict(counts) | {"bytes_per_event": counts.bytes_per_event})
+        return
+    _print(counts)
+    ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
+    if ahead > _FAR_AHEAD_SECONDS:
+        note(
+            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events are stamped right behind it "
+            "until the clock has caught up"
+        )
+
+
+def _print(counts: Counts) -> None:
+    _print_statuses("rollouts", counts.rollouts)
+    for name in ("queued", "attempts", "spans", "resources"):
+        _print_fact(name, _number(getattr(counts, name)))
+    _print_statuses("workers", counts.workers)
+    for name in ("events", "commits"):
+        _print_fact(name, _number(getattr(counts, name)))
+    last = counts.last_commit_time
+    if last is not None:
+        _print_fact("last commit", f"{local(last)} ({ago(last, time.time())})" if is_terminal() else utc(last))
+    _print_fact("payload", _size(counts.payload_bytes))
+    _print_fact("on disk", _size(counts.disk_bytes))
+    if counts.bytes_per_event is not None:
+        _print_fact("per event", _size(counts.bytes_per_event))
+
+
+async def _count(db: str) -> Counts:
+    import store.opening  # noqa: F401  (makes the databases known)
+
+    refuse_memory(db)
+    url = parse(db)
+    dialect = dialect_for(url)(url, None, read_only=True)
+    store_id = await dialect.open(create=False)
+    try:
+        async with dialect.read(snapshot=True) as session:
+            return await _counts(dialect, session, store_id)
+    finally:
+        await dialect.close()
+
+
+async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Counts:
+    async def rows(statement: Select[Any]) -> Iterable[Row]:
+        return await session.fetch(dialect.sql(statement), {})
+
+    async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:
+        found = {status: count for status, count in await rows(select(column, func.count()).group_by(column))}
+        return {status: found.get(status, 0) for status in statuses}
+
+    commit = tables.commits.c
+    ((commits, last_position, recorded_at),) = await rows(
+        select(func.count(), func.max(commit.last_position), func.max(commit.recorded_at)).select_from(tables.commits)
+    )
+    events, _, attempts, spans, resources, _, payload_bytes = await pages.totals(dialect, session)
+    return Counts(
+        store_id=store_id,
+        rollouts=await by_status(tables.rollouts.c.status, get_args(RolloutStatus)),
+        workers=await by_status(tables.workers.c.status, get_args(WorkerStatus)),
+        attempts=attempts,
+        spans=spans,
+        resources=resources,
+        queued=await pages.queue_depth(dialect, session),
+        events=events,
+        commits=commits,
+        last_position=last_position or 0,
+        last_commit_time=None if recorded_at is None else to_seconds(recorded_at),
+        payload_bytes=payload_bytes,
+        disk_bytes=await dialect.size_bytes(),
+    )
+
+
+def _print_statuses(kind: str, counts: Mapping[str, int]) -> None:
+    _print_fact(kind, _number(sum(counts.values())))
+    for status, count in counts.items():
+        if count or not is_terminal():
+            _print_fact(f"  {status}" if is_terminal() else f"{kind} {status}", _number(count), style=STYLES[status])
+
+
+def _print_fact(name: str, value: str, style: str | None = None) -> None:
+    if not is_terminal():
+        line(f"{name}\t{value}")
+        return
+    line(f"{name:<14} {value:>12}", style)
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if is_terminal() else str(value)
+
+
+def _size(value: int) -> str:
+    """Return a number of bytes: with its unit on a terminal, as it is for a program."""
+    if not is_terminal():
+        return str(value)
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value} B"

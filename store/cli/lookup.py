@@ -1,0 +1,130 @@
+"""From what the user typed to the id that is meant: an id, or a beginning that only one thing has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal
+
+from store.cli.trouble import Ambiguous
+from store.errors import Invalid, NotFound
+from store.interface import AsAt, Store
+
+Kind = Literal["rollout", "resources", "worker", "attempt"]
+Found = tuple[Kind, str]
+Search = Callable[[Store, str, int], Awaitable[tuple[Sequence[str], int]]]
+
+_PAGE: Final = 200
+_LISTED: Final = 10
+
+
+async def rollout(store: Store, given: str) -> str:
+    """Return the id of the rollout that `given` is, or the only one that it begins.
+
+    The letters before the first `-` may be left out.
+
+    Raises:
+        NotFound: no rollout's id begins so.
+        Ambiguous: several do.
+    """
+    return (await anything(store, given, ("rollout",)))[1]
+
+
+async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:
+    """Return the kind and the id of the thing that `given` is, or the only one that it begins; else as `rollout`."""
+    if not given:
+        raise Invalid("ID", "is empty; write at least the beginning of an id")
+    found: list[Found] = []
+    are_all = True
+    for kind in kinds:
+        ids, complete = await _candidates(store, kind, given)
+        if given in ids:
+            return kind, given
+        found.extend((kind, each) for each in ids)
+        are_all = are_all and complete
+    return _only(found, given, kinds, are_all=are_all)
+
+
+async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
+    """Return the id of the attempt of a rollout that `given` is or begins; `latest` and its number will do, too.
+
+    Raises:
+        NotFound: no attempt of the rollout is called so.
+        Ambiguous: several ids begin so.
+    """
+    attempts = await store.query_attempts(rollout_id, as_at=as_at)
+    if given == "latest" and attempts:
+        return attempts[-1].attempt_id
+    exact = [each.attempt_id for each in attempts if given in {each.attempt_id, str(each.sequence_id)}]
+    if exact:
+        return exact[0]
+    found: list[Found] = [("attempt", each.attempt_id) for each in attempts if _begins(each.attempt_id, given)]
+    return _only(found, given, ("attempt",), are_all=True)[1]
+
+
+async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
+    """Return the id itself if there is one, else those that begin so (enough to tell them apart), and if that is all."""
+    if await _EXISTS[kind](store, given):
+        return [given], True
+    matching: list[str] = []
+    seen = 0
+    while True:
+        ids, total = await _SEARCHES[kind](store, given, seen)
+        matching.extend(each for each in ids if _begins(each, given))
+        seen += len(ids)
+        if seen >= total or not ids:
+            return matching, True
+        if len(matching) > 1:
+            return matching, False
+
+
+def _begins(whole: str, given: str) -> bool:
+    return whole.startswith(given) or whole.partition("-")[2].startswith(given)
+
+
+def _only(found: Sequence[Found], given: str, kinds: Sequence[Kind], *, are_all: bool) -> Found:
+    name = " or ".join(kinds)
+    match found:
+        case []:
+            listed = "attempts --rollout ID" if kinds == ("attempt",) else "rollouts"
+            text = f"no id of a {name} begins with {given!r}; `rollbook ls {listed}` shows what there is"
+            raise NotFound(name, given, text)
+        case [only]:
+            return only
+        case _:
+            candidates = [f"{kind} {each}" if len(kinds) > 1 else each for kind, each in found]
+            raise Ambiguous(name, given, candidates[:_LISTED], are_all=are_all and len(candidates) <= _LISTED)
+
+
+async def _rollouts(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    page = await store.query_rollouts(rollout_id_contains=part, limit=_PAGE, offset=offset)
+    return [each.rollout_id for each in page], page.total
+
+
+async def _resources(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    page = await store.query_resources(resources_id_contains=part, limit=_PAGE, offset=offset)
+    return [each.resources_id for each in page], page.total
+
+
+async def _workers(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    page = await store.query_workers(worker_id_contains=part, limit=_PAGE, offset=offset)
+    return [each.worker_id for each in page], page.total
+
+
+async def _is_rollout(store: Store, given: str) -> bool:
+    return await store.get_rollout_by_id(given) is not None
+
+
+async def _is_resources(store: Store, given: str) -> bool:
+    return await store.get_resources_by_id(given) is not None
+
+
+async def _is_worker(store: Store, given: str) -> bool:
+    return await store.get_worker_by_id(given) is not None
+
+
+_SEARCHES: Final[dict[str, Search]] = {"rollout": _rollouts, "resources": _resources, "worker": _workers}
+_EXISTS: Final[dict[str, Callable[[Store, str], Awaitable[bool]]]] = {
+    "rollout": _is_rollout,
+    "resources": _is_resources,
+    "worker": _is_worker,
+}

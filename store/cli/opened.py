@@ -1,0 +1,53 @@
+"""Opening a store for the length of a command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from store.errors import Invalid
+from store.interface import Store
+
+T = TypeVar("T")
+
+
+def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Return what `work` returns on the store, opened for reading: nothing is created, upgraded or swept.
+
+    Raises:
+        NotFound: there is no such store; the text says how to make one.
+        Incompatible: it is behind this program; the text names the command.
+    """
+    return asyncio.run(_run(db, work, read_only=True))
+
+
+def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    """As `run_reading`, on a store that is opened for writing; one that is missing or behind stays so."""
+
+    async def both() -> T:
+        # Opening for writing would upgrade a file; opening for reading refuses one that is behind.
+        async with await _open(db, read_only=True):
+            pass
+        return await _run(db, work, read_only=False)
+
+    return asyncio.run(both())
+
+
+async def _run(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
+    async with await _open(db, read_only=read_only) as store:
+        return await work(store)
+
+
+async def _open(db: str, *, read_only: bool) -> Store:
+    # Databases and models take half a second to import, which help and mistyped options need not wait for.
+    from store import open_store
+
+    refuse_memory(db)
+    return await open_store(db, create=False, read_only=read_only)
+
+
+def refuse_memory(db: str) -> None:
+    """Raise `Invalid` for a store that only the program which opened it can see."""
+    if db.startswith("memory:"):
+        raise Invalid("--db", "a memory:// store lives and dies inside its program; name one that others can open")

@@ -1,0 +1,55 @@
+"""The options that commands share, and the words they accept."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from store.cli.times import moment
+
+DEFAULT_DB: Final = "sqlite:///rollbook.db"
+
+
+def _moment(text: str) -> int | datetime:
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Db = Annotated[
+    str,
+    typer.Option(
+        envvar="ROLLBOOK_DB",
+        metavar="URL",
+        help="Which store: sqlite:///run.db or postgresql://host/database?partition=name.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# Typer asks for one class; with a parser its name only stands for what the parser returns.
+AsAt = Annotated[
+    Any,
+    typer.Option(
+        parser=_moment,
+        metavar="POSITION|TIME",
+        help="As the store stood then: at a position of the log, or by 2026-11-20T02:00:00Z, '2026-11-20 03:00' (local"
+        " time), '10m ago'.",
+    ),
+]
+Sort = Annotated[
+    str | None, typer.Option(metavar="FIELD", help="Sort by any field that --json shows and has an order.")
+]
+Descending = Annotated[bool, typer.Option("--desc", help="The greatest or newest first.")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", "-n", metavar="N", min=-1, help="At most N, -1 for all; on a terminal 50 if not given."),
+]
+Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first N.")]
+AnyOf = Annotated[bool, typer.Option("--any", help="What meets any condition, rather than all of them.")]
+IdContains = Annotated[str | None, typer.Option(metavar="TEXT", help="With this in the id.")]
+OfRollout = Annotated[
+    str, typer.Option("--rollout", metavar="ID", help="Of this rollout; the beginning of its id will do.")
+]
+RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]

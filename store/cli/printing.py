@@ -1,0 +1,141 @@
+"""Where commands print: data on standard output, everything else on standard error.
+
+On a terminal there are colours, aligned tables and relative times; anywhere else the same cells come tab-separated,
+whole and exact, for other programs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES: Final = {
+    "succeeded": "green",
+    "OK": "green",
+    "failed": "red",
+    "timeout": "red",
+    "unresponsive": "red",
+    "ERROR": "red",
+    "running": "cyan",
+    "busy": "cyan",
+    "preparing": "blue",
+    "queuing": "yellow",
+    "requeuing": "yellow",
+    "cancelled": "dim",
+    "idle": "dim",
+    "unknown": "dim",
+}
+"""How each status looks on a terminal."""
+
+# Ids and names come from anywhere; what they say must not move the cursor or break a line.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def is_terminal() -> bool:
+    """Return whether a person looks at standard output."""
+    return console().is_terminal
+
+
+def console() -> Console:
+    """Return standard output for styled text; lines may be longer than the terminal is wide."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Tell the user something that is no data."""
+    print(text, file=sys.stderr)
+
+
+def line(text: str = "", style: str | None = None) -> None:
+    """Print a line of data."""
+    if style and is_terminal():
+        console().print(text, style=style)
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
+def heading(text: str) -> None:
+    """Print a heading, set off by an empty line."""
+    line()
+    line(text, style="bold")
+
+
+def json_document(value: Any) -> None:
+    """Print one JSON document, indented where a person looks at it."""
+    option = orjson.OPT_INDENT_2 if is_terminal() else 0
+    sys.stdout.write(orjson.dumps(value, option=option).decode() + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Print a JSON document on a line of its own."""
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters spelled out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value on one line."""
+    return orjson.dumps(value).decode()
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text cut to a number of columns of the terminal, with … where something is missing."""
+    # Most texts need no look at each character.
+    if len(text) * 2 <= width or (len(text) <= width and text.isascii()):
+        return text
+    if sum(map(_columns, text)) <= width:
+        return text
+    kept, used = 0, 1
+    while used + _columns(text[kept]) <= width:
+        used += _columns(text[kept])
+        kept += 1
+    return text[:kept] + "…"
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of the terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something is being done, while it is, if a person is there to see."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, markup=False, emoji=False).status(f"{what} …"):
+        yield
+
+
+def tree(roots: Sequence[Any], below: Callable[[Any], Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield each node with the lines that lead to it, parents first; deep trees are fine."""
+    waiting: list[tuple[str, str, Any]] = [("", "", root) for root in reversed(roots)]
+    while waiting:
+        lead, continued, node = waiting.pop()
+        yield lead, node
+        children = below(node)
+        for place, child in reversed(list(enumerate(children))):
+            last = place == len(children) - 1
+            waiting.append((continued + ("└─ " if last else "├─ "), continued + ("   " if last else "│  "), child))

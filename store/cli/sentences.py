@@ -1,0 +1,207 @@
+"""What an event of the log says, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from store.cli.times import duration, local
+from store.models import HistoryEvent
+
+Json = dict[str, Any]
+
+_MOVED: Final = {
+    "claimed": "a worker claimed it",
+    "attempt": "follows its latest attempt",
+    "span": "a span arrived",
+    "manual": "set by a caller",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of an attempt from its events so far."""
+
+    sequence: int
+    started_at: float
+
+
+class Narrator:
+    """Tells events one after another, oldest first: what an earlier one said of an attempt explains a later one."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, _Seen] = {}
+
+    def say(self, event: HistoryEvent) -> str:
+        """Return what happened, without time and actor."""
+        teller = self._tellers.get(event.type)
+        if teller is None:
+            return orjson.dumps(event.data).decode()
+        return teller(self, event, event.data)
+
+    def _attempt(self, data: Json) -> str:
+        seen = self._attempts.get(data["attempt_id"])
+        return f"attempt {seen.sequence}" if seen else f"attempt {data['attempt_id']}"
+
+    def _enqueued(self, _event: HistoryEvent, data: Json) -> str:
+        return ", ".join(["enqueued", *_particulars(data)])
+
+    def _started_at_once(self, _event: HistoryEvent, data: Json) -> str:
+        return ", ".join(["started without the queue", *_particulars(data)])
+
+    def _rollout_amended(self, _event: HistoryEvent, data: Json) -> str:
+        return _fields_set(data, known=("mode", "resources_id", "config"))
+
+    def _rollout_moved(self, _event: HistoryEvent, data: Json) -> str:
+        if data["from"] == data["to"]:
+            return f"{data['to']} once more, its end is now"
+        if data["to"] == "requeuing" and data["reason"] == "attempt":
+            return f"{data['from']} → requeuing: to be tried again"
+        return f"{data['from']} → {data['to']}: {_MOVED.get(data['reason'], data['reason'])}"
+
+    def _attempt_started(self, event: HistoryEvent, data: Json) -> str:
+        self._attempts[data["attempt_id"]] = _Seen(data["sequence"], event.at)
+        worker = data.get("worker_id")
+        how = "claimed" if data["via"] == "dequeue" else "forked" if data["via"] == "fork" else "started"
+        by = f" by {worker}" if worker else ""
+        return f"attempt {data['sequence']} {how}{by} → preparing"
+
+    def _attempt_moved(self, event: HistoryEvent, data: Json) -> str:
+        attempt, to = self._attempt(data), data["to"]
+        match data["reason"]:
+            case "unresponsive" | "timeout":
+                return f"{attempt} {to}: {self._overdue(event, data)}"
+            case "span":
+                return f"{attempt} {data['from']} → {to}: a span arrived"
+            case "superseded":
+                return f"{attempt} {data['from']} → {to}: another attempt took its place"
+            case _ if data["from"] == to:
+                return f"{attempt} reported {to} once more, its end is now"
+            case _:
+                error = data.get("error")
+                return f"{attempt} reported {to}" + (f": {_compact(error)}" if error else "")
+
+    def _overdue(self, event: HistoryEvent, data: Json) -> str:
+        seen = self._attempts.get(data["attempt_id"])
+        limit = f"limit {duration(data['limit'])}" if data.get("limit") is not None else "over its limit"
+        is_silence = data["reason"] == "unresponsive"
+        since = data.get("last_sign") if is_silence else None
+        if since is None and seen:
+            since = seen.started_at
+        if since is None:
+            return limit
+        return f"{'silent' if is_silence else 'at it'} for {duration(event.at - since)} ({limit})"
+
+    def _attempt_amended(self, _event: HistoryEvent, data: Json) -> str:
+        told = dict(data)
+        if told.get("last_heartbeat_time") is not None:
+            told["last_heartbeat_time"] = local(told["last_heartbeat_time"])
+        return f"{self._attempt(data)}: {_fields_set(told, known=('worker_id', 'last_heartbeat_time'))}"
+
+    def _released(self, _event: HistoryEvent, data: Json) -> str:
+        return f"claim of attempt {data['sequence']} undone, nobody waited for it → {data['to']}, at its old place"
+
+    def _span(self, _event: HistoryEvent, data: Json) -> str:
+        parts = [f'{self._attempt(data)}: span {data["sequence_id"]} "{data["name"]}"']
+        start, end = data.get("start"), data.get("end")
+        if start is not None and end is not None:
+            parts.append(duration(end - start))
+        if data["status_code"] == "ERROR":
+            parts.append("ERROR" + (f" ({data['status_message']})" if data.get("status_message") else ""))
+        parts.extend(reward_text(name, value) for name, value in data.get("rewards") or ())
+        if data.get("model"):
+            parts.append(data["model"])
+        if data.get("tokens_in") is not None or data.get("tokens_out") is not None:
+            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens")
+        return ", ".join(parts)
+
+    def _published(self, _event: HistoryEvent, data: Json) -> str:
+        return f"version {data['version']} published"
+
+    def _worker_seen(self, _event: HistoryEvent, _data: Json) -> str:
+        return "seen for the first time"
+
+    def _worker_moved(self, _event: HistoryEvent, data: Json) -> str:
+        at_work = f" with {data['rollout_id']} {data.get('attempt_id', '')}".rstrip() if data.get("rollout_id") else ""
+        return f"{data['from']} → {data['to']}{at_work if data['to'] == 'busy' else ''}"
+
+    def _body_dropped(self, _event: HistoryEvent, data: Json) -> str:
+        return f"payload of the event at position {data['position']} dropped: {data['policy']}"
+
+    _tellers: Final[dict[str, Callable[[Narrator, HistoryEvent, Json], str]]] = {
+        "rollout.enqueued": _enqueued,
+        "rollout.started": _started_at_once,
+        "rollout.amended": _rollout_amended,
+        "rollout.status_changed": _rollout_moved,
+        "attempt.started": _attempt_started,
+        "attempt.status_changed": _attempt_moved,
+        "attempt.amended": _attempt_amended,
+        "claim.released": _released,
+        "span.recorded": _span,
+        "resources.published": _published,
+        "resources.replaced": _published,
+        "worker.seen": _worker_seen,
+        "worker.status_changed": _worker_moved,
+        "body.dropped": _body_dropped,
+    }
+
+
+TOLD: Final = frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+"""The types of event that have a sentence; others are told by their data."""
+
+
+def reward_text(name: str | None, value: float) -> str:
+    """Return a reward as it is told, the primary one without its name."""
+    return f"reward {value:g}" if name in {None, "primary"} else f"{name} {value:g}"
+
+
+def config_text(config: Json) -> str:
+    """Return the limits and retries of a rollout in words, empty for the defaults."""
+    parts: list[str] = []
+    if config.get("timeout_seconds") is not None:
+        parts.append(f"timeout {duration(config['timeout_seconds'])}")
+    if config.get("unresponsive_seconds") is not None:
+        parts.append(f"unresponsive after {duration(config['unresponsive_seconds'])}")
+    attempts = config.get("max_attempts", 1)
+    if attempts != 1:
+        parts.append(f"up to {attempts} attempts")
+    if config.get("retry_condition"):
+        parts.append(f"again if {' or '.join(config['retry_condition'])}")
+    return ", ".join(parts)
+
+
+def _particulars(data: Json) -> list[str]:
+    parts: list[str] = []
+    if data.get("mode"):
+        parts.append(f"for {data['mode']}")
+    if data.get("resources_id"):
+        version = data.get("resources_version")
+        parts.append(f"with {data['resources_id']}" + (f" version {version}" if version is not None else ""))
+    for key, words in (("group", "group"), ("step", "step"), ("plan_key", "key")):
+        if data.get(key) is not None:
+            parts.append(f"{words} {data[key]}")
+    limits = config_text(data.get("config") or {})
+    return [*parts, limits] if limits else parts
+
+
+def _fields_set(data: Json, known: tuple[str, ...]) -> str:
+    """Say which fields were set, and to what where the event holds it."""
+    parts: list[str] = []
+    for field in data["fields"]:
+        name = field.removesuffix("_id").removesuffix("_time").replace("_", " ")
+        if field not in known:
+            parts.append(f"{name} replaced")
+        elif data.get(field) is None:
+            parts.append(f"{name} cleared")
+        elif field == "config":
+            parts.append(f"config set to {config_text(data[field]) or 'the defaults'}")
+        else:
+            parts.append(f"{name} set to {data[field]}")
+    return ", ".join(parts)
+
+
+def _compact(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,238 @@
+"""What `rollbook show` prints: one thing, whole."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from store.cli import lookup
+from store.cli.opened import run_reading
+from store.cli.printing import (
+    STYLES,
+    compact,
+    console,
+    fitted,
+    heading,
+    is_terminal,
+    json_document,
+    line,
+    note,
+    printable,
+    tree,
+)
+from store.cli.sentences import config_text, reward_text
+from store.cli.tables import ATTEMPTS, WORKERS, print_table, rewards_of
+from store.cli.times import ago, duration, in_words, local, utc
+from store.errors import Invalid, NotFound
+from store.interface import AsAt, Store
+from store.models import Attempt, HistoryEvent, ResourcesUpdate, Rollout, Span, Worker
+
+_INPUT_LINES: Final = 20
+_SPAN_LINES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A rollout with all that belongs to it."""
+
+    rollout: Rollout
+    attempts: Sequence[Attempt]
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was asked for, and what has to be said about when that was."""
+
+    thing: _Whole | ResourcesUpdate | Worker
+    remarks: list[str]
+
+
+def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool, json: bool) -> None:
+    """Print a rollout, resources or a worker."""
+
+    async def read(store: Store) -> _Found:
+        kind, key = await lookup.anything(store, given)
+        if at is not None and kind != "rollout":
+            raise Invalid("--at", f"{key} is no rollout; only a rollout's events are numbered, others have --as-at")
+        remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
+        moment = as_at
+        if at is not None:
+            moment, remark = _after_event(await store.history(key), at)
+            remarks.append(remark)
+        return _Found(await _read(store, kind, key, moment), remarks)
+
+    found = run_reading(db, read)
+    for remark in found.remarks:
+        note(remark)
+    match found.thing:
+        case _Whole() as whole if json:
+            json_document(_whole_json(whole))
+        case _Whole() as whole:
+            _print_rollout(whole, cuts=is_terminal() and not full)
+        case thing if json:
+            json_document({"resources" if isinstance(thing, ResourcesUpdate) else "worker": thing.model_dump()})
+        case ResourcesUpdate() as update:
+            _print_resources(update)
+        case Worker() as worker:
+            print_table(WORKERS, [worker])
+
+
+def _after_event(events: Sequence[HistoryEvent], number: int) -> tuple[int | None, str]:
+    """Return the position to read a rollout at after its event of a number (None: now), and what to say about it.
+
+    What one call recorded is never seen half, so the rollout is shown as that call left it.
+    """
+    if number > len(events):
+        raise Invalid(
+            "--at", f"the rollout has {len(events)} events, none numbered {number}; `rollbook history` lists them"
+        )
+    # All that one call records bears one stamp, and no two calls bear the same.
+    stamp = events[number - 1].at
+    last = max(event.number for event in events if event.at == stamp)
+    same_call = f", which the call that recorded event {number} ended with" if last != number else ""
+    remark = f"as after its event {last} of {len(events)}{same_call}"
+    # Just before the next call that touches it: this one may also have recorded events elsewhere.
+    return (events[last].position - 1 if last < len(events) else None), remark
+
+
+async def _read(store: Store, kind: lookup.Kind, key: str, as_at: AsAt | None) -> _Whole | ResourcesUpdate | Worker:
+    match kind:
+        case "resources":
+            found = await store.get_resources_by_id(key, as_at=as_at)
+        case "worker":
+            found = await store.get_worker_by_id(key, as_at=as_at)
+        case _:
+            rollout = await store.get_rollout_by_id(key, as_at=as_at)
+            found = rollout and _Whole(
+                rollout, await store.query_attempts(key, as_at=as_at), await store.query_spans(key, as_at=as_at)
+            )
+    if found is None:
+        when = "" if as_at is None else f" at {in_words(as_at)}"
+        raise NotFound(kind, key, f"{kind} {key} did not exist yet{when}; leave out --as-at to see it as it is now")
+    return found
+
+
+def _whole_json(whole: _Whole) -> dict[str, Any]:
+    return {
+        "rollout": whole.rollout.model_dump(),
+        "attempts": [attempt.model_dump() for attempt in whole.attempts],
+        "spans": [span.model_dump() for span in whole.spans],
+        "rewards": [
+            {"attempt_id": span.attempt_id, "span_id": span.span_id, "name": name, "value": value}
+            for span in whole.spans
+            for name, value in rewards_of(span)
+        ],
+    }
+
+
+def _print_rollout(whole: _Whole, *, cuts: bool) -> None:
+    rollout = whole.rollout
+    _print_title(rollout)
+    for name, text in _facts(whole):
+        line(f"  {name:<10} {text}")
+    heading("Input")
+    lines = orjson.dumps(rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines()
+    for text in lines[:_INPUT_LINES] if cuts else lines:
+        line("  " + (fitted(printable(text), console().width - 2) if cuts else printable(text)))
+    if cuts and len(lines) > _INPUT_LINES:
+        note(f"  … {len(lines) - _INPUT_LINES:,} more lines: --full")
+    if whole.attempts:
+        heading("Attempts")
+        print_table(ATTEMPTS, whole.attempts, indent="  ")
+    if whole.spans:
+        heading("Spans")
+        _print_spans(whole, cuts=cuts)
+
+
+def _print_title(rollout: Rollout) -> None:
+    if not is_terminal():
+        line(f"{rollout.rollout_id}\t{rollout.status}")
+        return
+    from rich.text import Text
+
+    console().print(Text.assemble((rollout.rollout_id, "bold"), "  ", (rollout.status, STYLES[rollout.status])))
+
+
+def _facts(whole: _Whole) -> list[tuple[str, str]]:
+    rollout = whole.rollout
+    facts = [("created", _when(rollout.start_time))]
+    if rollout.end_time is not None:
+        facts.append(("ended", f"{_when(rollout.end_time)}, after {duration(rollout.end_time - rollout.start_time)}"))
+    facts += [("mode", rollout.mode or ""), ("resources", rollout.resources_id or "")]
+    facts.append(("config", config_text(rollout.config.model_dump())))
+    facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
+    return [fact for fact in facts if fact[1]]
+
+
+def _when(moment: float) -> str:
+    return f"{local(moment)} ({ago(moment, time.time())})" if is_terminal() else utc(moment)
+
+
+def _print_spans(whole: _Whole, *, cuts: bool) -> None:
+    by_attempt: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in whole.spans:
+        by_attempt[span.attempt_id].append(span)
+    numbers = {attempt.attempt_id: attempt.sequence_id for attempt in whole.attempts}
+    left = _SPAN_LINES if cuts else len(whole.spans)
+    for attempt_id, spans in sorted(by_attempt.items(), key=lambda item: numbers.get(item[0], 0)):
+        line(f"  attempt {numbers.get(attempt_id, '?')}  {attempt_id}", style="dim")
+        for lead, span in tree(*_family(spans)):
+            if left == 0:
+                break
+            left -= 1
+            line(f"    {lead}{_span_line(span)}")
+    if cuts and len(whole.spans) > _SPAN_LINES:
+        note(f"  … {len(whole.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")
+
+
+def _family(spans: Sequence[Span]) -> tuple[list[Span], Any]:
+    """Return the spans without a parent among these, and the function from a span to those below it.
+
+    Every span is reached exactly once, also where ids repeat or spans are each other's parents.
+    """
+    known = {span.span_id for span in spans}
+    below: defaultdict[str, list[Span]] = defaultdict(list)
+    roots: list[Span] = []
+    for span in spans:
+        has_parent = span.parent_id in known and span.parent_id != span.span_id
+        (below[span.parent_id or ""] if has_parent else roots).append(span)
+    reached: set[str] = set()
+    waiting = list(roots)
+    remaining = iter(spans)
+    while True:
+        while waiting:
+            span = waiting.pop()
+            reached.add(span.span_id)
+            waiting.extend(below[span.span_id])
+        circular = next((span for span in remaining if span.span_id not in reached), None)
+        if circular is None:
+            return roots, lambda span: below[span.span_id]
+        below[circular.parent_id or ""].remove(circular)
+        roots.append(circular)
+        waiting.append(circular)
+
+
+def _span_line(span: Span) -> str:
+    parts = [f"{span.sequence_id} {span.name}"]
+    if span.start_time is not None and span.end_time is not None:
+        parts.append(duration(span.end_time - span.start_time))
+    if span.status.status_code == "ERROR":
+        parts.append(f"ERROR {span.status.description or ''}".rstrip())
+    parts.extend(reward_text(name, value) for name, value in rewards_of(span))
+    return printable("  ".join(parts))
+
+
+def _print_resources(update: ResourcesUpdate) -> None:
+    line(f"{update.resources_id}  version {update.version}", style="bold")
+    line(f"  published  {_when(update.create_time)}")
+    line(f"  updated    {_when(update.update_time)}")
+    for name, resource in update.resources.items():
+        heading(printable(name))
+        for text in orjson.dumps(resource.model_dump(), option=orjson.OPT_INDENT_2).decode().splitlines():
+            line(f"  {printable(text)}")

@@ -1,0 +1,230 @@
+"""Tables: which columns each kind of thing has, for a person and for a program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from store import semconv
+from store.cli.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
+from store.cli.sentences import reward_text
+from store.cli.times import ago, duration, utc
+from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span, Worker
+
+T = TypeVar("T")
+Now = float
+
+_GAP: Final = "  "
+_LEAST: Final = 12
+_ROLLOUT_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """One column: what a program reads in it, and where it differs what a person does."""
+
+    title: str
+    exact: Callable[[T], str]
+    shown: Callable[[T, Now], str] | None = None
+    """The text on a terminal, told the present time; None for the exact one."""
+    shown_title: str | None = None
+    is_status: bool = False
+    right: bool = False
+    shrinks: bool = False
+    """Whether it is cut where the terminal is too narrow."""
+
+
+def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, indent: str = "") -> None:
+    """Print rows under titles: aligned on a terminal, tab-separated anywhere else."""
+    if is_terminal():
+        _print_aligned(columns, rows, indent)
+        return
+    line("\t".join(column.title for column in columns))
+    for row in rows:
+        line("\t".join(printable(column.exact(row)) for column in columns))
+
+
+def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], indent: str) -> None:
+    from rich.text import Text
+
+    now = time.time()
+    cells = [
+        [printable(column.shown(row, now) if column.shown else column.exact(row)) for column in columns] for row in rows
+    ]
+    used = [place for place, _ in enumerate(columns) if not rows or any(row[place] for row in cells)]
+    heads = [column.shown_title or column.title for column in columns]
+    widths = {place: max([width_of(heads[place]), *(width_of(row[place]) for row in cells)]) for place in used}
+    paper = console()
+    _shrink(widths, [place for place in used if columns[place].shrinks], paper.width - len(indent))
+    titles = Text(indent, end="")
+    for place in used:
+        titles.append(_padded(heads[place], widths[place], right=columns[place].right) + _GAP, "dim")
+    titles.rstrip()
+    paper.print(titles)
+    for row in cells:
+        text = Text(indent, end="")
+        for place in used:
+            cell = fitted(row[place], widths[place])
+            style = STYLES.get(cell) if columns[place].is_status else None
+            text.append(_padded(cell, widths[place], right=columns[place].right) + _GAP, style)
+        text.rstrip()
+        paper.print(text)
+
+
+def _shrink(widths: dict[int, int], shrinking: Sequence[int], available: int) -> None:
+    """Narrow the columns that may be cut until the table fits, the widest first."""
+    excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - available
+    while excess > 0:
+        widest = max((place for place in shrinking if widths[place] > _LEAST), key=widths.__getitem__, default=None)
+        if widest is None:
+            return
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    gap = " " * max(0, width - width_of(text))
+    return gap + text if right else text + gap
+
+
+def _time(title: str, read: Callable[[T], float | None]) -> Column[T]:
+    return Column(title, lambda row: utc(read(row)), lambda row, now: ago(read(row), now))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _span_seconds(span: Span) -> float | None:
+    return None if span.start_time is None or span.end_time is None else span.end_time - span.start_time
+
+
+def _rollout_seconds(rollout: Rollout) -> float | None:
+    if rollout.status not in _ROLLOUT_ENDS or rollout.end_time is None:
+        return None
+    return rollout.end_time - rollout.start_time
+
+
+def _attempt_seconds(attempt: Attempt) -> float | None:
+    return None if attempt.end_time is None else attempt.end_time - attempt.start_time
+
+
+def _took(seconds: float | None, start: float, now: Now, *, goes_on: bool) -> str:
+    if seconds is not None:
+        return duration(seconds)
+    return f"{duration(max(0.0, now - start))} …" if goes_on else ""
+
+
+def rewards_of(span: Span) -> list[tuple[str, float]]:
+    """Return the rewards a span carries, by name, the primary one first."""
+    return list(semconv.summarise(span.name, span.attributes).rewards)
+
+
+def _latest(rollout: Rollout) -> Attempt | None:
+    return rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+
+
+def _latest_number(rollout: Rollout) -> str:
+    attempt = _latest(rollout)
+    return str(attempt.sequence_id) if attempt else ""
+
+
+def _latest_worker(rollout: Rollout) -> str:
+    attempt = _latest(rollout)
+    return (attempt.worker_id or "") if attempt else ""
+
+
+def _kinds(update: ResourcesUpdate) -> str:
+    return ", ".join(f"{name} ({resource.resource_type})" for name, resource in update.resources.items())
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else compact(value)
+
+
+ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
+    Column("rollout", lambda rollout: rollout.rollout_id),
+    Column("status", lambda rollout: rollout.status, is_status=True),
+    Column("mode", lambda rollout: rollout.mode or ""),
+    Column("attempt", _latest_number, right=True),
+    Column("worker", _latest_worker),
+    _time("started", lambda rollout: rollout.start_time),
+    Column(
+        "seconds",
+        lambda rollout: _number(_rollout_seconds(rollout)),
+        lambda rollout, now: _took(
+            _rollout_seconds(rollout), rollout.start_time, now, goes_on=rollout.status not in _ROLLOUT_ENDS
+        ),
+        "took",
+        right=True,
+    ),
+    Column("resources", lambda rollout: rollout.resources_id or ""),
+    Column("input", lambda rollout: compact(rollout.input), shrinks=True),
+)
+
+ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
+    Column("#", lambda attempt: str(attempt.sequence_id), right=True),
+    Column("attempt", lambda attempt: attempt.attempt_id),
+    Column("status", lambda attempt: attempt.status, is_status=True),
+    Column("worker", lambda attempt: attempt.worker_id or ""),
+    _time("started", lambda attempt: attempt.start_time),
+    Column(
+        "seconds",
+        lambda attempt: _number(_attempt_seconds(attempt)),
+        lambda attempt, now: _took(
+            _attempt_seconds(attempt), attempt.start_time, now, goes_on=attempt.status in {"preparing", "running"}
+        ),
+        "took",
+        right=True,
+    ),
+    _time("heartbeat", lambda attempt: attempt.last_heartbeat_time),
+    Column("metadata", lambda attempt: compact(attempt.metadata) if attempt.metadata else "", shrinks=True),
+)
+
+SPANS: Final[tuple[Column[Span], ...]] = (
+    Column("#", lambda span: str(span.sequence_id), right=True),
+    Column("span", lambda span: span.span_id),
+    Column("attempt", lambda span: span.attempt_id),
+    Column("name", lambda span: span.name, shrinks=True),
+    Column("status", lambda span: span.status.status_code, is_status=True),
+    _time("started", lambda span: span.start_time),
+    Column(
+        "seconds",
+        lambda span: _number(_span_seconds(span)),
+        lambda span, _: "" if _span_seconds(span) is None else duration(_span_seconds(span) or 0.0),
+        "took",
+        right=True,
+    ),
+    Column("parent", lambda span: span.parent_id or ""),
+    Column("rewards", lambda span: ", ".join(reward_text(name, value) for name, value in rewards_of(span))),
+)
+
+RESOURCES: Final[tuple[Column[ResourcesUpdate], ...]] = (
+    Column("resources", lambda update: update.resources_id),
+    Column("version", lambda update: str(update.version), right=True),
+    _time("published", lambda update: update.create_time),
+    _time("updated", lambda update: update.update_time),
+    Column("holds", _kinds, shrinks=True),
+)
+
+WORKERS: Final[tuple[Column[Worker], ...]] = (
+    Column("worker", lambda worker: worker.worker_id),
+    Column("status", lambda worker: worker.status, is_status=True),
+    Column("rollout", lambda worker: worker.current_rollout_id or ""),
+    Column("attempt", lambda worker: worker.current_attempt_id or ""),
+    _time("heartbeat", lambda worker: worker.last_heartbeat_time),
+    _time("asked", lambda worker: worker.last_dequeue_time),
+    _time("busy since", lambda worker: worker.last_busy_time),
+    _time("idle since", lambda worker: worker.last_idle_time),
+    Column("stats", lambda worker: compact(worker.heartbeat_stats) if worker.heartbeat_stats else "", shrinks=True),
+)
+
+DIFFERENCES: Final[tuple[Column[Difference], ...]] = (
+    Column("check", lambda difference: difference.check),
+    Column("key", lambda difference: difference.key),
+    Column("field", lambda difference: difference.field or ""),
+    Column("expected", lambda difference: _value(difference.expected), shrinks=True),
+    Column("found", lambda difference: _value(difference.found), shrinks=True),
+)

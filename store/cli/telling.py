@@ -1,0 +1,151 @@
+"""What `rollbook history` and `rollbook tail` print: events, told in sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from store.cli import lookup
+from store.cli.opened import run_reading
+from store.cli.printing import is_terminal, json_document, json_line, line, note, printable
+from store.cli.sentences import Narrator
+from store.cli.tables import Column, print_table
+from store.cli.times import in_words, local, utc
+from store.interface import AsAt, Store
+from store.models import HistoryEvent, LoggedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    event: HistoryEvent
+    cause: str
+    sentence: str
+
+
+_HISTORY: Final[tuple[Column[_Told], ...]] = (
+    Column("#", lambda told: str(told.event.number), right=True),
+    Column("time", lambda told: utc(told.event.at), lambda told, _: local(told.event.at)),
+    Column("type", lambda told: told.event.type),
+    Column("actor", lambda told: told.event.actor or ""),
+    Column("cause", lambda told: told.cause),
+    Column("what", lambda told: told.sentence),
+)
+_TAIL_TITLES: Final = ("position", "time", "stream", "type", "actor", "cause", "what")
+
+
+def history(db: str, given: str, as_at: AsAt | None, *, json: bool) -> None:
+    """Print every event of a rollout."""
+
+    async def read(store: Store) -> list[HistoryEvent]:
+        return await store.history(await lookup.rollout(store, given), as_at=as_at)
+
+    events = run_reading(db, read)
+    if as_at is not None:
+        note(f"as at {in_words(as_at)}")
+    if json:
+        json_document([event.model_dump() for event in events])
+        return
+    narrator = Narrator()
+    numbers = {event.position: event.number for event in events}
+    print_table(_HISTORY, [_Told(event, _cause(event.cause, numbers), narrator.say(event)) for event in events])
+
+
+def _cause(position: int | None, numbers: dict[int, int]) -> str:
+    if position is None:
+        return ""
+    return f"#{numbers[position]}" if position in numbers else f"@{position}"
+
+
+def tail(
+    db: str,
+    *,
+    after: str | None,
+    follow: bool,
+    last: int | None,
+    types: Sequence[str] | None,
+    rollout: str | None,
+    json: bool,
+) -> None:
+    """Print the events of the log in the order of their commits; following ends with Ctrl+C."""
+    printer = _JsonLines() if json else _Lines()
+
+    async def read(store: Store) -> None:
+        rollout_id = None if rollout is None else await lookup.rollout(store, rollout)
+        cursor = after
+        if last is not None:
+            cursor = await _print_last(store, printer, after, last, types, rollout_id)
+        async for event in store.tail(cursor, follow=follow, types=types or None, rollout_id=rollout_id):
+            printer.print(event)
+            if follow:
+                sys.stdout.flush()
+        printer.finish()
+
+    try:
+        run_reading(db, read)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+async def _print_last(
+    store: Store,
+    printer: _Lines | _JsonLines,
+    after: str | None,
+    last: int,
+    types: Sequence[str] | None,
+    rollout: str | None,
+) -> str | None:
+    """Print the last events up to now and return the cursor behind them."""
+    kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
+    events: AsyncIterator[LoggedEvent] = store.tail(after, types=types or None, rollout_id=rollout)
+    async for event in events:
+        kept.append(event)
+    for event in list(kept)[len(kept) - min(last, len(kept)) :]:
+        printer.print(event)
+    sys.stdout.flush()
+    return kept[-1].cursor if kept else after
+
+
+class _JsonLines:
+    """One JSON document per event."""
+
+    def print(self, event: LoggedEvent) -> None:
+        json_line(event.model_dump())
+
+    def finish(self) -> None:
+        """Say nothing: every line holds its cursor."""
+
+
+class _Lines:
+    """One line per event; the cursor of the last one at the end, for whoever wants to go on there."""
+
+    def __init__(self) -> None:
+        self._narrator = Narrator()
+        self._cursor: str | None = None
+        self._is_terminal = is_terminal()
+        if not self._is_terminal:
+            line("\t".join(_TAIL_TITLES))
+
+    def print(self, event: LoggedEvent) -> None:
+        self._cursor = event.cursor
+        sentence = printable(self._narrator.say(event))
+        if self._is_terminal:
+            self._print_styled(event, sentence)
+            return
+        cause = "" if event.cause is None else f"@{event.cause}"
+        cells = (str(event.position), utc(event.at), event.stream, event.type, event.actor or "", cause)
+        line("\t".join((*map(printable, cells), sentence)))
+
+    def _print_styled(self, event: LoggedEvent, sentence: str) -> None:
+        kind, _, name = event.stream.partition("/")
+        subject = name if kind in {"rollout", "resources"} else event.stream
+        stamp = f"{event.position:>7}  {local(event.at, date=False)}  "
+        line(f"\x1b[2m{stamp}\x1b[0m{printable(subject)}  \x1b[2m{event.type}\x1b[0m  {sentence}")
+
+    def finish(self) -> None:
+        """Print where the log ends."""
+        if self._cursor is not None:
+            note(f"goes on with: rollbook tail --after {self._cursor}")

@@ -1,0 +1,109 @@
+"""Moments and durations, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)[a-z]*\s+ago")
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
+
+
+def moment(text: str, now: datetime | None = None) -> int | datetime:
+    """Return the position or the aware time that a text names.
+
+    A number is a position of the log. Times are RFC 3339, a date with or without a time of day, a time of today, or
+    how long ago, as in `10m ago`; those without an offset are local.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    written = text.strip()
+    present = now or datetime.now().astimezone()
+    if written.isascii() and written.isdigit():
+        return int(written)
+    if ago := _AGO.fullmatch(written.lower()):
+        return present - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
+    if _TIME_OF_DAY.fullmatch(written):
+        written = f"{present:%Y-%m-%d} {written.zfill(5) if written.count(':') == 1 else written.zfill(8)}"
+    try:
+        return _in_zone(datetime.fromisoformat(written))
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no position and no time; write 1234, 2026-11-20T02:00:00Z, '2026-11-20 03:00' or '10m ago'"
+        ) from None
+
+
+def _in_zone(time: datetime) -> datetime:
+    return time.astimezone() if time.tzinfo is None else time
+
+
+def in_words(moment: int | datetime) -> str:
+    """Return how a moment is repeated to whoever gave it."""
+    if isinstance(moment, int):
+        return f"position {moment}"
+    return moment.astimezone().isoformat(sep=" ", timespec="milliseconds" if moment.microsecond else "seconds")
+
+
+def utc(time: float | None) -> str:
+    """Return a time as RFC 3339 in UTC with microseconds, empty for None."""
+    if time is None:
+        return ""
+    return _datetime(time, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def local(time: float | None, *, date: bool = True) -> str:
+    """Return a time of the clock on the wall, with milliseconds, empty for None."""
+    if time is None:
+        return ""
+    text = _datetime(time, None).isoformat(sep=" ", timespec="milliseconds")
+    return text[:23] if date else text[11:23]
+
+
+def ago(time: float | None, now: float) -> str:
+    """Return how long before `now` a time was, in one unit, empty for None."""
+    if time is None:
+        return ""
+    seconds = now - time
+    if seconds < 0:
+        return f"in {_rounded(-seconds)}"
+    return "now" if seconds < 1 else f"{_rounded(seconds)} ago"
+
+
+def _rounded(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time with as many figures as tell something: 3.2 ms, 1.25 s, 2 min 05 s, 1 h 04 min."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 1:
+        return _short(seconds)
+    if round(seconds, 2) < 60:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def _short(seconds: float) -> str:
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _datetime(time: float, zone: timezone | None) -> datetime:
+    # By whole microseconds: the nearest one is the stamp of the log.
+    micros = round(time * 1_000_000)
+    return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)).astimezone(zone)

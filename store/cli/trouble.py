@@ -1,0 +1,79 @@
+"""What an error becomes for a shell: one message on standard error and an exit code.
+
+0 ok · 1 error · 2 usage · 3 integrity: the database is not what its log says · 4 unavailable · 5 not found ·
+130 interrupted · 141 nobody reads the output any more
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from store.errors import Closed, Corrupt, Invalid, NotFound, PastUnavailable, StoreError, Unavailable
+
+OK, FAILED, USAGE, NOT_INTACT, UNAVAILABLE, NOT_FOUND, PIPE_CLOSED = 0, 1, 2, 3, 4, 5, 141
+
+_CODES: tuple[tuple[type[StoreError], int], ...] = (
+    (PastUnavailable, FAILED),
+    (Invalid, USAGE),
+    (Corrupt, NOT_INTACT),
+    (Unavailable, UNAVAILABLE),
+    (Closed, UNAVAILABLE),
+    (NotFound, NOT_FOUND),
+)
+
+
+class Ambiguous(StoreError):
+    """The beginning of an id that several things share."""
+
+    def __init__(self, kind: str, given: str, candidates: list[str], *, are_all: bool) -> None:
+        more = "" if are_all else "\n  …"
+        listed = "".join(f"\n  {candidate}" for candidate in candidates)
+        super().__init__(f"{given!r} begins more than one {kind} id; write more of it:{listed}{more}")
+
+
+class Commands(TyperGroup):
+    """The commands, none of which handles an error: all are told here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command; errors of the store, of files and of a closed pipe become exits."""
+        try:
+            result = super().invoke(ctx)
+            # Here rather than at interpreter exit, where a closed pipe can no longer be caught.
+            sys.stdout.flush()
+        except StoreError as error:
+            raise typer.Exit(_tell(error, exit_code(error))) from error
+        except BrokenPipeError as error:
+            _discard_output()
+            raise typer.Exit(PIPE_CLOSED) from error
+        except OSError as error:
+            raise typer.Exit(_tell(error, FAILED)) from error
+        return result
+
+
+def exit_code(error: StoreError) -> int:
+    """Return what a shell is told of an error of the store."""
+    if isinstance(error, Ambiguous):
+        return USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def _tell(error: Exception, code: int) -> int:
+    if os.environ.get("ROLLBOOK_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        print(f"rollbook: {error}", file=sys.stderr)
+    return code
+
+
+def _discard_output() -> None:
+    # What is still buffered would fail once more when the interpreter exits.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

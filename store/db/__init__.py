@@ -1,0 +1,1 @@
+"""Statements, tables and connections: the only SQL in the package."""

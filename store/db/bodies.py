@@ -1,0 +1,48 @@
+"""Stored bodies become payload again: the JSON object, keyed by field, that went with an event."""
+
+import zlib
+from typing import Any
+
+import orjson
+
+from store.db.encoding import PLAIN, ZLIB
+from store.domain.events import Body, Json
+from store.errors import Corrupt, Incompatible
+
+
+def raw_json(codec: int, stored: bytes) -> bytes:
+    """Return the uncompressed JSON text of a stored body.
+
+    Raises:
+        Incompatible: a newer version wrote it, with a codec this one does not know.
+        Corrupt: the bytes are not what the codec says.
+    """
+    if codec == ZLIB:
+        try:
+            return zlib.decompress(stored)
+        except zlib.error as error:
+            raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
+    if codec == PLAIN:
+        return bytes(stored)
+    raise Incompatible(f"a body is stored with codec {codec}, unknown to this version", "upgrade Rollbook")
+
+
+def payload(codec: int | None, stored: bytes | None) -> Json | None:
+    """Return the payload of a stored body, or None where there is no body: none was written, or it was dropped.
+
+    Raises:
+        Incompatible: a newer version wrote it.
+        Corrupt: the bytes are not a JSON object.
+    """
+    if codec is None or stored is None:
+        return None
+    try:
+        found: Any = orjson.loads(raw_json(codec, stored))
+    except orjson.JSONDecodeError as error:
+        raise Corrupt("a stored body", error, "JSON") from None
+    return found
+
+
+def payload_of(body: Body | None) -> Json | None:
+    """Return the payload of a body as an event carries it."""
+    return None if body is None else payload(body.codec, body.stored)

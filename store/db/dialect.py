@@ -1,0 +1,217 @@
+"""What differs between databases, as one small port; everything above it is SQLAlchemy Core, the same for all.
+
+To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, Select, Table
+from sqlalchemy.engine import Dialect as Compiler
+from sqlalchemy.sql import ClauseElement
+
+from store.clock import Clock
+from store.db.url import StoreURL
+from store.errors import Invalid
+
+Params = Mapping[str, Any]
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A statement compiled for one database: its text, and the names of its parameters in their order."""
+
+    text: str
+    names: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    """Values that were part of the statement."""
+
+    def args(self, params: Params) -> tuple[Any, ...]:
+        """Return the values to run it with."""
+        fixed = self.fixed
+        return tuple(params[name] if name in params else fixed[name] for name in self.names)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The rows that one commit writes: one statement per table, whatever their number; no list is empty."""
+
+    inserts: dict[Table, list[Row]]
+    """Rows that must not exist yet, in the order of the table's columns."""
+    upserts: dict[Table, list[Row]]
+    """Whole rows, in the order of the table's columns, that replace those with the same key."""
+    deletes: dict[Table, list[Row]]
+    """Keys of rows to delete."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where the log ends, read under the lock."""
+
+    commit_id: int
+    """Of the last commit; 0 in an empty log."""
+    recorded_at: int
+    chain_hash: bytes
+    totals: tuple[int, ...]
+    """events, rollouts, attempts, spans, resources, workers, body_bytes."""
+    next_position: int
+    next_commit_id: int
+    now: int
+    """The clock, in µs, read after the lock was taken."""
+    queue_epoch: int
+
+
+class ReadSession(Protocol):
+    """A connection for reading."""
+
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        """Return all rows of a statement."""
+        ...
+
+    def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+        """Yield the rows of a statement in batches, in bounded memory."""
+        ...
+
+
+class WriteSession(ReadSession, Protocol):
+    """The one connection that writes, and the transaction on it. Used by one task, in the loop that opened it."""
+
+    async def begin(self) -> Tail:
+        """Begin a transaction, take the lock, and read where the log ends."""
+        ...
+
+    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
+        """Return the rows of several queries in one round trip; a query all of whose lists are empty is left out."""
+        ...
+
+    async def draw(self, positions: int) -> tuple[int, int]:
+        """Draw a commit id and `positions` consecutive positions from their sequences: (commit id, first position)."""
+        ...
+
+    async def write(self, changes: Changes) -> None:
+        """Write the rows of one commit."""
+        ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Wakeups(Protocol):
+    """News of commits, from this process and from others. Hints: a waiter reads before it believes."""
+
+    async def announce(self, commit_id: int) -> None:
+        """Tell other processes that something was committed."""
+        ...
+
+    async def wait(self, seconds: float) -> bool:
+        """Return True when another process may have committed since the last call, False after `seconds`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Dialect(ABC):
+    """One database, opened for one partition."""
+
+    name: str
+    loop_bound: bool
+    """Its connections work only in the loop that opened them."""
+    compiler: Compiler
+    schema: str | None = None
+    max_batch_bytes: int = 8 * 1024 * 1024
+
+    def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
+        self.url = url
+        self.clock = clock
+        self.read_only = read_only
+        self._compiled: dict[int, tuple[ClauseElement, Sql]] = {}
+
+    def sql(self, statement: ClauseElement) -> Sql:
+        """Compile a statement, not keeping it."""
+        schema = {"schema_translate_map": {None: self.schema}, "render_schema_translate": True} if self.schema else {}
+        compiled = statement.compile(dialect=self.compiler, **schema)
+        text, params = str(compiled), compiled.params
+        names = tuple(getattr(compiled, "positiontup", None) or ())
+        return Sql(text, names, {name: value for name, value in params.items() if value is not None})
+
+    def prepared(self, statement: ClauseElement) -> Sql:
+        """Compile a statement once; for statements that are built once and live as long as the process."""
+        known = self._compiled.get(id(statement))
+        if known is None:
+            known = self._compiled[id(statement)] = (statement, self.sql(statement))
+        return known[1]
+
+    def qualified(self, table: Table) -> str:
+        """Return the name of a table as raw SQL needs it."""
+        return f'"{self.schema}".{table.name}' if self.schema else table.name
+
+    @abstractmethod
+    def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Return the condition that a text column is one of the values of the list parameter `name`."""
+
+    @abstractmethod
+    def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
+        """Return the condition that text columns together are one of the keys of the list parameter `name`."""
+
+    @abstractmethod
+    def list_param(self, values: Sequence[Any]) -> Any:
+        """Return a list as the driver takes it for `any_of`."""
+
+    @abstractmethod
+    def keys_param(self, keys: Sequence[Sequence[Any]]) -> Any:
+        """Return a list of keys as the driver takes it for `any_key`."""
+
+    @abstractmethod
+    def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
+        """Return the condition that a text column contains a text, case and all."""
+
+    @abstractmethod
+    async def open(self, *, create: bool) -> str:
+        """Connect, create or upgrade where that is asked for, and return the store's id."""
+
+    @abstractmethod
+    async def writer(self) -> WriteSession:
+        """Return the session that writes, made in the loop that will use it."""
+
+    @abstractmethod
+    def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
+        """Return a session for reading; with `snapshot`, all its statements see one state."""
+
+    @abstractmethod
+    def wakeups(self) -> Wakeups:
+        """Return the news of commits; made and used in the store's own loop."""
+
+    @abstractmethod
+    async def size_bytes(self) -> int:
+        """Return the bytes that the partition takes on disk."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+_DIALECTS: dict[str, type[Dialect]] = {}
+
+
+def register(scheme: str, dialect: type[Dialect]) -> None:
+    """Let `scheme://…` URLs open a database of this kind."""
+    _DIALECTS[scheme] = dialect
+
+
+def dialect_for(url: StoreURL) -> type[Dialect]:
+    """Return the dialect of a URL's scheme.
+
+    Raises:
+        Invalid: no dialect is registered for it.
+    """
+    known = _DIALECTS.get(url.scheme)
+    if known is None:
+        raise Invalid("url", f"{url.scheme}:// is not one of {', '.join(sorted(_DIALECTS))}")
+    return known

@@ -1,0 +1,1 @@
+"""The databases Rollbook knows, one module each."""

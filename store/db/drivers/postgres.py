@@ -1,0 +1,429 @@
+"""Postgres 14 and newer, through asyncpg: a schema per partition, an advisory lock as the lock, NOTIFY as the news."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+import asyncpg
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Integer,
+    LargeBinary,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy import any_ as sql_any
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.sql.functions import Function
+from sqlalchemy.types import TypeEngine
+
+from store.clock import Clock
+from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
+from store.db.schema import prepare_postgres
+from store.db.url import StoreURL
+from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
+
+_READERS = 8
+_LOCK_SECONDS = 30
+_STATEMENT_SECONDS = 60
+# Classes of SQLSTATE that the same call may survive: connection, resources, shutdown, conflict, and locks.
+_TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
+
+
+class Postgres(Dialect):
+    """A partition in a schema of its own."""
+
+    name = "postgresql"
+    loop_bound = True
+    compiler: PGDialect = PGDialect_asyncpg()
+
+    def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
+        super().__init__(url, clock, read_only=read_only)
+        assert url.dsn is not None  # the parser sees to it
+        self.dsn = url.dsn
+        self.direct = url.options.get("direct", url.dsn)
+        self.schema = f"rollbook_{url.partition}"
+        self.channel = self.schema
+        digest = hashlib.sha256(self.schema.encode()).digest()
+        self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
+        self._pool: asyncpg.Pool | None = None
+
+    def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        return column == sql_any(bindparam(name, type_=ARRAY(Text)))
+
+    def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
+        lists = [bindparam(f"{name}_{index}", type_=ARRAY(Text)) for index in range(len(columns))]
+        names = [f"k{index}" for index in range(len(columns))]
+        keys = func.unnest(*lists).table_valued(*names, name=f"keys_{name}").render_derived()
+        return tuple_(*columns).in_(select(*(keys.c[part] for part in names)))
+
+    def list_param(self, values: Sequence[Any]) -> Any:
+        return list(values)
+
+    def keys_param(self, keys: Sequence[Sequence[Any]]) -> Any:
+        return list(keys)
+
+    def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
+        return func.strpos(column, value) > 0
+
+    async def open(self, *, create: bool) -> str:
+        with _translated():
+            info = await prepare_postgres(self.direct, self.schema, create=create, read_only=self.read_only)
+            self._pool = await asyncpg.create_pool(
+                self.dsn, min_size=0, max_size=_READERS, command_timeout=_STATEMENT_SECONDS, init=_settle
+            )
+        return info.store_id
+
+    async def writer(self) -> WriteSession:
+        return PostgresWriter(self)
+
+    @asynccontextmanager
+    async def read(self, *, snapshot: bool = False) -> AsyncIterator[ReadSession]:
+        assert self._pool is not None  # opened
+        with _translated():
+            async with self._pool.acquire() as connection:
+                session = PostgresReader(connection)
+                if snapshot:
+                    async with connection.transaction(isolation="repeatable_read", readonly=True):
+                        yield session
+                else:
+                    yield session
+
+    def wakeups(self) -> Wakeups:
+        return Listener(self)
+
+    async def size_bytes(self) -> int:
+        text = (
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'"
+        )
+        async with self.read() as session:
+            rows = await session.fetch(Sql(text, ("schema",), {}), {"schema": self.schema})
+        return rows[0][0]
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except TimeoutError:
+                pool.terminate()
+
+
+class PostgresWriter(WriteSession):
+    """The writing connection, made anew after it broke."""
+
+    def __init__(self, dialect: Postgres) -> None:
+        self._dialect = dialect
+        self._connection: asyncpg.Connection | None = None
+        schema = dialect.schema
+        # One message: transaction, its limits, and the lock, taken before anything is read. Isolation is named because
+        # a database may default to repeatable read, whose snapshot would be older than the lock.
+        self._begin = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
+            f" SET LOCAL lock_timeout = '{_LOCK_SECONDS}s';"
+            f" SET LOCAL statement_timeout = '{_STATEMENT_SECONDS}s';"
+            " SET LOCAL idle_in_transaction_session_timeout = '60s';"
+            f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
+        )
+        self._tail = (
+            "(SELECT c FROM (SELECT commit_id, recorded_at, chain_hash, events, rollouts, attempts, spans, resources,"
+            f' workers, body_bytes FROM "{schema}".commits ORDER BY commit_id DESC LIMIT 1) c) AS tail,'
+            f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".event_seq),'
+            f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
+            " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
+            f' (SELECT epoch FROM "{schema}".queue_epoch)'
+        )
+        self._draw = (
+            f"SELECT nextval('\"{schema}\".commit_seq'), min(p), max(p) FROM"
+            f" (SELECT nextval('\"{schema}\".event_seq') AS p FROM generate_series(1, $1::int)) drawn"
+        )
+        self._loads: dict[tuple[str, ...], Sql] = {}
+        self._writes: dict[tuple[tuple[str, str], ...], str] = {}
+        self._predicted = (0, 0)
+
+    async def begin(self) -> Tail:
+        with _translated():
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await asyncpg.connect(self._dialect.dsn, timeout=10)
+                await _settle(self._connection)
+            await self._connection.execute(self._begin)
+            row = await self._connection.fetchrow(f"SELECT {self._tail}")
+            assert row is not None  # a SELECT without FROM
+        return self._read_tail(row)
+
+    def _read_tail(self, row: asyncpg.Record) -> Tail:
+        last, next_position, next_commit, now, epoch = row
+        self._predicted = (next_commit, next_position)
+        commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
+        clock = self._dialect.clock
+        return Tail(
+            commit_id=commit_id,
+            recorded_at=recorded_at,
+            chain_hash=bytes(chain),
+            totals=tuple(totals),
+            next_position=next_position,
+            next_commit_id=next_commit,
+            now=now if clock is None else clock(),
+            queue_epoch=epoch,
+        )
+
+    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
+        if not queries:
+            return {}
+        names = tuple(queries)
+        sql = self._loads.get(names)
+        if sql is None:
+            sql = self._loads[names] = self._dialect.sql(_together(queries.values()))
+        with _translated():
+            row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
+        assert row is not None  # a SELECT without FROM
+        return dict(zip(names, row, strict=True))
+
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        with _translated():
+            return await self._live.fetch(sql.text, *sql.args(_split(params)))
+
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+        async for rows in PostgresReader(self._live).stream(sql, params, batch=batch):
+            yield rows
+
+    async def draw(self, positions: int) -> tuple[int, int]:
+        with _translated():
+            row = await self._live.fetchrow(self._draw, positions)
+        assert row is not None  # an aggregate
+        commit_id, first, last = row
+        if (commit_id, first) != self._predicted or last != first + positions - 1:
+            raise Incompatible(
+                f"the sequences gave {commit_id} and {first} to {last} instead of {self._predicted}",
+                "see that nothing else draws from them, and that their CACHE is 1",
+            )
+        return commit_id, first
+
+    async def write(self, changes: Changes) -> None:
+        steps = [
+            *(("delete", table, rows) for table, rows in changes.deletes.items()),
+            *(("insert", table, rows) for table, rows in changes.inserts.items()),
+            *(("upsert", table, rows) for table, rows in changes.upserts.items()),
+        ]
+        shape = tuple((verb, table.name) for verb, table, _ in steps)
+        text = self._writes.get(shape)
+        if text is None:
+            text = self._writes[shape] = _write_sql([(verb, table) for verb, table, _ in steps], self._dialect)
+        args: list[Any] = []
+        for _, _, rows in steps:
+            args.extend(zip(*rows, strict=True))
+        with _translated():
+            await self._live.execute(text, *args)
+
+    async def commit(self) -> None:
+        with _translated():
+            await self._live.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        if self._connection is None or self._connection.is_closed():
+            return
+        try:
+            await asyncio.wait_for(self._connection.execute("ROLLBACK"), 5)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            self._connection.terminate()
+
+    async def close(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            await self._connection.close(timeout=5)
+
+    @property
+    def _live(self) -> asyncpg.Connection:
+        if self._connection is None:
+            raise Unavailable("the connection to Postgres is gone")
+        return self._connection
+
+
+class PostgresReader(ReadSession):
+    """A connection of the pool."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        return await self._connection.fetch(sql.text, *sql.args(_split(params)))
+
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+        """As the port says; outside of a snapshot the rows are fetched at once, since cursors need a transaction."""
+        if not self._connection.is_in_transaction():
+            yield await self.fetch(sql, params)
+            return
+        cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
+        while rows := await cursor.fetch(batch):
+            yield rows
+
+
+class Listener(Wakeups):
+    """One LISTEN connection for the process, outside of any pool, made only once somebody waits."""
+
+    _COALESCE_SECONDS = 0.005
+    _RETRY_SECONDS = 1.0
+
+    def __init__(self, dialect: Postgres) -> None:
+        self._dialect = dialect
+        self._connection: asyncpg.Connection | None = None
+        self._sender: asyncpg.Connection | None = None
+        self._news = asyncio.Event()
+        self._pending: int | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    async def announce(self, commit_id: int) -> None:
+        """Send one NOTIFY for all commits of a few milliseconds; a lost one is made good by the waiters' slow poll."""
+        self._pending = commit_id
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._pending is not None:
+            commit_id, self._pending = self._pending, None
+            try:
+                if self._sender is None or self._sender.is_closed():
+                    self._sender = await asyncpg.connect(self._dialect.direct, timeout=5)
+                await self._sender.execute("SELECT pg_notify($1, $2)", self._dialect.channel, str(commit_id))
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                return
+            await asyncio.sleep(self._COALESCE_SECONDS)
+
+    async def wait(self, seconds: float) -> bool:
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await asyncpg.connect(self._dialect.direct, timeout=5)
+                await self._connection.add_listener(self._dialect.channel, self._heard)
+                # What was said while nobody listened is not known.
+                return True
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
+            return True
+        try:
+            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    def _heard(self, *_: object) -> None:
+        self._news.set()
+
+    async def close(self) -> None:
+        if self._sending is not None and not self._sending.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sending, 1)
+        for connection in (self._connection, self._sender):
+            if connection is not None and not connection.is_closed():
+                connection.terminate()
+
+
+@contextlib.contextmanager
+def _translated() -> Any:
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        if isinstance(error, StoreError) or _is_ours(error):
+            raise
+        raise translate(error) from error
+
+
+def _is_ours(error: Exception) -> bool:
+    """Say whether a driver's error is a mistake of this program's, and no news of the database."""
+    return isinstance(error, asyncpg.InterfaceError) and "connection" not in str(error)
+
+
+def translate(error: Exception) -> StoreError:
+    """Return the store's error for one of asyncpg's."""
+    code = getattr(error, "sqlstate", None) or ""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError) or code.startswith(_TRANSIENT):
+        return Unavailable(f"Postgres cannot answer: {text}")
+    if code in {"42501", "25006"}:
+        return ReadOnly(f"write ({text})")
+    if code in {"3D000", "28000", "28P01"}:
+        return Incompatible(f"Postgres refuses the connection: {text}", "correct the URL")
+    return Incompatible(f"Postgres refused a statement: {text}", "run `rollbook verify`")
+
+
+async def _settle(connection: Any) -> None:
+    # The chain hash and all text are compared as bytes; nothing depends on the session's time zone or search path.
+    await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
+
+
+def _split(params: Params) -> Params:
+    """Spread keys of several columns over one list per column, as `unnest` takes them."""
+    spread = dict(params)
+    keys = params.get("spans")
+    if keys is not None:
+        columns = list(zip(*keys, strict=True)) or [()] * 3
+        spread.update({f"spans_{index}": list(column) for index, column in enumerate(columns)})
+    return spread
+
+
+def _together(queries: Any) -> Select[Any]:
+    arrays: list[Function[Any]] = []
+    for query in queries:
+        row = func.row(*query.selected_columns)
+        arrays.append(func.array(query.with_only_columns(row, maintain_column_froms=True).scalar_subquery()))
+    return select(*arrays)
+
+
+# More special types first: a SmallInteger is an Integer.
+_TYPES: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
+    (SmallInteger, "smallint"),
+    (BigInteger, "bigint"),
+    (Integer, "integer"),
+    (Double, "double precision"),
+    (LargeBinary, "bytea"),
+    (Text, "text"),
+)
+
+
+@cache
+def _types(table: Table) -> dict[str, str]:
+    return {
+        column.name: next(name for kind, name in _TYPES if isinstance(column.type, kind)) for column in table.columns
+    }
+
+
+def _write_sql(steps: Sequence[tuple[str, Table]], dialect: Postgres) -> str:
+    """Return one statement that writes to all the tables at once."""
+    parts: list[str] = []
+    number = 1
+    for index, (verb, table) in enumerate(steps):
+        keys = [column.name for column in table.primary_key]
+        names = keys if verb == "delete" else [column.name for column in table.columns]
+        types = _types(table)
+        lists = ", ".join(f"${number + offset}::{types[name]}[]" for offset, name in enumerate(names))
+        number += len(names)
+        rows = f"unnest({lists}) AS rows({', '.join(names)})"
+        target = dialect.qualified(table)
+        if verb == "delete":
+            match = " AND ".join(f"t.{key} = rows.{key}" for key in keys)
+            parts.append(f"w{index} AS (DELETE FROM {target} t USING {rows} WHERE {match})")
+            continue
+        columns = ", ".join(names)
+        text = f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {rows}"
+        if verb == "upsert":
+            rest = [name for name in names if name not in keys]
+            sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
+            text += f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
+        parts.append(f"w{index} AS ({text})")
+    return f"WITH {', '.join(parts)} SELECT 1"

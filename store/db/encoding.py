@@ -1,0 +1,164 @@
+"""Payload becomes bytes: JSON that every backend can give back exactly, compressed and hashed, before the inbox."""
+
+import hashlib
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import rfc8785
+
+from store.domain.events import Body
+from store.errors import Invalid, TooLarge
+
+PLAIN, ZLIB = 0, 1
+MAX_CALL_BYTES = 16 * 1024 * 1024
+MAX_CALL_ITEMS = 10_000
+# Below this size compression saves less than a page's slack; measured on spans of agents.
+_COMPRESS_FROM = 200
+_STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+_MAX_DEPTH = 200
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+
+def dumps(value: Any, field: str) -> bytes:
+    """Return a value as JSON text that reads back as the same value on every backend.
+
+    Raises:
+        Invalid: NaN or an infinity, an integer beyond 64 bits, U+0000 or a lone surrogate, or something that is not
+            JSON; the error names the field and the path to it.
+    """
+    try:
+        text = orjson.dumps(value, option=_STRICT)
+    except (TypeError, RecursionError) as refused:
+        _find_fault(value, field, 0)
+        raise Invalid(field, f"is not JSON: {refused}") from None
+    if _is_suspect(text):
+        _find_fault(value, field, 0)
+    return text
+
+
+def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
+    """Return an object as JSON text; as `dumps`, with each of its keys as a field of its own after `prefix`."""
+    try:
+        text = orjson.dumps(value, option=_STRICT)
+    except (TypeError, RecursionError):
+        text = b"null"
+    if not _is_suspect(text):
+        return text
+    return b"{" + b",".join(dumps(key, prefix) + b":" + dumps(item, prefix + key) for key, item in value.items()) + b"}"
+
+
+def _is_suspect(text: bytes) -> bool:
+    """Say whether there may be something to refuse: orjson writes NaN as null, and takes unsigned integers of 64 bits."""
+    return b"null" in text or b"\\u0000" in text or _LONG_NUMBER.search(text) is not None
+
+
+def _find_fault(value: Any, path: str, depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise Invalid(path, f"is nested deeper than {_MAX_DEPTH} levels; flatten it")
+    match value:
+        case None | bool():
+            return
+        case str():
+            _check_text(value, path)
+        case int():
+            if not -(2**63) <= value < 2**63:
+                raise Invalid(path, f"the integer {value} needs more than 64 bits; send it as text")
+        case float():
+            if not math.isfinite(value):
+                raise Invalid(path, f"{value} is not JSON; send null or text instead")
+        case list() | tuple():
+            for index, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                _find_fault(item, f"{path}[{index}]", depth + 1)
+        case dict():
+            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+                if not isinstance(key, str):
+                    raise Invalid(path, f"the key {key!r} is not text; JSON objects have text keys")
+                _check_text(key, path)
+                _find_fault(item, f"{path}.{key}", depth + 1)
+        case _:
+            raise Invalid(path, f"{type(value).__name__} is not JSON; convert it to text, numbers, lists and objects")
+
+
+def _check_text(value: str, path: str) -> None:
+    if "\x00" in value:
+        raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(path, "holds a lone surrogate, which is not text; decode with errors='replace'") from None
+
+
+def check_text(value: str, path: str, limit: int = 512) -> str:
+    """Return an id or name unchanged if it can be stored.
+
+    Raises:
+        Invalid: U+0000, a lone surrogate, or more than `limit` bytes of UTF-8.
+    """
+    if "\x00" in value:
+        raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
+    # Four bytes are the most that one character takes.
+    if len(value) * 4 > limit or not value.isascii():
+        _check_text(value, path)
+        if len(value.encode()) > limit:
+            raise TooLarge(path, len(value.encode()), limit)
+    return value
+
+
+def encode_body(raw: bytes) -> Body:
+    """Return the stored form of a payload's JSON text."""
+    sha256 = hashlib.sha256(raw).digest()
+    if len(raw) >= _COMPRESS_FROM:
+        packed = zlib.compress(raw, 1)
+        if len(packed) < len(raw):
+            return Body(ZLIB, len(raw), packed, sha256)
+    return Body(PLAIN, len(raw), raw, sha256)
+
+
+def check_call(items: int, size: int, field: str) -> None:
+    """Refuse a call that is too large to be one command.
+
+    Raises:
+        TooLarge: more than 10,000 items or 16 MiB; split the call.
+    """
+    if items > MAX_CALL_ITEMS:
+        raise TooLarge(field, items, MAX_CALL_ITEMS, "items")
+    if size > MAX_CALL_BYTES:
+        raise TooLarge(field, size, MAX_CALL_BYTES)
+
+
+def canonical_sha256(value: Any) -> str:
+    """Return the SHA-256 of a JSON value in its canonical form (RFC 8785), as hex.
+
+    Integers beyond ±2⁵³, which that form does not know, are written in full.
+    """
+    return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    if _is_plain(value):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether sorting keys by code point is all that the canonical form asks of a value."""
+    match value:
+        case None | bool() | str():
+            return True
+        case int():
+            return -(2**53) < value < 2**53
+        case float():
+            return False
+        case list() | tuple():
+            return all(_is_plain(item) for item in value)  # pyright: ignore[reportUnknownVariableType]
+        case Mapping():
+            return all(key.isascii() and _is_plain(item) for key, item in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        case _:
+            return False

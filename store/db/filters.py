@@ -1,0 +1,327 @@
+"""What queries may filter and sort by, as conditions of SQL and, for rows of the past, as functions of a row.
+
+Names come from a whitelist and values go in as parameters, so nothing a caller sends is ever part of a statement.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal, cast
+
+from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, true
+
+from store.db.dialect import Dialect
+from store.db.encoding import check_text
+from store.db.tables import attempts, resources, rollouts, spans, workers
+from store.errors import Invalid
+
+Columns = Mapping[str, ColumnElement[Any]]
+"""Expressions by the name of the column they stand for."""
+Values = Mapping[str, Any]
+Operation = Literal["is", "in", "contains"]
+
+_UNLIMITED = 2**62
+_NO_LENGTH = 2**31
+# What null counts as in a sort.
+_EMPTY = {"text": "", "number": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A scalar field of a model."""
+
+    column: str
+    """The column that holds it."""
+    kind: Literal["text", "number", "time"]
+    """Decides where null goes in a sort: a text counts as empty, a number as zero, a time as later than any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """What one kind of thing can be sorted and filtered by; the names are those of the API."""
+
+    name: str
+    table: Table
+    fields: Mapping[str, Field]
+    created: str = "first_position"
+    """The column whose order is the order of creation, which decides between equals, always rising."""
+    ties: Mapping[str, tuple[str, ...]] | None = None
+    """Fields that come before the order of creation, rising and with null last, for a sort by a given field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing asked of a field."""
+
+    field: str
+    operation: Operation
+    value: Any
+    """A text, or a sequence of texts for `in`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A checked query."""
+
+    noun: Noun
+    conditions: tuple[Condition, ...]
+    logic: Literal["and", "or"]
+    sort_by: str | None
+    is_descending: bool
+    limit: int
+    """-1 for all."""
+    offset: int
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether fewer may be asked for than match."""
+        return self.limit != -1 or self.offset > 0
+
+    @property
+    def limit_param(self) -> int:
+        """The limit as a database takes it."""
+        return _UNLIMITED if self.limit == -1 else min(self.limit, _UNLIMITED)
+
+    @property
+    def offset_param(self) -> int:
+        """The offset as a database takes it."""
+        return min(self.offset, _UNLIMITED)
+
+
+def _text(*names: str) -> dict[str, Field]:
+    return {name: Field(name, "text") for name in names}
+
+
+def _stamps(*names: str) -> dict[str, Field]:
+    """Return fields in seconds whose columns hold microseconds: `start_time` is `start_at`."""
+    return {name: Field(name.removesuffix("_time") + "_at", "time") for name in names}
+
+
+def _times(*names: str) -> dict[str, Field]:
+    return {name: Field(name, "time") for name in names}
+
+
+def _numbers(*names: str) -> dict[str, Field]:
+    return {name: Field(name, "number") for name in names}
+
+
+ROLLOUTS = Noun(
+    "rollouts",
+    rollouts,
+    {**_text("rollout_id"), **_stamps("start_time", "end_time"), **_text("mode", "resources_id", "status")},
+)
+ATTEMPTS = Noun(
+    "attempts",
+    attempts,
+    {
+        **_text("rollout_id", "attempt_id"),
+        **_numbers("sequence_id"),
+        **_stamps("start_time", "end_time"),
+        **_text("status", "worker_id"),
+        **_times("last_heartbeat_time"),
+    },
+)
+SPANS = Noun(
+    "spans",
+    spans,
+    {
+        **_text("rollout_id", "attempt_id"),
+        **_numbers("sequence_id"),
+        **_text("trace_id", "span_id", "parent_id", "name"),
+        **_times("start_time", "end_time"),
+    },
+    created="position",
+    # Spans of one request to a model proxy share one number.
+    ties={"sequence_id": ("start_time", "end_time")},
+)
+RESOURCES = Noun(
+    "resources",
+    resources,
+    {**_text("resources_id"), **_stamps("create_time", "update_time"), **_numbers("version")},
+)
+WORKERS = Noun(
+    "workers",
+    workers,
+    {
+        **_text("worker_id", "status"),
+        **_stamps("last_heartbeat_time", "last_dequeue_time", "last_busy_time", "last_idle_time"),
+        **_text("current_rollout_id", "current_attempt_id"),
+    },
+)
+
+
+def query(
+    noun: Noun,
+    conditions: Sequence[Condition] = (),
+    *,
+    filter_logic: str = "and",
+    sort_by: str | None = None,
+    sort_order: str = "asc",
+    limit: int = -1,
+    offset: int = 0,
+) -> Query:
+    """Return a checked query. Conditions whose value is None are left out.
+
+    Raises:
+        Invalid: a logic other than `and` and `or`, an order other than `asc` and `desc`, a limit below -1, a negative
+            offset, or a field that does not exist or has no order, with those that do.
+    """
+    if filter_logic not in {"and", "or"}:
+        raise Invalid("filter_logic", f"{filter_logic!r} is neither 'and' nor 'or'")
+    if sort_order not in {"asc", "desc"}:
+        raise Invalid("sort_order", f"{sort_order!r} is neither 'asc' nor 'desc'")
+    if sort_by is not None and sort_by not in noun.fields:
+        raise Invalid("sort_by", f"{noun.name} sort by {', '.join(noun.fields)}, not by {sort_by!r}")
+    _check_number("limit", limit, -1, "a count, or -1 for all")
+    _check_number("offset", offset, 0, "how many to skip, from 0")
+    given = tuple(_checked(condition) for condition in conditions if condition.value is not None)
+    logic = cast("Literal['and', 'or']", filter_logic)
+    return Query(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
+
+
+def _check_number(field: str, value: Any, least: int, meaning: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise Invalid(field, f"{value!r} is not {meaning}")
+
+
+def _checked(condition: Condition) -> Condition:
+    """Return a condition that every database can be asked; the texts of both reach their drivers as UTF-8."""
+    field = condition.field if condition.operation == "is" else f"{condition.field}_{condition.operation}"
+    if condition.operation != "in":
+        if not isinstance(condition.value, str):
+            raise Invalid(field, f"{condition.value!r} is not text")
+        check_text(condition.value, field, _NO_LENGTH)
+        return condition
+    if isinstance(condition.value, str):
+        raise Invalid(field, f"{condition.value!r} is one text; give a list of them")
+    values = tuple(condition.value)
+    for value in values:
+        if not isinstance(value, str):
+            raise Invalid(field, f"{value!r} is not text")
+        check_text(value, field, _NO_LENGTH)
+    return Condition(condition.field, "in", values)
+
+
+# -- as SQL ----------------------------------------------------------------------------------------------------------
+
+
+def where(dialect: Dialect, asked: Query, columns: Columns) -> ColumnElement[bool]:
+    """Return what a query demands of a row. Without conditions everything matches.
+
+    The statement takes the parameters of `params`; what a column is to contain is part of the statement itself.
+    """
+    terms = [term(dialect, asked, index, columns) for index in range(len(asked.conditions))]
+    if not terms:
+        return true()
+    return and_(*terms) if asked.logic == "and" else or_(*terms)
+
+
+def term(dialect: Dialect, asked: Query, index: int, columns: Columns) -> ColumnElement[bool]:
+    """Return what one condition of a query demands of a row."""
+    condition = asked.conditions[index]
+    column = columns[asked.noun.fields[condition.field].column]
+    match condition.operation:
+        case "is":
+            return column == bindparam(f"condition_{index}", type_=column.type)
+        case "in":
+            return dialect.any_of(column, f"condition_{index}") if condition.value else false()
+        case "contains":
+            return dialect.contains(column, condition.value)
+
+
+def params(dialect: Dialect, asked: Query) -> dict[str, Any]:
+    """Return the values of a query's parameters."""
+    values: dict[str, Any] = {}
+    for index, condition in enumerate(asked.conditions):
+        if condition.operation == "is":
+            values[f"condition_{index}"] = condition.value
+        elif condition.operation == "in" and condition.value:
+            values[f"condition_{index}"] = dialect.list_param(condition.value)
+    return values
+
+
+def shape(asked: Query) -> tuple[Any, ...] | None:
+    """Return what two queries with the same statement have in common, or None if the statement holds a value."""
+    if any(condition.operation == "contains" for condition in asked.conditions):
+        return None
+    conditions = tuple((each.field, each.operation, not each.value) for each in asked.conditions)
+    return (asked.noun.name, conditions, asked.logic, asked.sort_by, asked.is_descending, asked.is_paged)
+
+
+def order(asked: Query, columns: Columns) -> list[ColumnElement[Any]]:
+    """Return the terms of a query's order. Equals keep the order of creation, whichever way the sort goes.
+
+    Null is later than any time; for other fields it counts as empty or zero, as in Agent-lightning 0.3.
+    """
+    noun = asked.noun
+    terms: list[ColumnElement[Any]] = []
+    if asked.sort_by is not None:
+        terms += _sorted_by(noun, asked.sort_by, columns, is_descending=asked.is_descending)
+        for field in (noun.ties or {}).get(asked.sort_by, ()):
+            terms += _sorted_by(noun, field, columns, is_descending=False)
+    return [*terms, columns[noun.created]]
+
+
+def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) -> list[ColumnElement[Any]]:
+    field = noun.fields[name]
+    column = columns[field.column]
+    stored = noun.table.c.get(field.column)
+    if stored is not None and not stored.nullable:
+        terms = [column]
+    elif field.kind == "time":
+        terms = [column.is_(None), column]
+    else:
+        terms = [func.coalesce(column, _EMPTY[field.kind])]
+    return [term.desc() if is_descending else term for term in terms]
+
+
+# -- as functions of a row -------------------------------------------------------------------------------------------
+
+
+def matches(asked: Query, row: Values) -> bool:
+    """Say whether a row, given by the names of its columns, is what a query demands; the same as `where`."""
+    if not asked.conditions:
+        return True
+    found = (_holds(condition, row[asked.noun.fields[condition.field].column]) for condition in asked.conditions)
+    return all(found) if asked.logic == "and" else any(found)
+
+
+def _holds(condition: Condition, value: str | None) -> bool:
+    match condition.operation:
+        case "is":
+            return value == condition.value
+        case "in":
+            return value in condition.value
+        case "contains":
+            return value is not None and condition.value in value
+
+
+def arranged(asked: Query, rows: Sequence[Values]) -> list[Values]:
+    """Return rows in the order that a query asks for; the same as `order`."""
+    noun = asked.noun
+    found = sorted(rows, key=lambda row: row[noun.created])
+    if asked.sort_by is None:
+        return found
+    # Python's sort keeps the order of equals, also in reverse.
+    for field in reversed((noun.ties or {}).get(asked.sort_by, ())):
+        found.sort(key=_key(noun, field))
+    found.sort(key=_key(noun, asked.sort_by), reverse=asked.is_descending)
+    return found
+
+
+def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
+    field = noun.fields[name]
+    empty: Any = inf if field.kind == "time" else _EMPTY[field.kind]
+
+    def key(row: Values) -> Any:
+        value = row[field.column]
+        return empty if value is None else value
+
+    return key
+
+
+def page(asked: Query, rows: Sequence[Values]) -> Sequence[Values]:
+    """Return the part of arranged rows that a query asks for."""
+    if asked.limit == -1:
+        return rows[asked.offset :]
+    return rows[asked.offset : asked.offset + asked.limit]

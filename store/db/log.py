@@ -1,0 +1,419 @@
+"""Reading the log: events by position, by stream and by commit, and the bodies beside them.
+
+Long reads go by keyset, page by page: memory stays bounded without a cursor, on either database, inside a transaction
+or not. Rows are those of the tables; `event_of` makes the domain's events of them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Select, Table, bindparam, literal_column, select, tuple_
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.pages import TOTALS, compiled
+from store.domain.events import FACTS, Event, Fact, Json, encode
+from store.domain.upcast import upcast
+
+EVENT_COLUMNS = tuple(column.name for column in tables.events.columns)
+COMMIT_COLUMNS = tuple(column.name for column in tables.commits.columns)
+BATCH = 5000
+
+_FIRST_TOTAL = COMMIT_COLUMNS.index(TOTALS[0])
+_POSITION, _STREAM, _VERSION = 0, 2, 3
+_POSITIONS_AT_ONCE = 500
+_END = 2**62
+
+
+# -- events from rows ------------------------------------------------------------------------------------------------
+
+
+def fact_of(row: Row) -> Fact:
+    """Return what a row of `events` says, in the current form whatever version wrote it.
+
+    Raises:
+        Incompatible: a newer version wrote a type or a form that this one does not know.
+    """
+    return upcast(row[5], row[6], orjson.loads(row[10]))
+
+
+def event_of(row: Row) -> Event:
+    """Return the event of a row of `events`, without its body.
+
+    Raises:
+        Incompatible: a newer version wrote a type or a form that this one does not know.
+    """
+    position, _, stream, version, command, type_, shape, at, actor, cause, data = row[:11]
+    return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, orjson.loads(data)))
+
+
+def described(row: Row, body: Json | None) -> Json:
+    """Return the fields of `HistoryEvent` for a row of `events` and its payload.
+
+    Raises:
+        Incompatible: a newer version wrote a type or a form that this one does not know.
+    """
+    position, _, _, version, _, type_, shape, at, actor, cause, data, body_hash = row[: len(EVENT_COLUMNS)]
+    known = FACTS.get(type_)
+    is_current = known is not None and known.shape == shape
+    return {
+        "number": version,
+        "position": position,
+        "at": at / 1_000_000,
+        "type": type_,
+        "shape": shape,
+        "actor": actor,
+        "cause": cause,
+        "data": orjson.loads(data if is_current else encode(fact_of(row))),
+        "body": body,
+        "body_hash": None if body_hash is None else bytes(body_hash).hex(),
+    }
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+def _int(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=BigInteger)
+
+
+def _text(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=Text)
+
+
+def _with_body(statement: Select[Any]) -> Select[Any]:
+    body, event = tables.bodies.c, tables.events.c
+    return statement.outerjoin(tables.bodies, body.position == event.position).add_columns(body.codec, body.body)
+
+
+async def events(
+    dialect: Dialect,
+    session: ReadSession,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    limit: int = BATCH,
+    stream: str | None = None,
+    types: Sequence[str] | None = None,
+    bodies: bool = False,
+) -> Sequence[Row]:
+    """Return rows of `events` in the order of the log.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        after: only positions beyond this one.
+        until: only this position and those before.
+        limit: at most so many.
+        stream: only those of this stream.
+        types: only those of these types; None for all.
+        bodies: add codec and bytes of each event's body, nulls where it has none.
+    """
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        statement = select(*event).where(event.position > _int("after"), event.position <= _int("until"))
+        if stream is not None:
+            statement = statement.where(event.stream == _text("of_stream"))
+        if types is not None:
+            statement = statement.where(dialect.any_of(event.type, "of_types"))
+        # A stream's versions rise with its positions, and its index is by version.
+        order = event.position if stream is None else event.version
+        statement = statement.order_by(order).limit(_int("at_most"))
+        return _with_body(statement) if bodies else statement
+
+    sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
+    params: dict[str, Any] = {"after": after, "until": _END if until is None else until, "at_most": limit}
+    if stream is not None:
+        params["of_stream"] = stream
+    if types is not None:
+        params["of_types"] = dialect.list_param(list(types))
+    return await session.fetch(sql, params)
+
+
+async def all_events(
+    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of `events` in the order of the log, in batches."""
+    while rows := await events(dialect, session, after=after, until=until, limit=batch):
+        yield rows
+        after = rows[-1][_POSITION]
+
+
+async def stream_events(
+    dialect: Dialect,
+    session: ReadSession,
+    stream: str,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    limit: int = BATCH,
+    bodies: bool = False,
+) -> Sequence[Row]:
+    """Return the rows of one stream in its order.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        stream: which, as `rollout/ro-…`.
+        after: only versions beyond this one.
+        until: only this position of the log and those before.
+        limit: at most so many.
+        bodies: add codec and bytes of each event's body, nulls where it has none.
+    """
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        statement = (
+            select(*event)
+            .where(event.stream == _text("of_stream"), event.version > _int("after"), event.position <= _int("until"))
+            .order_by(event.version)
+            .limit(_int("at_most"))
+        )
+        return _with_body(statement) if bodies else statement
+
+    sql = compiled(dialect, ("stream_events", bodies), build)
+    params = {"of_stream": stream, "after": after, "until": _END if until is None else until, "at_most": limit}
+    return await session.fetch(sql, params)
+
+
+async def events_by_stream(
+    dialect: Dialect,
+    session: ReadSession,
+    prefix: str,
+    *,
+    after: tuple[str, int] = ("", 0),
+    until: int | None = None,
+    batch: int = BATCH,
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of all streams that begin with a prefix, stream by stream and each in its order, in batches.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        prefix: as `rollout/`; ends in a character below U+10FFFF.
+        after: the stream and version after which to go on.
+        until: only this position of the log and those before.
+        batch: rows at once; a stream may go on in the next batch.
+    """
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return (
+            select(*event)
+            .where(
+                tuple_(event.stream, event.version) > tuple_(_text("stream"), _int("version")),
+                event.stream < _text("end"),
+                event.position <= _int("until"),
+            )
+            .order_by(event.stream, event.version)
+            .limit(_int("at_most"))
+        )
+
+    sql = compiled(dialect, "events_by_stream", build)
+    stream, version = max(after, (prefix, 0))
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    params: dict[str, Any] = {"end": end, "until": _END if until is None else until, "at_most": batch}
+    while rows := await session.fetch(sql, params | {"stream": stream, "version": version}):
+        yield rows
+        stream, version = rows[-1][_STREAM], rows[-1][_VERSION]
+
+
+async def events_of_streams(
+    dialect: Dialect, session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of some streams up to a position, stream by stream and each in its order, in batches."""
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return (
+            select(*event)
+            .where(dialect.any_of(event.stream, "streams"), event.position <= _int("until"))
+            .order_by(event.stream, event.version)
+        )
+
+    sql = compiled(dialect, "events_of_streams", build)
+    params = {"streams": dialect.list_param(list(streams)), "until": until}
+    async for rows in session.stream(sql, params, batch=batch):
+        yield rows
+
+
+async def last_event(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
+    """Return the row of the last event of the log, or of the last at a position or before it."""
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return select(*event).where(event.position <= _int("until")).order_by(event.position.desc()).limit(1)
+
+    rows = await session.fetch(
+        compiled(dialect, "last_event", build), {"until": _END if until is None else min(until, _END)}
+    )
+    return rows[0] if rows else None
+
+
+async def last_before_command(
+    dialect: Dialect, session: ReadSession, position: int, commit_id: int, command: int
+) -> int:
+    """Return the position of the last event before a command that has an event at `position`; 0 if there is none."""
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return (
+            select(event.position)
+            .where(
+                event.position < _int("before"),
+                (event.commit_id != _int("commit")) | (event.command != _int("ordinal")),
+            )
+            .order_by(event.position.desc())
+            .limit(1)
+        )
+
+    params = {"before": position, "commit": commit_id, "ordinal": command}
+    rows = await session.fetch(compiled(dialect, "last_before_command", build), params)
+    return rows[0][0] if rows else 0
+
+
+async def position_of(dialect: Dialect, session: ReadSession, stream: str, version: int) -> int | None:
+    """Return the position of a stream's event of this number, or None if it has none such."""
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return select(event.position).where(event.stream == _text("of_stream"), event.version == _int("number"))
+
+    rows = await session.fetch(compiled(dialect, "position_of", build), {"of_stream": stream, "number": version})
+    return rows[0][0] if rows else None
+
+
+async def event_sizes(
+    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
+) -> Sequence[Row]:
+    """Return position, type and bytes of body before compression (null without one) of events, in their order."""
+
+    def build() -> Select[Any]:
+        event, body = tables.events.c, tables.bodies.c
+        columns: list[ColumnElement[Any]] = [event.position, event.type, body.raw_len]
+        return (
+            select(*columns)
+            .select_from(tables.events.outerjoin(tables.bodies, body.position == event.position))
+            .where(event.position > _int("after"), event.position <= _int("until"))
+            .order_by(event.position)
+            .limit(_int("at_most"))
+        )
+
+    params = {"after": after, "until": _END if until is None else until, "at_most": limit}
+    return await session.fetch(compiled(dialect, "event_sizes", build), params)
+
+
+# -- commits ---------------------------------------------------------------------------------------------------------
+
+
+async def commits(
+    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
+) -> Sequence[Row]:
+    """Return rows of `commits` in their order, with ids beyond `after` and up to `until`."""
+
+    def build() -> Select[Any]:
+        commit = tables.commits.c
+        return (
+            select(*commit)
+            .where(commit.commit_id > _int("after"), commit.commit_id <= _int("until"))
+            .order_by(commit.commit_id)
+            .limit(_int("at_most"))
+        )
+
+    params = {"after": after, "until": _END if until is None else until, "at_most": limit}
+    return await session.fetch(compiled(dialect, "commits", build), params)
+
+
+async def all_commits(
+    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of `commits` in their order, in batches."""
+    while rows := await commits(dialect, session, after=after, until=until, limit=batch):
+        yield rows
+        after = rows[-1][0]
+
+
+async def last_commit(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
+    """Return the row of the last commit, or of the last with this id or a smaller one; None in an empty log."""
+
+    def build() -> Select[Any]:
+        commit = tables.commits.c
+        return select(*commit).where(commit.commit_id <= _int("until")).order_by(commit.commit_id.desc()).limit(1)
+
+    rows = await session.fetch(compiled(dialect, "last_commit", build), {"until": _END if until is None else until})
+    return rows[0] if rows else None
+
+
+async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Row | None:
+    """Return the row of the commit that holds the last event at a position or before it; None before the first."""
+    event = await last_event(dialect, session, position)
+    return None if event is None else await last_commit(dialect, session, event[1])
+
+
+async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
+    """Return the row of the last commit recorded at a time (µs) or before it; None before the first."""
+
+    def build() -> Select[Any]:
+        commit = tables.commits.c
+        return (
+            select(*commit)
+            .where(commit.recorded_at <= _int("recorded"))
+            .order_by(commit.recorded_at.desc(), commit.commit_id.desc())
+            .limit(1)
+        )
+
+    rows = await session.fetch(compiled(dialect, "commit_by_time", build), {"recorded": max(-_END, min(at, _END))})
+    return rows[0] if rows else None
+
+
+def totals_of(commit: Row | None) -> tuple[int, ...]:
+    """Return the running totals of a commit: `pages.TOTALS` in order, zeros for None."""
+    return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------------
+
+
+async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
+    """Return codec and bytes of the bodies at some positions; those that are not there are left out."""
+    found: dict[int, tuple[int, bytes]] = {}
+    body = tables.bodies.c
+    for chunk in _chunks(sorted(set(positions))):
+        # Lists as parameters are of texts; positions are our own numbers, so they may stand in the statement.
+        wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
+        sql = dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
+        for position, codec, stored in await session.fetch(sql, {}):
+            found[position] = (codec, stored)
+    return found
+
+
+def _chunks(positions: Sequence[int]) -> list[Sequence[int]]:
+    return [positions[at : at + _POSITIONS_AT_ONCE] for at in range(0, len(positions), _POSITIONS_AT_ONCE)]
+
+
+async def all_bodies(
+    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = 500
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of `bodies` (position, codec, raw_len, body) in the order of the log, in batches."""
+
+    def build() -> Select[Any]:
+        return _rising(tables.bodies)
+
+    sql = compiled(dialect, "all_bodies", build)
+    params: dict[str, Any] = {"until": _END if until is None else until, "at_most": batch}
+    while rows := await session.fetch(sql, params | {"after": after}):
+        yield rows
+        after = rows[-1][_POSITION]
+
+
+def _rising(table: Table) -> Select[Any]:
+    position = table.c.position
+    return (
+        select(*table.c)
+        .where(position > _int("after"), position <= _int("until"))
+        .order_by(position)
+        .limit(_int("at_most"))
+    )

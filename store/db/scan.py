@@ -1,0 +1,241 @@
+"""Reading whole tables for a proof: each in the order of its key, in bounded memory, inside one snapshot."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Table, bindparam, select, tuple_
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.log import BATCH
+from store.db.pages import compiled
+
+_NUMBERS_AT_ONCE = 1000
+
+
+def _int(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=BigInteger)
+
+
+def _text(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=Text)
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def events_and_bodies(dialect: Dialect, session: ReadSession, *, after: int, limit: int) -> Sequence[Row]:
+    """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body, or nulls."""
+
+    def build() -> Select[Any]:
+        event, body = tables.events.c, tables.bodies.c
+        return (
+            select(*event, body.codec, body.raw_len, body.body)
+            .outerjoin(tables.bodies, body.position == event.position)
+            .where(event.position > _int("after"))
+            .order_by(event.position)
+            .limit(_int("at_most"))
+        )
+
+    return await session.fetch(compiled(dialect, "events_and_bodies", build), {"after": after, "at_most": limit})
+
+
+async def events_between(
+    dialect: Dialect, session: ReadSession, after: tuple[str, int], before: str | None, *, limit: int = BATCH
+) -> Sequence[Row]:
+    """Return rows of `events` by stream and version: those after one place and in streams below `before`."""
+    event = tables.events.c
+
+    def build() -> Select[Any]:
+        statement = select(*event).where(tuple_(event.stream, event.version) > tuple_(_text("stream"), _int("number")))
+        if before is not None:
+            statement = statement.where(event.stream < _text("before"))
+        return statement.order_by(event.stream, event.version).limit(_int("at_most"))
+
+    params = {"stream": after[0], "number": after[1], "before": before, "at_most": limit}
+    return await session.fetch(compiled(dialect, ("events_between", before is None), build), params)
+
+
+async def events_since(
+    dialect: Dialect, session: ReadSession, streams: Sequence[str], position: int
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows of some streams beyond a position, stream by stream and each in its order."""
+
+    def build() -> Select[Any]:
+        event = tables.events.c
+        return (
+            select(*event)
+            .where(dialect.any_of(event.stream, "streams"), event.position > _int("after"))
+            .order_by(event.stream, event.version)
+        )
+
+    sql = compiled(dialect, "events_since", build)
+    async for rows in session.stream(sql, {"streams": dialect.list_param(list(streams)), "after": position}):
+        yield rows
+
+
+async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+    """Return the rows of `events` at some positions, in no order."""
+    return await _at(dialect, session, tables.events, "position", positions)
+
+
+async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
+    """Return positions of bodies that no event claims, the first ones."""
+
+    def build() -> Select[Any]:
+        event, body = tables.events.c, tables.bodies.c
+        claimed = select(event.position).where(event.position == body.position, event.body_hash.is_not(None)).exists()
+        return select(body.position).where(~claimed).order_by(body.position).limit(_int("at_most"))
+
+    return [row[0] for row in await session.fetch(compiled(dialect, "unclaimed_bodies", build), {"at_most": limit})]
+
+
+async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
+    """Return rows of `dropped`, with type and data of the event each names or nulls, for a range of positions."""
+
+    def build() -> Select[Any]:
+        event, gone = tables.events.c, tables.dropped.c
+        return (
+            select(gone.position, event.type, event.data)
+            .outerjoin(tables.events, event.position == gone.event_position)
+            .where(gone.position >= _int("first"), gone.position <= _int("last"))
+        )
+
+    return await session.fetch(compiled(dialect, "drops_between", build), {"first": first, "last": last})
+
+
+async def logged(
+    dialect: Dialect,
+    session: ReadSession,
+    *,
+    after: int,
+    until: int,
+    limit: int,
+    stream: str | None = None,
+    types: Sequence[str] | None = None,
+) -> Sequence[Row]:
+    """Return rows of `events` in the order of the log, each with its body's codec and bytes and its commit's hash."""
+
+    def build() -> Select[Any]:
+        event, body, commit = tables.events.c, tables.bodies.c, tables.commits.c
+        statement = (
+            select(*event, body.codec, body.body, commit.chain_hash)
+            .outerjoin(tables.bodies, body.position == event.position)
+            .join(tables.commits, commit.commit_id == event.commit_id)
+            .where(event.position > _int("after"), event.position <= _int("until"))
+        )
+        if stream is not None:
+            statement = statement.where(event.stream == _text("of_stream"))
+        if types is not None:
+            statement = statement.where(dialect.any_of(event.type, "of_types"))
+        order = event.position if stream is None else event.version
+        return statement.order_by(order).limit(_int("at_most"))
+
+    params: dict[str, Any] = {"after": after, "until": until, "at_most": limit, "of_stream": stream}
+    params["of_types"] = dialect.list_param(list(types or ()))
+    return await session.fetch(compiled(dialect, ("logged", stream is None, types is None), build), params)
+
+
+# -- tables keyed by text ----------------------------------------------------------------------------------------------
+
+
+async def rows_between(
+    dialect: Dialect, session: ReadSession, table: Table, after: str, until: str | None, *, inclusive: bool = True
+) -> Sequence[Row]:
+    """Return the rows whose first key column is greater than `after` and not beyond `until`, in the order of the key.
+
+    With `inclusive` False those at `until` are left out; None for `until` means the end.
+    """
+
+    def build() -> Select[Any]:
+        key = next(iter(table.primary_key))
+        statement = select(*table.c).where(key > _text("after"))
+        if until is not None:
+            statement = statement.where(key <= _text("until") if inclusive else key < _text("until"))
+        return statement.order_by(*table.primary_key)
+
+    shape = ("rows_between", table.name, until is None, inclusive)
+    return await session.fetch(compiled(dialect, shape, build), {"after": after, "until": until})
+
+
+async def rows_of(
+    dialect: Dialect, session: ReadSession, table: Table, key: str, *, batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield the rows with this first key column in the order of the key, in batches."""
+
+    def build() -> Select[Any]:
+        first, *rest = table.primary_key
+        return select(*table.c).where(first == _text("of")).order_by(*rest)
+
+    sql = compiled(dialect, ("rows_of", table.name), build)
+    async for rows in session.stream(sql, {"of": key}, batch=batch):
+        yield rows
+
+
+async def all_rows(
+    dialect: Dialect, session: ReadSession, table: Table, *order: ColumnElement[Any], batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield all rows of a table in an order, by default that of its key, in batches."""
+    statement = select(*table.c).order_by(*(order or table.primary_key))
+    async for rows in session.stream(dialect.sql(statement), {}, batch=batch):
+        yield rows
+
+
+async def rows_with(
+    dialect: Dialect, session: ReadSession, column: ColumnElement[Any], values: Sequence[str]
+) -> Sequence[Row]:
+    """Return the rows of a table that have one of these texts in a column of it."""
+    table: Any = getattr(column, "table")  # noqa: B009 (columns of tables have one, which the type does not say)
+
+    def build() -> Select[Any]:
+        return select(*table.c).where(dialect.any_of(column, "values"))
+
+    sql = compiled(dialect, ("rows_with", table.name, column.key), build)
+    return await session.fetch(sql, {"values": dialect.list_param(list(values))})
+
+
+async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
+    """Return the rows of `spans` with these keys, in no order."""
+
+    def build() -> Select[Any]:
+        span = tables.spans.c
+        return select(*span).where(dialect.any_key((span.rollout_id, span.attempt_id, span.span_id), "spans"))
+
+    return await session.fetch(compiled(dialect, "spans_with", build), {"spans": dialect.keys_param(list(keys))})
+
+
+async def rewards_between(
+    dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
+) -> Sequence[Row]:
+    """Return a rollout's rows of `rewards` with positions beyond `after` and up to `until`, in order."""
+
+    def build() -> Select[Any]:
+        reward = tables.rewards.c
+        return (
+            select(*reward)
+            .where(reward.rollout_id == _text("of"), reward.position > _int("after"), reward.position <= _int("until"))
+            .order_by(reward.position, reward.ordinal)
+        )
+
+    # Positions are 64-bit; one that was tampered with may be any of them.
+    params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
+    return await session.fetch(compiled(dialect, "rewards_between", build), params)
+
+
+async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+    """Return the rows of `queue` at some positions, in no order."""
+    return await _at(dialect, session, tables.queue, "position", positions)
+
+
+async def _at(
+    dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]
+) -> list[Row]:
+    found: list[Row] = []
+    names = ", ".join(each.name for each in table.columns)
+    for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
+        # Lists as parameters are of texts; these are numbers of the database's own, so they stand in the statement.
+        listed = ", ".join(str(int(number)) for number in numbers[start : start + _NUMBERS_AT_ONCE])
+        text = f"SELECT {names} FROM {dialect.qualified(table)} WHERE {column} IN ({listed})"  # noqa: S608
+        found.extend(await session.fetch(Sql(text, (), {}), {}))
+    return found

@@ -1,0 +1,123 @@
+"""The one linear history of the schema: which revision this program writes, and how an older one gets there.
+
+Alembic is imported only when there is work; the revision itself is read by plain SQL.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from store.errors import Corrupt, Incompatible
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import Connection
+
+HEAD = "0001"
+"""The revision that this program reads and writes; revisions are numbered, so a greater one is newer."""
+LOG_FORMAT = 1
+"""The form of the log, which no migration changes."""
+
+_PACKAGE = Path(__file__).parents[2]
+MIGRATIONS = next(place / "migrations" for place in (_PACKAGE, _PACKAGE.parent) if (place / "migrations").is_dir())
+"""Where the revisions are: inside the package when it is installed, beside it in a checkout."""
+
+MARKS = frozenset({"alembic_version", "store_info"})
+"""The tables by which a store is recognised."""
+
+# Alembic keeps what it works on in module globals: one upgrade at a time in a process.
+_alembic = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a database says about itself."""
+
+    store_id: str
+    """16 hex digits, drawn when the store was created; copies of a database share it."""
+    created_at: int
+    """Microseconds since the epoch."""
+    revision: str
+    log_format: int = LOG_FORMAT
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a migration has to be run before this program can use the database."""
+        return self.revision < HEAD
+
+
+def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> StoreInfo:
+    """Return what the rows of `alembic_version` and `store_info` say.
+
+    Raises:
+        Corrupt: there is not exactly one row in each.
+        Incompatible: a newer program wrote them.
+    """
+    for table, rows in (("alembic_version", revisions), ("store_info", infos)):
+        if len(rows) != 1:
+            raise Corrupt(f"{table} of {shown}", f"{len(rows)} rows", "one row")
+    store_id, created_at, log_format = infos[0]
+    info = StoreInfo(store_id, created_at, revisions[0], log_format)
+    if info.revision > HEAD or info.log_format > LOG_FORMAT:
+        raise Incompatible(
+            f"{shown} has schema revision {info.revision} and log format {info.log_format}, this program knows them"
+            f" up to {HEAD} and {LOG_FORMAT}",
+            "upgrade Rollbook: pip install --upgrade rollbook",
+        )
+    return info
+
+
+def refuse_behind(info: StoreInfo, shown: str) -> StoreInfo:
+    """Return the info of a database at head.
+
+    Raises:
+        Incompatible: it is behind, with the command that upgrades it.
+    """
+    if info.is_behind:
+        raise Incompatible(
+            f"{shown} has schema revision {info.revision}, this program needs {HEAD}",
+            f"run: rollbook migrate --db '{shown}'",
+        )
+    return info
+
+
+def alembic_config(connection: "Connection | None" = None) -> "Config":
+    """Return alembic's configuration, to work on a connection where one is given."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def run_migrations(connection: "Connection", revision: str = "head") -> None:
+    """Bring a database to a revision, inside the transaction of the connection. Only under one of the two turns below.
+
+    On Postgres the connection's search path names the partition's schema and nothing else.
+    """
+    from alembic import command
+
+    command.upgrade(alembic_config(connection), revision)
+
+
+@contextmanager
+def turn() -> Generator[None]:
+    """Wait for alembic to be free, in a thread."""
+    with _alembic:
+        yield
+
+
+@asynccontextmanager
+async def turn_in_loop() -> AsyncGenerator[None]:
+    """Wait for alembic to be free without holding up the loop, in which the present user may be running."""
+    while not _alembic.acquire(blocking=False):  # noqa: ASYNC110 (its holder may be in another loop or thread)
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        _alembic.release()

@@ -1,0 +1,98 @@
+"""`rollbook migrate`: every partition of a database is brought to head, and the one named is made if it is missing."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.db.schema import history, postgres, sqlite
+from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse
+from store.errors import Invalid
+
+__all__ = ["Migrated", "migrate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What `migrate` did to one partition."""
+
+    partition: str
+    before: str | None
+    """The revision it had; None when it was created."""
+    after: str
+    copy: Path | None = None
+    """The file as it was before, on SQLite."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there was anything to do."""
+        return self.before != self.after
+
+
+async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[Migrated]:
+    """Bring all partitions of a database to head and return what was done, the partition of the URL first.
+
+    On Postgres these are all schemas `rollbook_…` of the database; on SQLite the file and the `<stem>.<name>.db`
+    beside it. The partition of the URL is created when it is missing. Each partition is upgraded in a transaction of
+    its own: an error leaves those before it upgraded and itself as it was.
+
+    Args:
+        url: as `open_store` takes it; on Postgres the role must own the partitions.
+        app_role: a role that is allowed to use, and not to change the log of, every partition (Postgres).
+
+    Raises:
+        Invalid: this kind of store has no migrations, or SQLite was given a role.
+        StoreError: as opening a partition does.
+    """
+    parsed = parse(url) if isinstance(url, str) else url
+    if parsed.dsn is not None:
+        return await _migrate_postgres(parsed.options.get("direct", parsed.dsn), parsed.partition, app_role)
+    if parsed.path is None:
+        raise Invalid("url", f"{parsed.shown} is nothing to migrate; write sqlite:///… or postgresql://…")
+    if app_role is not None:
+        raise Invalid("app_role", "SQLite has no roles; the permissions of the file say who may write")
+    return await asyncio.to_thread(_migrate_sqlite, parsed)
+
+
+def _migrate_sqlite(url: StoreURL) -> list[Migrated]:
+    assert url.path is not None
+    named = sqlite.prepare_for_writing(url.path, create=True)
+    done = [Migrated(url.partition, named.before, history.HEAD, named.copy)]
+    for partition, path in _siblings(url):
+        prepared = sqlite.prepare_for_writing(path, create=False)
+        done.append(Migrated(partition, prepared.before, history.HEAD, prepared.copy))
+    return done
+
+
+def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
+    """Yield the other partitions of a file, by name; files of other programs are none."""
+    main = parse(url.text.partition("?")[0]).path
+    assert main is not None
+    named = {DEFAULT_PARTITION: main}
+    for path in sorted(main.parent.iterdir()):
+        name = path.name.removeprefix(f"{main.stem}.").removesuffix(".db")
+        if path.name == f"{main.stem}.{name}.db" and PARTITION.fullmatch(name):
+            named[name] = path
+    for name, path in named.items():
+        if path != url.path and path.is_file() and sqlite.holds_store(path):
+            yield name, path
+
+
+async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:
+    async with postgres.connected(dsn) as connection:
+        named = postgres.PREFIX + partition
+        others = [schema for schema in await postgres.partitions(connection) if schema != named]
+        done: list[Migrated] = []
+        for schema in (named, *others):
+            shown = postgres.shown(dsn, schema)
+            info = await postgres.inspect_postgres(connection, schema, shown)
+            before = None if info is None else info.revision
+            if info is None:
+                info, created = await postgres.create_postgres(connection, schema, shown)
+                before = None if created else info.revision
+            if info.is_behind:
+                await postgres.upgrade_postgres(dsn, schema)
+            if app_role is not None:
+                await postgres.grant(connection, schema, app_role)
+            done.append(Migrated(schema.removeprefix(postgres.PREFIX), before, history.HEAD))
+        return done

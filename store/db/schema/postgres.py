@@ -1,0 +1,272 @@
+"""Opening a partition on Postgres: its schema is recognised or created; only `migrate` upgrades one that exists."""
+
+import hashlib
+import logging
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from store.clock import Clock, system_clock
+from store.db.schema import ddl, history
+from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
+from store.db.tables import LOG, metadata
+from store.db.url import StoreURL
+from store.errors import Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+logger = logging.getLogger("store.db.schema")
+
+PREFIX = "rollbook_"
+"""What the schema of every partition begins with."""
+OLDEST = 14
+"""The oldest major version of Postgres that is supported."""
+
+_CONNECT_SECONDS = 10
+# Connection, resources, shutdown, conflict and locks: the same call may succeed later.
+_TRANSIENT = ("08", "53", "57P", "40001", "40P01", "55P03", "57014", "25P03")
+_TABLES = (
+    "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')"
+)
+
+
+class Connection(Protocol):
+    """What is used here of asyncpg's connection, which has no types of its own."""
+
+    async def execute(self, query: str) -> str:
+        """Run a script."""
+        ...
+
+    async def fetch(self, query: str, *args: object) -> list[Sequence[Any]]:
+        """Return all rows of a statement."""
+        ...
+
+    async def close(self) -> None:
+        """End the session."""
+        ...
+
+
+def lock_key(schema: str) -> int:
+    """Return the advisory lock of a partition, under which its log is written and its schema changed."""
+    return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "big", signed=True)
+
+
+async def prepare_postgres(
+    dsn: str, schema: str, *, create: bool, read_only: bool, clock: Clock = system_clock
+) -> StoreInfo:
+    """Return what a partition says about itself, once this program can use it.
+
+    A writer creates a missing one where `create` allows that; processes that do so at once find one store. The
+    connection is closed again.
+
+    Raises:
+        NotFound: there is no such partition, and none may be created; or no such database.
+        Incompatible: Postgres is too old or not in UTF-8; the partition is behind or ahead of this program; the role
+            may not do this.
+        Invalid: the URL or its password is wrong.
+        ReadOnly: the server takes no writes.
+        Unavailable: the server is not reached, or cannot answer now.
+    """
+    with_partition = shown(dsn, schema)
+    async with connected(dsn) as connection:
+        info = await inspect_postgres(connection, schema, with_partition)
+        if info is None and (read_only or not create):
+            text = (
+                f"there is no store at {with_partition}; `rollbook migrate --db URL` makes an empty one, as does"
+                " open_store(url)"
+            )
+            raise NotFound("store", with_partition, text)
+        if info is None:
+            info, _ = await create_postgres(connection, schema, with_partition, clock)
+    return refuse_behind(info, with_partition)
+
+
+async def inspect_postgres(connection: Connection, schema: str, shown: str) -> StoreInfo | None:
+    """Return what a partition says about itself; None when there is no such schema, or nothing in it yet."""
+    tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
+    if not tables:
+        return None
+    if not tables >= MARKS:
+        raise Incompatible(f"the schema {schema} holds tables, but no Rollbook store", "name another partition")
+    # All in one statement: a migration may be committing.
+    ((revisions, *infos),) = await connection.fetch(
+        f'SELECT ARRAY(SELECT version_num::text FROM "{schema}".alembic_version),'  # noqa: S608 (a checked name)
+        f' ARRAY(SELECT store_id FROM "{schema}".store_info), ARRAY(SELECT created_at FROM "{schema}".store_info),'
+        f' ARRAY(SELECT log_format FROM "{schema}".store_info)'
+    )
+    return read_info(revisions, list(zip(*infos, strict=True)), shown)
+
+
+async def create_postgres(
+    connection: Connection, schema: str, shown: str, clock: Clock = system_clock
+) -> tuple[StoreInfo, bool]:
+    """Create a partition that was not there a moment ago; return its info, and whether this call created it."""
+    # Isolation is named because a database may default to repeatable read, which would not see what another creator
+    # committed while this one waited.
+    await connection.execute(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
+        f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
+    )
+    found = await inspect_postgres(connection, schema, shown)
+    if found is not None:
+        await connection.execute("ROLLBACK")
+        return found, False
+    info = StoreInfo(os.urandom(8).hex(), clock(), history.HEAD)
+    # An owner may have made the empty schema for a role that may not make one itself.
+    exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
+    script = (
+        *(() if exists else (f'CREATE SCHEMA "{schema}"',)),
+        f'SET LOCAL search_path TO "{schema}"',
+        *ddl.creation("postgresql"),
+    )
+    await connection.execute(";\n".join(script))
+    await connection.fetch(
+        "INSERT INTO store_info (store_id, created_at, log_format) VALUES ($1, $2, $3)",
+        *(info.store_id, info.created_at, info.log_format),
+    )
+    await connection.execute("COMMIT")
+    logger.info("created store %s in %s", info.store_id, shown)
+    return info, True
+
+
+async def partitions(connection: Connection) -> list[str]:
+    """Return the schemas of all partitions in a database, sorted."""
+    rows = await connection.fetch(
+        "SELECT n.nspname::text FROM pg_namespace n WHERE starts_with(n.nspname, $1)"
+        " AND 2 = (SELECT count(*) FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = ANY($2::text[]))"
+        " ORDER BY 1",
+        PREFIX,
+        sorted(MARKS),
+    )
+    return [row[0] for row in rows]
+
+
+async def upgrade_postgres(dsn: str, schema: str) -> None:
+    """Bring a partition to head, in one transaction."""
+    async with migrating_postgres(dsn, schema) as connection, history.turn_in_loop():
+        await connection.run_sync(history.run_migrations)
+
+
+@asynccontextmanager
+async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConnection"]:
+    """Open a partition for alembic and commit at the end, holding its lock: no writer is half-way meanwhile."""
+    from sqlalchemy import NullPool, text
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    # Alembic sees the partition and nothing else; names need no schema.
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: _connect(dsn, search_path=f'"{schema}"'), poolclass=NullPool
+    )
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
+            await connection.execute(text("SET LOCAL lock_timeout = '30s'"))
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": lock_key(schema)})
+            yield connection
+            await connection.commit()
+    finally:
+        await engine.dispose()
+
+
+async def grant(connection: Connection, schema: str, role: str) -> None:
+    """Let a role that owns nothing use a partition: it adds to the log and reads it, and cannot change it.
+
+    Raises:
+        NotFound: there is no such role.
+    """
+    if not await connection.fetch("SELECT FROM pg_roles WHERE rolname = $1", role):
+        raise NotFound("role", role, f"role {role!r} does not exist; make it first: CREATE ROLE … LOGIN")
+    quoted = '"' + role.replace('"', '""') + '"'
+    log = {table.name for table in LOG}
+    given = {
+        "SELECT, INSERT": sorted(log),
+        "SELECT": sorted(MARKS),
+        "SELECT, INSERT, UPDATE, DELETE": sorted(metadata.tables.keys() - log - MARKS),
+    }
+    statements = [f"GRANT USAGE ON SCHEMA {schema}", f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}"]
+    for rights, names in given.items():
+        statements.append(f"GRANT {rights} ON {', '.join(f'{schema}.{name}' for name in names)}")
+    await connection.execute(";\n".join(f"{statement} TO {quoted}" for statement in statements))
+
+
+def shown(dsn: str, schema: str) -> str:
+    """Return the URL of a partition, without its password."""
+    partition = f"{'&' if '?' in dsn else '?'}partition={schema.removeprefix(PREFIX)}"
+    return StoreURL("postgresql", dsn + partition).shown
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncGenerator[Connection]:
+    """Connect for the length of the block, inside which errors of Postgres become the store's."""
+    async with store_errors(dsn):
+        connection = await _connect(dsn)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def store_errors(dsn: str) -> AsyncGenerator[None]:
+    """Raise the store's error for one of asyncpg's, of SQLAlchemy's around it, or of the network."""
+    asyncpg: Any = import_module("asyncpg")
+    try:
+        yield
+    except StoreError:
+        raise
+    except asyncpg.exceptions.ClientConfigurationError as error:
+        raise Invalid("url", f"{error}; write postgresql://user@host/database") from error
+    except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
+        reason = str(error) or type(error).__name__
+        raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} is not reached ({reason})") from error
+    except Exception as error:
+        # SQLAlchemy's error wraps its adapter's, which was raised from asyncpg's.
+        state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
+        if state is None:
+            raise
+        raise _translated(state, str(getattr(error, "orig", error)), dsn) from error
+
+
+async def _connect(dsn: str, **settings: str) -> Connection:
+    asyncpg: Any = import_module("asyncpg")
+    connection = await asyncpg.connect(dsn, timeout=_CONNECT_SECONDS, server_settings=settings)
+    try:
+        _refuse_unsupported(connection.get_server_version().major, connection.get_settings().server_encoding)
+    except Incompatible:
+        await connection.close()
+        raise
+    return connection
+
+
+def _refuse_unsupported(version: int, encoding: str) -> None:
+    if version < OLDEST:
+        raise Incompatible(f"this is Postgres {version}, the oldest that works is {OLDEST}", "upgrade the server")
+    if encoding != "UTF8":
+        reason = f"the database's encoding is {encoding}, which cannot hold all text"
+        raise Incompatible(reason, "create one with ENCODING 'UTF8'")
+
+
+def _translated(state: str, message: str, dsn: str) -> StoreError:
+    if state.startswith(_TRANSIENT):
+        return Unavailable(f"Postgres cannot answer at the moment ({message})")
+    match state:
+        case "3D000":
+            return NotFound("database", StoreURL("postgresql", dsn).shown, f"{message}; make it first: createdb")
+        case "28000" | "28P01":
+            return Invalid("url", f"{message}; give the right user and password")
+        case "25006":
+            error = ReadOnly("creating the store")
+            # The class speaks of the option `read_only`; here the server is at fault.
+            error.args = (f"the server takes no writes ({message}); name the primary, or open with read_only=True",)
+            return error
+        case "42501":
+            return Incompatible(
+                f"the role may not do this ({message})",
+                "let the owner run: rollbook migrate --db URL --app-role ROLE",
+            )
+        case _:
+            return Incompatible(f"Postgres refused a statement ({message})", "check the server's log")

@@ -1,0 +1,369 @@
+"""Opening a partition on SQLite: its file is recognised, created, or copied and upgraded before anyone writes."""
+
+import fcntl
+import logging
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from store.clock import Clock, system_clock
+from store.db.schema import ddl, history
+from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
+from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+logger = logging.getLogger("store.db.schema")
+
+MOUNTS = Path("/proc/self/mounts")
+"""Where the system says what is mounted; a system without it is trusted."""
+
+# Between hosts (and between a guest and its host) neither locks nor the shared memory of the WAL hold.
+_NETWORK = frozenset(
+    {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"}
+    | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
+)
+# What these programs mount is elsewhere, too.
+_NETWORK_FUSE = frozenset(
+    {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
+    | {"s3fs", "sshfs", "vmhgfs-fuse"}
+)
+# How long one process waits for another that creates or upgrades the same file, and for SQLite's own locks meanwhile.
+_LOCK_SECONDS = 60.0
+_BUSY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A file that is ready to be written, and what was done to it."""
+
+    info: StoreInfo
+    before: str | None
+    """Its revision when it was found; None when it was created."""
+    copy: Path | None = None
+    """The file as it was before an upgrade."""
+
+
+def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> StoreInfo:
+    """Return what a file says about itself, once this program can use it.
+
+    A writer creates it where `create` allows that, and upgrades it, keeping a copy of the file from before. A reader
+    changes nothing. Any number of threads and processes may do so at once. Blocks; an upgrade may take minutes.
+
+    Raises:
+        NotFound: there is no store at this path, and none may be created; or no directory for it.
+        Invalid: the path is a directory.
+        Incompatible: it lies on a network file system, is no store, is newer than this program, or is older and
+            opened for reading only.
+        ReadOnly: a writer may not write to the file or its directory.
+        Unavailable: the disk is full, or another process has been at work on the file for a minute.
+    """
+    if not read_only:
+        return prepare_for_writing(path, create=create, clock=clock).info
+    _check_place(path)
+    with _store_errors(path):
+        info = inspect_sqlite(path, read_only=True)
+    if info is None:
+        raise _not_found(path)
+    return refuse_behind(info, shown(path))
+
+
+def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock) -> Prepared:
+    """As `prepare_sqlite` for a writer, but tell what was done."""
+    _check_place(path)
+    _refuse_unwritable(path)
+    with _store_errors(path):
+        info = inspect_sqlite(path)
+        if info is None and not create:
+            raise _not_found(path)
+        if info is not None and not info.is_behind:
+            return Prepared(info, info.revision)
+        with _file_lock(path):
+            info = inspect_sqlite(path)
+            if info is None:
+                return Prepared(_create(path, clock), None)
+            return _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
+
+
+def inspect_sqlite(path: Path, *, read_only: bool = False) -> StoreInfo | None:
+    """Return what a file says about itself; None when there is none, or nothing in it yet.
+
+    Raises:
+        Incompatible: it holds something else, or was written by a newer program.
+        Corrupt: it is a store without the row that names it.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return None
+    with closing(_open(path, read_only=read_only)) as connection:
+        tables = _tables(connection)
+        if not tables:
+            return None
+        if not tables >= MARKS:
+            raise Incompatible(f"{path} is a SQLite database, but no Rollbook store", "name another file")
+        revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
+        infos = connection.execute("SELECT store_id, created_at, log_format FROM store_info").fetchall()
+    return read_info(revisions, infos, shown(path))
+
+
+def holds_store(path: Path) -> bool:
+    """Return whether a file holds a store, of whatever revision."""
+    with _store_errors(path), closing(_open(path, read_only=True)) as connection:
+        try:
+            return _tables(connection) >= MARKS
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                return False
+            raise
+
+
+@contextmanager
+def migrating_sqlite(path: Path) -> Generator["Connection"]:
+    """Open a file for alembic and commit at the end; one writing transaction, tables included."""
+    from sqlalchemy import StaticPool, create_engine
+
+    with closing(_open(path)) as connection:
+        engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        with engine.connect() as wrapped:
+            wrapped.exec_driver_sql("BEGIN IMMEDIATE")
+            yield wrapped
+            wrapped.commit()
+
+
+def read_only_uri(path: Path) -> str:
+    """Return the URI that opens a file for reading only, also where the directory cannot be written.
+
+    There SQLite cannot make the shared memory of the WAL; without a WAL the file is all there is, and nobody who
+    shares the directory's permissions can change it meanwhile.
+    """
+    is_still = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
+
+
+def shown(path: Path) -> str:
+    """Return the URL of a file."""
+    return f"sqlite:///{path}"
+
+
+def mount_of(path: Path, mounts: str) -> tuple[str, str]:
+    """Return mount point and type of the file system that holds a path, given the lines of `/proc/self/mounts`."""
+    found = ("/", "")
+    for line in mounts.splitlines():
+        _, point, kind, *_ = line.split(" ")
+        # Spaces and the like are written as octal numbers.
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)
+        # A later line covers an earlier one.
+        if path.is_relative_to(point) and len(point) >= len(found[0]):
+            found = (point, kind)
+    return found
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise Invalid("url", f"{path} is a directory; name a file in it: {shown(path / 'rollbook.db')}")
+    if not path.parent.is_dir():
+        text = f"the directory {path.parent} does not exist; make it first: mkdir -p '{path.parent}'"
+        raise NotFound("directory", str(path.parent), text)
+    if MOUNTS.exists():
+        point, kind = mount_of(path.resolve(), MOUNTS.read_text(errors="surrogateescape"))
+        # A sandbox may have its whole root on 9p, which it alone uses.
+        is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
+        if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
+            raise Incompatible(
+                f"{path} lies on {point}, a network file system ({kind}), on which SQLite loses data",
+                "name a file on a local disk, or use postgresql://",
+            )
+
+
+def _refuse_unwritable(path: Path) -> None:
+    if path.exists() and not os.access(path, os.W_OK):
+        raise _read_only(
+            f"the file {path} is read-only for this user; make it writable, or open it with read_only=True"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise _read_only(
+            f"the directory {path.parent} is read-only for this user, and SQLite keeps its log beside the file;"
+            " make it writable, or open the store with read_only=True"
+        )
+
+
+def _read_only(text: str) -> ReadOnly:
+    error = ReadOnly("opening the file")
+    # The class speaks of the option `read_only`; here the file itself is at fault.
+    error.args = (text,)
+    return error
+
+
+def _not_found(path: Path) -> NotFound:
+    return NotFound(
+        "store",
+        shown(path),
+        f"there is no store at {shown(path)}; `rollbook demo` makes one and fills it, `rollbook migrate` makes an empty"
+        " one, as does open_store(url)",
+    )
+
+
+def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    uri = read_only_uri(path) if read_only else f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def _create(path: Path, clock: Clock) -> StoreInfo:
+    path.touch()
+    info = StoreInfo(os.urandom(8).hex(), clock(), history.HEAD)
+    with closing(_open(path)) as connection:
+        _use_wal(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in ddl.creation("sqlite"):
+            connection.execute(statement)
+        connection.execute(
+            "INSERT INTO store_info (store_id, created_at, log_format) VALUES (?, ?, ?)",
+            (info.store_id, info.created_at, info.log_format),
+        )
+        connection.execute("COMMIT")
+    logger.info("created store %s in %s", info.store_id, path)
+    return info
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # Changing the mode needs the file alone for a moment, and the busy handler is not asked in every case.
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _upgrade(path: Path, info: StoreInfo) -> Prepared:
+    with migrating_sqlite(path) as connection:
+        # Nobody else writes until the end: what is copied is what is upgraded.
+        copy = _copy(path)
+        told = "upgrading %s from schema revision %s to %s; the file from before is kept as %s"
+        logger.warning(told, path, info.revision, history.HEAD, copy)
+        try:
+            with history.turn():
+                history.run_migrations(connection)
+        except BaseException:
+            # All is rolled back: the file itself is as it was.
+            copy.unlink(missing_ok=True)
+            raise
+    upgraded = inspect_sqlite(path)
+    assert upgraded is not None
+    return Prepared(refuse_behind(upgraded, shown(path)), info.revision, copy)
+
+
+def _copy(path: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    copy = path.with_name(f"{path.name}.before-{history.HEAD}-{stamp}")
+    try:
+        with closing(_open(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+@contextmanager
+def _file_lock(path: Path) -> Generator[None]:
+    """Hold `<file>.lock`, which exists only meanwhile. The system lets go of it when its holder dies."""
+    # Never the database itself: closing any descriptor of it would drop SQLite's own locks of this process.
+    lock = path.resolve().with_name(f"{path.resolve().name}.lock")
+    descriptor = _acquire(lock)
+    try:
+        yield
+    finally:
+        # Deleted while held: whoever waits for it notices, and takes the next one.
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(lock: Path) -> int:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _wait_for(descriptor, lock, deadline)
+            if _is_still(descriptor, lock):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, lock: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                reason = f"another process has held {lock} for {_LOCK_SECONDS:g} s, to create or upgrade the store"
+                raise Unavailable(reason, 10.0) from None
+            time.sleep(0.002)
+        else:
+            return
+
+
+def _is_still(descriptor: int, lock: Path) -> bool:
+    try:
+        named = lock.stat()
+    except FileNotFoundError:
+        return False
+    held = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+
+@contextmanager
+def _store_errors(path: Path) -> Generator[None]:
+    """Raise the store's error for one of SQLite's, of SQLAlchemy's around it, or of the file system."""
+    try:
+        yield
+    except (StoreError, NotImplementedError):
+        raise
+    except OSError as error:
+        raise Unavailable(f"the file {path} cannot be used: {error}", 10.0) from error
+    except Exception as error:
+        cause = getattr(error, "orig", error)
+        if not isinstance(cause, sqlite3.Error):
+            raise
+        raise _translated(cause, path) from error
+
+
+def _translated(error: sqlite3.Error, path: Path) -> StoreError:
+    name = getattr(error, "sqlite_errorname", "")
+    match name.split("_")[1] if "_" in name else "":
+        case "NOTADB":
+            return Incompatible(f"{path} is not a SQLite database", "name another file")
+        case "READONLY" | "PERM" | "AUTH":
+            return _read_only(f"{path} cannot be written ({error}); make the file and its directory writable")
+        case "CORRUPT":
+            return Corrupt(f"the file {path}", str(error), "a sound SQLite database")
+        case "FULL":
+            return Unavailable(f"the disk of {path} is full; free some space", 10.0)
+        case "CANTOPEN":
+            reason = f"{path} cannot be opened ({error})"
+            return Incompatible(reason, "check its permissions, or copy it with its -wal file to where you may write")
+        case "BUSY" | "LOCKED" | "IOERR" | "PROTOCOL" | "NOMEM" | "INTERRUPT":
+            return Unavailable(f"{path} cannot be used at the moment ({error})")
+        case _:
+            return Incompatible(f"SQLite refused a statement on {path} ({error})", "check it with `rollbook verify`")
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

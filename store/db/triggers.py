@@ -1,0 +1,237 @@
+"""The triggers that make the log append-only, and whether they and the unique keys are still in place.
+
+A trigger keeps out mistakes and other programs, not the owner of the database, who can drop it: that is why `verify`
+asks for them by name and text.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Table, UniqueConstraint
+
+from store.db.dialect import Sql
+from store.db.tables import metadata
+
+__all__ = ["Guard", "expected", "in_place", "missing", "statements", "trigger_names"]
+
+_ORDERED = (
+    "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
+    " WHERE d.position = OLD.position"
+)
+# REPLACE deletes the row that is in its way without firing a delete trigger, so the insert itself is refused. Looking
+# at the last position alone is one step to the end of the table.
+_TAKEN = {
+    "commits": (
+        "NEW.commit_id <= (SELECT max(commit_id) FROM commits)"
+        " OR EXISTS (SELECT 1 FROM commits WHERE batch_key = NEW.batch_key)"
+    ),
+    "events": (
+        "NEW.position <= (SELECT max(position) FROM events)"
+        " OR EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND version = NEW.version)"
+    ),
+    "bodies": "EXISTS (SELECT 1 FROM bodies WHERE position = NEW.position)",
+    "dropped": "EXISTS (SELECT 1 FROM dropped WHERE position = NEW.position)",
+}
+
+_REFUSE_CHANGE = """
+BEGIN
+    RAISE EXCEPTION 'the log is append-only: % of % refused', TG_OP, TG_TABLE_NAME
+        USING ERRCODE = 'restrict_violation';
+END
+"""
+# The tables are named through the trigger's own schema, so that the search path of whoever deletes decides nothing.
+# After the statement, since the event and the permission may be written by the same one.
+_REFUSE_UNORDERED = """
+DECLARE
+    kept bigint;
+BEGIN
+    EXECUTE format(
+        'SELECT g.position FROM gone g WHERE NOT EXISTS (SELECT 1 FROM %1$I.dropped d'
+        ' JOIN %1$I.events e ON e.position = d.event_position AND e.type = ''body.dropped'''
+        ' WHERE d.position = g.position) LIMIT 1',
+        TG_TABLE_SCHEMA
+    ) INTO kept;
+    IF kept IS NOT NULL THEN
+        RAISE EXCEPTION 'the log is append-only: DELETE of % refused: no event ordered position % dropped',
+            TG_TABLE_NAME, kept USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+"""
+
+
+class Guard(NamedTuple):
+    """A trigger, or a set of columns that must be unique, found in a database."""
+
+    kind: str
+    """`trigger` or `unique`."""
+    table: str
+    name: str
+    """Of the trigger, or the columns, comma-separated."""
+    definition: str
+    """What the trigger does; empty for unique columns."""
+
+
+class _Trigger(NamedTuple):
+    """A trigger of Postgres, fired once per statement."""
+
+    table: str
+    name: str
+    when: str
+    on: tuple[str, ...]
+    function: str
+    source: str
+    rest: str = ""
+
+    @property
+    def type_bits(self) -> int:
+        """The number `pg_trigger.tgtype` holds."""
+        bits = {"INSERT": 4, "DELETE": 8, "UPDATE": 16, "TRUNCATE": 32}
+        return (2 if self.when == "BEFORE" else 0) + sum(bits[event] for event in self.on)
+
+
+_POSTGRES = (
+    *(
+        _Trigger(table, f"{table}_refuse_change", "BEFORE", on, "refuse_change", _REFUSE_CHANGE)
+        for table, on in {
+            "commits": ("UPDATE", "DELETE", "TRUNCATE"),
+            "events": ("UPDATE", "DELETE", "TRUNCATE"),
+            "bodies": ("UPDATE", "TRUNCATE"),
+            "dropped": ("UPDATE", "DELETE", "TRUNCATE"),
+        }.items()
+    ),
+    _Trigger(
+        *("bodies", "bodies_refuse_delete", "AFTER", ("DELETE",)),
+        *("refuse_unordered_delete", _REFUSE_UNORDERED),
+        rest=" REFERENCING OLD TABLE AS gone",
+    ),
+)
+
+_IN_SQLITE = """
+SELECT 'trigger', tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger'
+UNION ALL
+SELECT 'unique', t.name,
+    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_table_info(t.name) i WHERE i.pk > 0 ORDER BY i.pk)),
+    ''
+FROM sqlite_master t WHERE t.type = 'table'
+UNION ALL
+SELECT 'unique', t.name,
+    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name) i ORDER BY i.seqno)),
+    ''
+FROM sqlite_master t, pragma_index_list(t.name) l
+WHERE t.type = 'table' AND l."unique" = 1 AND l.partial = 0 AND l.origin <> 'pk'
+"""
+_IN_POSTGRES = """
+SELECT 'trigger'::text, c.relname::text, t.tgname::text,
+    t.tgenabled::text || ' ' || t.tgtype || CASE WHEN t.tgqual IS NULL AND t.tgattr = '' THEN '' ELSE ' conditional' END
+    || p.prosrc
+FROM pg_trigger t
+    JOIN pg_class c ON c.oid = t.tgrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE n.nspname = $1::text AND NOT t.tgisinternal
+UNION ALL
+SELECT 'unique', c.relname::text,
+    (SELECT string_agg(a.attname, ',' ORDER BY k.nth) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (number, nth)
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number),
+    ''
+FROM pg_index i
+    JOIN pg_class c ON c.oid = i.indrelid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1::text AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+"""
+
+
+@cache
+def statements(database: str) -> tuple[str, ...]:
+    """Return what creates the triggers, on `sqlite` or `postgresql`; names are found through the search path."""
+    if database == "sqlite":
+        return tuple(_sqlite_triggers().values())
+    functions = dict.fromkeys((trigger.function, trigger.source) for trigger in _POSTGRES)
+    return (
+        *(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${source}$$" for name, source in functions),
+        *(statement for trigger in _POSTGRES for statement in _create(trigger)),
+    )
+
+
+def trigger_names(database: str) -> tuple[str, ...]:
+    """Return the names of all triggers of the log on `sqlite` or `postgresql`."""
+    return tuple(guard.name for guard in expected(database) if guard.kind == "trigger")
+
+
+@cache
+def expected(database: str) -> tuple[Guard, ...]:
+    """Return the triggers and unique keys that a sound database has."""
+    if database == "sqlite":
+        triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
+    else:
+        # "A": it fires always, in sessions that apply a replica's changes too.
+        triggers = [Guard("trigger", t.table, t.name, f"A {t.type_bits}{t.source}") for t in _POSTGRES]
+    keys = [
+        Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
+    ]
+    return (*triggers, *keys)
+
+
+def in_place(database: str, schema: str | None = None) -> Sql:
+    """Return the statement that reads the triggers and unique keys of a partition, as rows of `Guard`'s fields."""
+    if database == "sqlite":
+        return Sql(_IN_SQLITE, (), {})
+    return Sql(_IN_POSTGRES, ("schema",), {"schema": schema})
+
+
+def missing(database: str, rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return what is not as it must be, one sentence each, given the rows that `in_place` read."""
+    found = {(kind, table, name): definition for kind, table, name, definition in rows}
+    told = (_difference(guard, found) for guard in expected(database))
+    return [sentence for sentence in told if sentence]
+
+
+def _difference(guard: Guard, found: Mapping[tuple[str, str, str], str]) -> str | None:
+    definition = found.get(guard[:3])
+    if definition == guard.definition:
+        return None
+    if guard.kind == "unique":
+        return f"table {guard.table}: ({guard.name.replace(',', ', ')}) is not unique any more"
+    state = "is missing" if definition is None else "was changed or disabled"
+    return f"table {guard.table}: trigger {guard.name} {state}"
+
+
+def _keys(table: Table) -> list[tuple[str, ...]]:
+    unique = [constraint for constraint in table.constraints if isinstance(constraint, UniqueConstraint)]
+    indexes = [index for index in table.indexes if index.unique]
+    return [
+        tuple(column.name for column in table.primary_key),
+        *sorted(tuple(column.name for column in key.columns) for key in (*unique, *indexes)),
+    ]
+
+
+@cache
+def _sqlite_triggers() -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for table, taken in _TAKEN.items():
+        conditions = {
+            "insert": f" WHEN {taken}",
+            "update": "",
+            "delete": f" WHEN NOT EXISTS ({_ORDERED})" if table == "bodies" else "",
+        }
+        for verb, condition in conditions.items():
+            name = f"{table}_refuse_{verb}"
+            refusal = f"the log is append-only: {_SQLITE_VERBS[verb]} of {table} refused"
+            texts[name] = (
+                f"CREATE TRIGGER {name} BEFORE {verb.upper()} ON {table}{condition}"
+                f" BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
+            )
+    return texts
+
+
+_SQLITE_VERBS = {"insert": "INSERT over a row", "update": "UPDATE", "delete": "DELETE"}
+
+
+def _create(trigger: _Trigger) -> tuple[str, str]:
+    when = f"{trigger.when} {' OR '.join(trigger.on)} ON {trigger.table}{trigger.rest}"
+    return (
+        f"CREATE TRIGGER {trigger.name} {when} FOR EACH STATEMENT EXECUTE FUNCTION {trigger.function}()",
+        f"ALTER TABLE {trigger.table} ENABLE ALWAYS TRIGGER {trigger.name}",
+    )

@@ -1,0 +1,90 @@
+"""The URL of a store: which database, where, and which partition of it."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from store.errors import Invalid
+
+PARTITION = re.compile(r"[a-z][a-z0-9_]{0,39}")
+DEFAULT_PARTITION = "default"
+_OPTIONS = {
+    "memory": frozenset[str](),
+    "sqlite": frozenset({"partition", "durability"}),
+    "postgresql": frozenset({"partition", "direct"}),
+}
+# Parameters of the connection itself, handed to the driver as they are.
+_DRIVER_OPTIONS = frozenset(
+    {"host", "port", "user", "password", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "application_name"}
+)
+_ALIASES = {"postgres": "postgresql", "sqlite3": "sqlite"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreURL:
+    """A parsed URL."""
+
+    scheme: str
+    text: str
+    """As the user wrote it; may hold a password."""
+    partition: str = DEFAULT_PARTITION
+    path: Path | None = None
+    """The file of the partition (SQLite)."""
+    dsn: str | None = None
+    """What the driver connects to (Postgres)."""
+    options: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.text)
+
+
+def parse(text: str) -> StoreURL:
+    """Return the parts of a store's URL.
+
+    `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user@host/db`; each may end in
+    `?partition=name` (not memory), SQLite in `?durability=full|normal`, Postgres in `?direct=URL` for LISTEN and
+    migrations where a pooler stands between.
+
+    Raises:
+        Invalid: a scheme, an option or a partition name that does not exist, with what does.
+    """
+    parts = urlsplit(text)
+    scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
+    if not parts.scheme or "://" not in text:
+        raise Invalid("url", f"{text!r} has no scheme; write memory://, sqlite:///run.db or postgresql://host/database")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    allowed = _OPTIONS.get(scheme)
+    if allowed is not None:
+        unknown = sorted(query.keys() - allowed - (_DRIVER_OPTIONS if scheme == "postgresql" else set()))
+        if unknown:
+            known = ", ".join(sorted(allowed)) or "none"
+            raise Invalid("url", f"option {unknown[0]!r} is not known for {scheme}:// (known: {known})")
+    partition = query.get("partition", DEFAULT_PARTITION)
+    if not PARTITION.fullmatch(partition):
+        raise Invalid("url", f"partition {partition!r} must match [a-z][a-z0-9_]{{0,39}}")
+    match scheme:
+        case "sqlite":
+            return _sqlite(text, parts.netloc, parts.path, partition, query)
+        case "postgresql":
+            driver = {key: value for key, value in query.items() if key in _DRIVER_OPTIONS}
+            dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(driver), ""))
+            return StoreURL(scheme, text, partition, dsn=dsn, options=query)
+        case _:
+            return StoreURL(scheme, text, partition, options=query)
+
+
+def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
+    if netloc:
+        raise Invalid("url", f"{text!r} names a host; SQLite takes a path: sqlite:///{netloc}{path}")
+    name = path.removeprefix("/")
+    if name in {"", ":memory:"}:
+        raise Invalid("url", "sqlite:// needs a file, as in sqlite:///run.db; for a store in memory use memory://")
+    if query.get("durability", "full") not in {"full", "normal"}:
+        raise Invalid("url", f"durability {query['durability']!r} must be full or normal")
+    file = Path(name)
+    if partition != DEFAULT_PARTITION:
+        file = file.with_name(f"{file.stem}.{partition}.db")
+    return StoreURL("sqlite", text, partition, path=file, options=query)

@@ -1,0 +1,286 @@
+"""What callers ask of the store, validated and encoded, and what each request needs to have at hand when it is decided."""
+
+from dataclasses import dataclass, field
+
+from store.domain.events import Body, Json, SpanRecorded
+
+SpanKey = tuple[str, str, str]
+"""rollout_id, attempt_id, span_id."""
+
+
+@dataclass(slots=True)
+class Wants:
+    """The rows that a batch of commands has to load before it is decided."""
+
+    rollouts: set[str] = field(default_factory=set[str])
+    attempts: set[str] = field(default_factory=set[str])
+    """Ids of attempts named, beside the latest of each rollout named."""
+    spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    counters: set[str] = field(default_factory=set[str])
+    plan_keys: set[str] = field(default_factory=set[str])
+    workers: set[str] = field(default_factory=set[str])
+    worked: set[str] = field(default_factory=set[str])
+    """Rollouts whose attempts' workers may have to follow."""
+    resources: set[str] = field(default_factory=set[str])
+    latest_resources: bool = False
+    bodies_of: set[str] = field(default_factory=set[str])
+    """Rollouts whose payload the answer carries."""
+    claims: int = 0
+    """How many rollouts the batch may claim."""
+    leavers: int = 0
+    """How many other commands may take a rollout off the queue before a claim sees it."""
+    due: bool = False
+    """The rollouts whose time to be looked at has come."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """A request; `actor` is who makes it, as the log records it."""
+
+    actor: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of payload it carries, which bound a batch."""
+        return 0
+
+    def want(self, wants: Wants) -> None:
+        """Add what the decision needs."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class NewRollout:
+    """One rollout to create."""
+
+    rollout_id: str
+    input_sha256: str
+    body: Body
+    mode: str | None
+    resources_id: str | None
+    config: Json
+    group: str | None
+    step: int | None
+    plan_key: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Enqueue(Command):
+    """Create rollouts at the tail of the queue, all or none."""
+
+    items: list[NewRollout]
+
+    @property
+    def size(self) -> int:
+        return sum(len(item.body.stored) for item in self.items)
+
+    def want(self, wants: Wants) -> None:
+        for item in self.items:
+            wants.rollouts.add(item.rollout_id)
+            if item.plan_key is not None:
+                wants.plan_keys.add(item.plan_key)
+            if item.resources_id is None:
+                wants.latest_resources = True
+            else:
+                wants.resources.add(item.resources_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class StartRollout(Command):
+    """Create a rollout and its first attempt, past the queue."""
+
+    item: NewRollout
+    attempt_id: str
+    worker_id: str | None
+    owner: Json | None
+
+    @property
+    def size(self) -> int:
+        return len(self.item.body.stored)
+
+    def want(self, wants: Wants) -> None:
+        Enqueue(items=[self.item]).want(wants)
+        if self.worker_id is not None:
+            wants.workers.add(self.worker_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim(Command):
+    """Take rollouts from the head of the queue and start an attempt at each."""
+
+    limit: int
+    attempt_ids: list[str]
+    """One fresh id per rollout that may be claimed."""
+    worker_id: str | None
+    owner: Json | None
+
+    def want(self, wants: Wants) -> None:
+        wants.claims += self.limit
+        wants.attempts.update(self.attempt_ids)
+        if self.worker_id is not None:
+            wants.workers.add(self.worker_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class ReleaseClaim(Command):
+    """Undo a claim that nobody waits for any more."""
+
+    rollout_id: str
+    attempt_id: str
+    claim_position: int
+    """The position of the `attempt.started` event of the claim."""
+    status_before: str
+    queued_at: int
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.attempts.add(self.attempt_id)
+        wants.worked.add(self.rollout_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class StartAttempt(Command):
+    """Start another attempt at a rollout, whatever its status."""
+
+    rollout_id: str
+    attempt_id: str
+    worker_id: str | None
+    owner: Json | None
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.attempts.add(self.attempt_id)
+        wants.bodies_of.add(self.rollout_id)
+        wants.leavers += 1
+        if self.worker_id is not None:
+            wants.workers.add(self.worker_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class AmendRollout(Command):
+    """Set fields of a rollout; `fields` says which."""
+
+    rollout_id: str
+    fields: list[str]
+    mode: str | None = None
+    resources_id: str | None = None
+    config: Json | None = None
+    status: str | None = None
+    body: Body | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.bodies_of.add(self.rollout_id)
+        if self.resources_id is not None:
+            wants.resources.add(self.resources_id)
+        if self.status is not None:
+            wants.leavers += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class UpdateAttempt(Command):
+    """Set fields of an attempt; `fields` says which."""
+
+    rollout_id: str
+    attempt_id: str
+    """An id, or `latest`."""
+    fields: list[str]
+    status: str | None = None
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+    body: Body | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.attempts.add(self.attempt_id)
+        wants.bodies_of.add(self.rollout_id)
+        wants.worked.add(self.rollout_id)
+        if self.worker_id:
+            wants.workers.add(self.worker_id)
+        if self.status is not None:
+            wants.leavers += 1
+
+
+@dataclass(slots=True)
+class NewSpan:
+    """One span to record."""
+
+    rollout_id: str
+    fact: SpanRecorded
+    body: Body
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordSpans(Command):
+    """Record spans, group by group."""
+
+    items: list[NewSpan]
+    number: bool = False
+    """Give each span the next number of its rollout instead of the one it carries."""
+
+    @property
+    def size(self) -> int:
+        return sum(len(item.body.stored) for item in self.items)
+
+    def want(self, wants: Wants) -> None:
+        for item in self.items:
+            wants.rollouts.add(item.rollout_id)
+            wants.attempts.add(item.fact.attempt_id)
+            wants.counters.add(item.rollout_id)
+            wants.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
+        wants.leavers += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class NumberSpans(Command):
+    """Draw the next span number of each rollout named, known or not."""
+
+    rollout_ids: list[str]
+
+    def want(self, wants: Wants) -> None:
+        wants.counters.update(self.rollout_ids)
+
+
+@dataclass(slots=True, kw_only=True)
+class PublishResources(Command):
+    """Publish resources under a new id, or replace those under a known one."""
+
+    resources_id: str
+    body: Body
+    is_new: bool
+    """The id was generated for this call."""
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored)
+
+    def want(self, wants: Wants) -> None:
+        wants.resources.add(self.resources_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class BeatWorker(Command):
+    """Record a worker's heartbeat."""
+
+    worker_id: str
+    heartbeat_stats: str | None
+    """JSON text, or None to leave what is there."""
+
+    def want(self, wants: Wants) -> None:
+        wants.workers.add(self.worker_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class Sweep(Command):
+    """Look at the rollouts whose time has come, and give up the attempts that are overdue."""
+
+    def want(self, wants: Wants) -> None:
+        wants.due = True

@@ -1,0 +1,407 @@
+"""Which facts follow from a command. A refusal is raised before anything is recorded, but for what the contract keeps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from store.domain import policy
+from store.domain.commands import (
+    AmendRollout,
+    BeatWorker,
+    Claim,
+    Command,
+    Enqueue,
+    NewRollout,
+    NumberSpans,
+    PublishResources,
+    RecordSpans,
+    ReleaseClaim,
+    StartAttempt,
+    StartRollout,
+    Sweep,
+    UpdateAttempt,
+)
+from store.domain.decide_spans import number_spans, record_spans
+from store.domain.events import (
+    AttemptAmended,
+    AttemptStarted,
+    AttemptStatusChanged,
+    ClaimReleased,
+    Event,
+    Json,
+    ResourcesPublished,
+    ResourcesReplaced,
+    RolloutAmended,
+    RolloutEnqueued,
+    RolloutStarted,
+    RolloutStatusChanged,
+)
+from store.domain.rollout import ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
+from store.domain.views import (
+    AttemptView,
+    ClaimView,
+    ResourcesView,
+    RolloutView,
+    WorkerView,
+    resources_row,
+    view_attempt,
+    view_rollout,
+    view_worker,
+)
+from store.domain.workers import beat, idle, seen, sync
+from store.domain.world import World
+from store.errors import Conflict, NotFound
+
+
+def decide(command: Command, world: World) -> Any:
+    """Record what follows from a command and return its answer.
+
+    Raises:
+        StoreError: the command is refused.
+        NeedsHeads: more rows of the queue must be loaded before this command can be decided.
+    """
+    return _DECIDERS[type(command)](command, world)
+
+
+# -- creation --------------------------------------------------------------------------------------------------------
+
+
+def _enqueue(command: Enqueue, world: World) -> list[RolloutView]:
+    existing = _check_plan_keys(command.items, world)
+    created: list[str] = []
+    for ordinal, item in enumerate(command.items):
+        rollout_id = existing.get(item.plan_key) if item.plan_key is not None else None
+        if rollout_id is None:
+            if ordinal:
+                world.tick()
+            rollout_id = item.rollout_id
+            _create(item, RolloutEnqueued, world, command.actor)
+            world.joins_queue(rollout_id, world.rollouts[rollout_id].first_position)
+            if item.plan_key is not None:
+                existing[item.plan_key] = rollout_id
+        created.append(rollout_id)
+    return [view_rollout(world, rollout_id) for rollout_id in created]
+
+
+def _check_plan_keys(items: list[NewRollout], world: World) -> dict[str, str]:
+    """Return the rollouts that exist under the keys, or refuse them all if one key stands for another input."""
+    existing: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    for item in items:
+        if item.plan_key is None:
+            continue
+        rollout_id = world.plan_keys.get(item.plan_key)
+        if rollout_id is not None:
+            existing[item.plan_key] = rollout_id
+            inputs[item.plan_key] = world.rollouts[rollout_id].input_sha256
+        if inputs.setdefault(item.plan_key, item.input_sha256) != item.input_sha256:
+            held_by = f"rollout {rollout_id}" if rollout_id else "an earlier item of this call"
+            raise Conflict(
+                f"plan key {item.plan_key!r} stands for {held_by}, which has another input",
+                "use another key for another input",
+            )
+    return existing
+
+
+def _create(
+    item: NewRollout, kind: type[RolloutEnqueued | RolloutStarted], world: World, actor: str | None
+) -> RolloutState:
+    resources_id = item.resources_id if item.resources_id is not None else world.latest_resources
+    fact = kind(
+        input_sha256=item.input_sha256,
+        config=item.config,
+        mode=item.mode,
+        resources_id=resources_id,
+        resources_version=_version_of(resources_id, world),
+        group=item.group,
+        step=item.step,
+        plan_key=item.plan_key,
+    )
+    world.record_rollout(item.rollout_id, fact, actor=actor, body=item.body)
+    if item.plan_key is not None:
+        world.plan_keys[item.plan_key] = item.rollout_id
+    return world.rollouts[item.rollout_id]
+
+
+def _start_rollout(command: StartRollout, world: World) -> RolloutView:
+    item = command.item
+    held_by = world.plan_keys.get(item.plan_key) if item.plan_key is not None else None
+    if held_by is not None:
+        raise Conflict(
+            f"plan key {item.plan_key!r} stands for rollout {held_by}",
+            "start an attempt at that rollout, or use another key",
+        )
+    _create(item, RolloutStarted, world, command.actor)
+    started = _start(item.rollout_id, command.attempt_id, "rollout", command.worker_id, command.owner, world, command)
+    if command.worker_id is not None:
+        sync(_attempt(world, item.rollout_id, command.attempt_id), world, command.actor, cause=started.position)
+    return view_rollout(world, item.rollout_id, command.attempt_id)
+
+
+def _version_of(resources_id: str | None, world: World) -> int | None:
+    return None if resources_id is None else world.resource_versions.get(resources_id)
+
+
+# -- the queue -------------------------------------------------------------------------------------------------------
+
+
+def _claim(command: Claim, world: World) -> list[ClaimView]:
+    taken = world.take_heads(command.limit)
+    claims: list[ClaimView] = []
+    cause: int | None = None
+    for ordinal, rollout_id in enumerate(taken):
+        if ordinal:
+            world.tick()
+        state = world.rollouts[rollout_id]
+        before, queued_at = state.status, state.queued_position
+        assert queued_at is not None  # it came from the queue
+        attempt_id = command.attempt_ids[ordinal]
+        started = _start(rollout_id, attempt_id, "dequeue", command.worker_id, command.owner, world, command)
+        _move(rollout_id, "preparing", "claimed", world, command.actor, cause=started.position)
+        cause = started.position
+        claims.append(ClaimView(view_rollout(world, rollout_id, attempt_id), cause, before, queued_at))
+    if command.worker_id is not None:
+        if taken:
+            last = _attempt(world, taken[-1], command.attempt_ids[len(taken) - 1])
+            sync(last, world, command.actor, cause=cause)
+        else:
+            idle(command.worker_id, world, command.actor)
+        world.signals_of(command.worker_id).last_dequeue_at = world.stamp
+    return claims
+
+
+def _release(command: ReleaseClaim, world: World) -> bool:
+    """Put a rollout back at its old place, unless anything has happened to its attempt since."""
+    state = world.rollouts.get(command.rollout_id)
+    attempt = None if state is None else state.attempt(command.attempt_id)
+    if state is None or attempt is None or state.latest is not attempt or state.status != "preparing":
+        return False
+    if attempt.last_position != command.claim_position or attempt.signal_stamped_at is not None:
+        return False
+    fact = ClaimReleased(
+        attempt_id=attempt.attempt_id,
+        sequence=attempt.sequence_id,
+        from_=state.status,
+        to=command.status_before,
+        queued_at=command.queued_at,
+    )
+    released = world.record_rollout(
+        command.rollout_id, fact, actor=command.actor, cause=command.claim_position
+    )
+    world.joins_queue(command.rollout_id, command.queued_at)
+    world.queue_reordered = True
+    held = world.workers.get(attempt.worker_id) if attempt.worker_id else None
+    if held is not None and held.current_attempt_id == attempt.attempt_id:
+        idle(held.worker_id, world, command.actor, cause=released.position, forget=True)
+    return True
+
+
+def _start_attempt(command: StartAttempt, world: World) -> RolloutView:
+    state = world.rollouts.get(command.rollout_id)
+    if state is None:
+        raise NotFound.rollout(command.rollout_id)
+    started = _start(
+        command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, world, command
+    )
+    _move(command.rollout_id, "preparing", "attempt", world, command.actor, cause=started.position)
+    if command.worker_id is not None:
+        sync(state.attempts[command.attempt_id], world, command.actor, cause=started.position)
+    return view_rollout(world, command.rollout_id, command.attempt_id)
+
+
+def _start(
+    rollout_id: str,
+    attempt_id: str,
+    via: str,
+    worker_id: str | None,
+    owner: Json | None,
+    world: World,
+    command: Command,
+) -> Event:
+    state = world.rollouts[rollout_id]
+    fact = AttemptStarted(
+        attempt_id=attempt_id,
+        sequence=state.attempt_count + 1,
+        via=via,
+        rerun_seq=state.rerun_seq,
+        worker_id=worker_id,
+        resources_version=_version_of(state.resources_id, world),
+        owner=owner,
+    )
+    return world.record_rollout(rollout_id, fact, actor=command.actor)
+
+
+def _move(
+    rollout_id: str, to: str, reason: str, world: World, actor: str | None, *, cause: int | None = None
+) -> Event | None:
+    """Give a rollout a status, and a place at the tail of the queue where the status waits."""
+    state = world.rollouts[rollout_id]
+    if state.status == to and to not in TERMINAL:
+        return None
+    waited = state.queued_position is not None
+    fact = RolloutStatusChanged(from_=state.status, to=to, reason=reason)
+    event = world.record_rollout(rollout_id, fact, actor=actor, cause=cause)
+    if to in WAITING and not waited:
+        world.joins_queue(rollout_id, event.position)
+    return event
+
+
+# -- updates ---------------------------------------------------------------------------------------------------------
+
+
+def _amend_rollout(command: AmendRollout, world: World) -> RolloutView:
+    state = world.rollouts.get(command.rollout_id)
+    if state is None:
+        raise NotFound.item(rollout_id=command.rollout_id)
+    same = {
+        "mode": command.mode == state.mode,
+        "resources_id": command.resources_id == state.resources_id,
+        "config": command.config == state.config,
+    }
+    changed = [name for name in command.fields if not same.get(name, False)]
+    if changed:
+        sets_resources = "resources_id" in changed
+        fact = RolloutAmended(
+            fields=changed,
+            mode=command.mode if "mode" in changed else None,
+            resources_id=command.resources_id if sets_resources else None,
+            resources_version=_version_of(command.resources_id, world) if sets_resources else None,
+            config=command.config if "config" in changed else None,
+        )
+        world.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
+    if command.status is not None:
+        _move(command.rollout_id, command.status, "manual", world, command.actor)
+    return view_rollout(world, command.rollout_id)
+
+
+def _update_attempt(command: UpdateAttempt, world: World) -> AttemptView:
+    state = world.rollouts.get(command.rollout_id)
+    if state is None:
+        raise NotFound.rollout(command.rollout_id)
+    if state.attempt_count == 0:
+        raise NotFound.attempts(command.rollout_id)
+    attempt = state.latest if command.attempt_id == "latest" else state.attempt(command.attempt_id)
+    if attempt is None:
+        raise NotFound.attempt(command.attempt_id, command.rollout_id)
+
+    if command.fields == ["last_heartbeat_time"] and command.status is None:
+        # A bare heartbeat is a signal: many, disposable, and no fact.
+        attempt.signal_time, attempt.signal_stamped_at = command.last_heartbeat_time, world.stamp
+        world.beats[attempt.rollout_id, attempt.attempt_id] = attempt
+        world.rewatch.setdefault(state.rollout_id, False)
+        return view_attempt(world, attempt)
+
+    cause = _amend_attempt(command, attempt, world)
+    if command.status is not None:
+        changed = _report(attempt, command.status, "reported", world, command.actor)
+        cause = changed.position if changed else cause
+        _propagate(state, attempt, world, command.actor, cause)
+    if command.worker_id or (command.status is not None and attempt.worker_id):
+        sync(attempt, world, command.actor, cause=cause)
+    return view_attempt(world, attempt)
+
+
+def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, world: World) -> int | None:
+    same = {"worker_id": command.worker_id == attempt.worker_id}
+    changed = [name for name in command.fields if not same.get(name, False)]
+    if not changed:
+        return None
+    fact = AttemptAmended(
+        attempt_id=attempt.attempt_id,
+        fields=changed,
+        worker_id=command.worker_id if "worker_id" in changed else None,
+        last_heartbeat_time=command.last_heartbeat_time if "last_heartbeat_time" in changed else None,
+    )
+    return world.record_rollout(attempt.rollout_id, fact, actor=command.actor, body=command.body).position
+
+
+def _report(
+    attempt: AttemptState,
+    to: str,
+    reason: str,
+    world: World,
+    actor: str | None,
+    overdue: policy.Overdue | None = None,
+) -> Event | None:
+    """Give an attempt a status; succeeded and failed stamp its end each time."""
+    if attempt.status == to and to not in ENDED_ATTEMPT:
+        return None
+    fact = AttemptStatusChanged(
+        attempt_id=attempt.attempt_id,
+        from_=attempt.status,
+        to=to,
+        reason=reason,
+        limit=overdue.limit if overdue else None,
+        last_sign=overdue.last_sign if overdue else None,
+    )
+    return world.record_rollout(attempt.rollout_id, fact, actor=actor)
+
+
+def _propagate(
+    state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None
+) -> None:
+    """Let a rollout follow its latest attempt; only the latest moves it."""
+    if state.latest is not attempt:
+        return
+    to = policy.status_after(attempt, state.config)
+    if to != state.status:
+        _move(state.rollout_id, to, "attempt", world, actor, cause=cause)
+
+
+# -- the watchdog ----------------------------------------------------------------------------------------------------
+
+
+def _sweep(command: Sweep, world: World) -> int:
+    """Give up the overdue attempts among those due, and return how many; the others are looked at again later."""
+    given_up = 0
+    for rollout_id in world.due:
+        state = world.rollouts[rollout_id]
+        overdue = policy.judge(state, world.stamp)
+        attempt = state.latest
+        if overdue is None or attempt is None:
+            world.rewatch[rollout_id] = True
+            continue
+        if given_up:
+            world.tick()
+        given_up += 1
+        changed = _report(attempt, overdue.status, overdue.status, world, command.actor, overdue)
+        cause = changed.position if changed else None
+        _propagate(state, attempt, world, command.actor, cause)
+        if attempt.worker_id:
+            sync(attempt, world, command.actor, cause=cause)
+    return given_up
+
+
+# -- resources and workers -------------------------------------------------------------------------------------------
+
+
+def _publish(command: PublishResources, world: World) -> ResourcesView:
+    state = world.resources.get(command.resources_id)
+    fact = ResourcesPublished(version=1) if state is None else ResourcesReplaced(version=state.version + 1)
+    world.record_resources(command.resources_id, fact, actor=command.actor, body=command.body)
+    return ResourcesView(resources_row(world.resources[command.resources_id]), command.body)
+
+
+def _beat(command: BeatWorker, world: World) -> WorkerView:
+    seen(command.worker_id, world, command.actor)
+    beat(command.worker_id, command.heartbeat_stats, world)
+    return view_worker(world, command.worker_id)
+
+
+def _attempt(world: World, rollout_id: str, attempt_id: str) -> AttemptState:
+    return world.rollouts[rollout_id].attempts[attempt_id]
+
+
+_DECIDERS: dict[type[Command], Callable[..., Any]] = {
+    Enqueue: _enqueue,
+    StartRollout: _start_rollout,
+    Claim: _claim,
+    ReleaseClaim: _release,
+    StartAttempt: _start_attempt,
+    AmendRollout: _amend_rollout,
+    UpdateAttempt: _update_attempt,
+    RecordSpans: record_spans,
+    NumberSpans: number_spans,
+    Sweep: _sweep,
+    PublishResources: _publish,
+    BeatWorker: _beat,
+}

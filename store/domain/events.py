@@ -1,0 +1,312 @@
+"""Every fact the log can hold. Names and meanings never change; a new form is a new `shape` with an upcaster.
+
+Each class is the `data` of one event type: ids, enums, numbers and hashes, never user payload. A field that is None is
+left out of the stored text, and read back as None.
+"""
+
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
+
+import orjson
+
+RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
+AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+WorkerStatus = Literal["idle", "busy", "unknown"]
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Body:
+    """The payload of one event, as stored: a JSON object keyed by field."""
+
+    codec: int
+    raw_len: int
+    """Bytes before compression."""
+    stored: bytes
+    sha256: bytes
+    """Of the uncompressed bytes."""
+
+
+@dataclass(slots=True)
+class RolloutEnqueued:
+    """A rollout was created and waits in the queue."""
+
+    type: ClassVar = "rollout.enqueued"
+    shape: ClassVar = 1
+    input_sha256: str
+    config: Json
+    mode: str | None = None
+    resources_id: str | None = None
+    resources_version: int | None = None
+    group: str | None = None
+    step: int | None = None
+    plan_key: str | None = None
+
+
+@dataclass(slots=True)
+class RolloutStarted:
+    """A rollout was created and its first attempt starts at once, past the queue."""
+
+    type: ClassVar = "rollout.started"
+    shape: ClassVar = 1
+    input_sha256: str
+    config: Json
+    mode: str | None = None
+    resources_id: str | None = None
+    resources_version: int | None = None
+    group: str | None = None
+    step: int | None = None
+    plan_key: str | None = None
+
+
+@dataclass(slots=True)
+class RolloutAmended:
+    """Fields of a rollout other than its status were set; `fields` names them, since null is a value too."""
+
+    type: ClassVar = "rollout.amended"
+    shape: ClassVar = 1
+    fields: list[str]
+    mode: str | None = None
+    resources_id: str | None = None
+    resources_version: int | None = None
+    config: Json | None = None
+
+
+@dataclass(slots=True)
+class RolloutStatusChanged:
+    """A rollout went from one status to another, or its end was stamped anew (`from` = `to`)."""
+
+    type: ClassVar = "rollout.status_changed"
+    shape: ClassVar = 1
+    from_: str
+    to: str
+    reason: str
+    """claimed, attempt, span or manual."""
+
+
+@dataclass(slots=True)
+class AttemptStarted:
+    """An attempt at a rollout began."""
+
+    type: ClassVar = "attempt.started"
+    shape: ClassVar = 1
+    attempt_id: str
+    sequence: int
+    via: str
+    """dequeue, start, rollout or fork."""
+    rerun_seq: int = 0
+    worker_id: str | None = None
+    resources_version: int | None = None
+    owner: Json | None = None
+    """host, pid and started (µs) of the process that runs it."""
+
+
+@dataclass(slots=True)
+class AttemptStatusChanged:
+    """An attempt went from one status to another, or its end was stamped anew."""
+
+    type: ClassVar = "attempt.status_changed"
+    shape: ClassVar = 1
+    attempt_id: str
+    from_: str
+    to: str
+    reason: str
+    """reported, span, timeout, unresponsive or superseded."""
+    limit: float | None = None
+    """The limit that was passed, in seconds (timeout, unresponsive)."""
+    last_sign: float | None = None
+    """The last sign of life, in seconds since the epoch (timeout, unresponsive)."""
+    error: Json | None = None
+
+
+@dataclass(slots=True)
+class AttemptAmended:
+    """Fields of an attempt other than its status were set; `fields` names them."""
+
+    type: ClassVar = "attempt.amended"
+    shape: ClassVar = 1
+    attempt_id: str
+    fields: list[str]
+    worker_id: str | None = None
+    last_heartbeat_time: float | None = None
+
+
+@dataclass(slots=True)
+class ClaimReleased:
+    """A claim that nobody waited for any more was undone: the rollout is back at its old place."""
+
+    type: ClassVar = "claim.released"
+    shape: ClassVar = 1
+    attempt_id: str
+    sequence: int
+    from_: str
+    to: str
+    queued_at: int
+    """The position at which the rollout had entered the queue."""
+
+
+@dataclass(slots=True)
+class SpanRecorded:
+    """A span arrived."""
+
+    type: ClassVar = "span.recorded"
+    shape: ClassVar = 1
+    attempt_id: str
+    sequence_id: int
+    trace_id: str
+    span_id: str
+    name: str
+    status_code: str
+    parent_id: str | None = None
+    status_message: str | None = None
+    start: float | None = None
+    end: float | None = None
+    rewards: list[list[Any]] | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    model: str | None = None
+    response_id: str | None = None
+    kind: str | None = None
+    node_id: str | None = None
+    scope: str | None = None
+    parent_node_id: str | None = None
+    phase: str | None = None
+    node_exec: str | None = None
+
+
+@dataclass(slots=True)
+class ResourcesPublished:
+    """Resources were published under a new id."""
+
+    type: ClassVar = "resources.published"
+    shape: ClassVar = 1
+    version: int
+
+
+@dataclass(slots=True)
+class ResourcesReplaced:
+    """The resources under a known id were replaced."""
+
+    type: ClassVar = "resources.replaced"
+    shape: ClassVar = 1
+    version: int
+
+
+@dataclass(slots=True)
+class WorkerSeen:
+    """A worker was heard of for the first time."""
+
+    type: ClassVar = "worker.seen"
+    shape: ClassVar = 1
+
+
+@dataclass(slots=True)
+class WorkerStatusChanged:
+    """A worker went from one status to another, or to another attempt."""
+
+    type: ClassVar = "worker.status_changed"
+    shape: ClassVar = 1
+    from_: str
+    to: str
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+
+
+@dataclass(slots=True)
+class BodyDropped:
+    """The body of an earlier event was dropped, as a policy ordered."""
+
+    type: ClassVar = "body.dropped"
+    shape: ClassVar = 1
+    position: int
+    policy: str
+
+
+RolloutEvent = (
+    RolloutEnqueued
+    | RolloutStarted
+    | RolloutAmended
+    | RolloutStatusChanged
+    | AttemptStarted
+    | AttemptStatusChanged
+    | AttemptAmended
+    | ClaimReleased
+    | SpanRecorded
+)
+ResourcesEvent = ResourcesPublished | ResourcesReplaced
+WorkerEvent = WorkerSeen | WorkerStatusChanged
+Fact = RolloutEvent | ResourcesEvent | WorkerEvent | BodyDropped
+
+FACTS: dict[str, type[Fact]] = {
+    fact.type: fact
+    for fact in (
+        RolloutEnqueued,
+        RolloutStarted,
+        RolloutAmended,
+        RolloutStatusChanged,
+        AttemptStarted,
+        AttemptStatusChanged,
+        AttemptAmended,
+        ClaimReleased,
+        SpanRecorded,
+        ResourcesPublished,
+        ResourcesReplaced,
+        WorkerSeen,
+        WorkerStatusChanged,
+        BodyDropped,
+    )
+}
+
+
+@dataclass(slots=True)
+class Event:
+    """One fact with its place in the log."""
+
+    position: int
+    """Its place in the log; order is commit order."""
+    stream: str
+    version: int
+    """Its number in its stream, from 1, without holes."""
+    command: int
+    """The ordinal, in its commit, of the command that caused it."""
+    at: int
+    """The command's stamp, in µs since the epoch."""
+    actor: str | None
+    cause: int | None
+    """The position of the earlier event that brought it about."""
+    fact: Fact
+    body: Body | None = None
+
+
+def _names(kind: type[Fact]) -> tuple[tuple[str, str], ...]:
+    # `from` is a keyword of Python, not of the log.
+    return tuple((field.name, field.name.rstrip("_")) for field in fields(kind))
+
+
+_KEYS = {kind: tuple(key for _, key in _names(kind)) for kind in FACTS.values()}
+_GETTERS = {
+    kind: attrgetter(*(name for name, _ in _names(kind))) for kind in FACTS.values() if len(fields(kind)) > 1
+}
+
+
+def encode(fact: Fact) -> str:
+    """Return the exact JSON text that the log keeps of a fact."""
+    kind = type(fact)
+    getter = _GETTERS.get(kind)
+    if getter is None:
+        return orjson.dumps({key: getattr(fact, key) for key in _KEYS[kind]}).decode()
+    values = zip(_KEYS[kind], getter(fact), strict=True)
+    return orjson.dumps({key: value for key, value in values if value is not None}).decode()
+
+
+def decode(type_: str, data: Json) -> Fact:
+    """Return the fact of an event of the current shape.
+
+    Raises:
+        KeyError: the type is not known to this version.
+    """
+    kind = FACTS[type_]
+    if "from" in data:
+        data["from_"] = data.pop("from")
+    return kind(**data)

@@ -1,0 +1,282 @@
+"""The state of a rollout and its attempts, and how each fact of its stream changes it."""
+
+from dataclasses import dataclass, field
+
+from store.domain.events import (
+    AttemptAmended,
+    AttemptStarted,
+    AttemptStatusChanged,
+    ClaimReleased,
+    Event,
+    Json,
+    RolloutAmended,
+    RolloutEnqueued,
+    RolloutStarted,
+    RolloutStatusChanged,
+    SpanRecorded,
+)
+from store.errors import Corrupt
+
+WAITING = frozenset({"queuing", "requeuing"})
+ACTIVE = frozenset({"preparing", "running"})
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+# An attempt that timed out or fell silent has no end: nobody saw it.
+ENDED_ATTEMPT = frozenset({"succeeded", "failed"})
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """One attempt, as far as decisions and its row need it."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    status: str
+    worker_id: str | None
+    start_at: int
+    end_at: int | None
+    last_heartbeat_time: float | None
+    heartbeat_stamped_at: int | None
+    metadata_position: int | None
+    via: str
+    rerun_seq: int
+    resources_version: int | None
+    owner: Json | None
+    error: Json | None
+    released_position: int | None
+    first_position: int
+    last_position: int
+    # The latest explicit heartbeat that is a signal, not a fact: no part of the row.
+    signal_time: float | None = None
+    signal_stamped_at: int | None = None
+
+    @property
+    def sign_of_life(self) -> float | None:
+        """What was written last, by stamp: a span's arrival or an explicit value, in seconds since the epoch."""
+        if self.signal_stamped_at is not None and self.signal_stamped_at > (self.heartbeat_stamped_at or 0):
+            return self.signal_time
+        return self.last_heartbeat_time
+
+
+@dataclass(slots=True)
+class RolloutState:
+    """One rollout with those of its attempts that are at hand: all in a rebuild, the named and the latest in a batch."""
+
+    rollout_id: str
+    status: str
+    mode: str | None
+    resources_id: str | None
+    resources_version: int | None
+    config: Json
+    start_at: int
+    end_at: int | None
+    group_id: str | None
+    step: int | None
+    plan_key: str | None
+    input_sha256: str
+    input_position: int
+    metadata_position: int
+    queued_position: int | None
+    attempt_count: int
+    rerun_seq: int
+    last_reward: float | None
+    spans: int
+    tokens_in: int
+    tokens_out: int
+    error: Json | None
+    stream_version: int
+    first_position: int
+    last_position: int
+    attempts: dict[str, AttemptState] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> AttemptState | None:
+        """The attempt with the greatest sequence id."""
+        for attempt in reversed(self.attempts.values()):
+            if attempt.sequence_id == self.attempt_count and attempt.released_position is None:
+                return attempt
+        return None
+
+    def attempt(self, attempt_id: str) -> AttemptState | None:
+        """The attempt of this id, unless its claim was released."""
+        found = self.attempts.get(attempt_id)
+        return None if found is None or found.released_position is not None else found
+
+
+def evolve(state: RolloutState | None, event: Event) -> RolloutState:
+    """Apply one fact of a rollout's stream; the state given may be changed and returned.
+
+    Raises:
+        Corrupt: the fact does not follow from the state, so the log or the row was changed from outside.
+    """
+    if state is None:
+        if event.version != 1 or not isinstance(event.fact, RolloutEnqueued | RolloutStarted):
+            raise Corrupt(event.stream, f"{event.fact.type} as event {event.version}", "a created rollout first")
+        return _created(event, event.fact)
+    if event.version != state.stream_version + 1:
+        raise Corrupt(event.stream, f"event {event.version}", f"event {state.stream_version + 1}")
+    _EVOLVE[type(event.fact)](state, event, event.fact)
+    state.stream_version = event.version
+    state.last_position = event.position
+    return state
+
+
+def _created(event: Event, fact: RolloutEnqueued | RolloutStarted) -> RolloutState:
+    waits = isinstance(fact, RolloutEnqueued)
+    return RolloutState(
+        rollout_id=event.stream.removeprefix("rollout/"),
+        status="queuing" if waits else "preparing",
+        mode=fact.mode,
+        resources_id=fact.resources_id,
+        resources_version=fact.resources_version,
+        config=fact.config,
+        start_at=event.at,
+        end_at=None,
+        group_id=fact.group,
+        step=fact.step,
+        plan_key=fact.plan_key,
+        input_sha256=fact.input_sha256,
+        input_position=event.position,
+        metadata_position=event.position,
+        queued_position=event.position if waits else None,
+        attempt_count=0,
+        rerun_seq=0,
+        last_reward=None,
+        spans=0,
+        tokens_in=0,
+        tokens_out=0,
+        error=None,
+        stream_version=1,
+        first_position=event.position,
+        last_position=event.position,
+    )
+
+
+def _created_again(state: RolloutState, event: Event, _: RolloutEnqueued | RolloutStarted) -> None:
+    raise Corrupt(event.stream, "a second creation", f"a fact about the rollout created at {state.first_position}")
+
+
+def _amended(state: RolloutState, event: Event, fact: RolloutAmended) -> None:
+    for name in fact.fields:
+        match name:
+            case "input":
+                state.input_position = event.position
+            case "metadata":
+                state.metadata_position = event.position
+            case "mode":
+                state.mode = fact.mode
+            case "resources_id":
+                state.resources_id, state.resources_version = fact.resources_id, fact.resources_version
+            case "config":
+                state.config = fact.config or {}
+            case _:
+                raise Corrupt(event.stream, f"amended field {name!r}", "a field of a rollout")
+
+
+def _status_changed(state: RolloutState, event: Event, fact: RolloutStatusChanged) -> None:
+    _check_from(event, fact.from_, state.status)
+    state.status = fact.to
+    if fact.to in TERMINAL:
+        state.end_at = event.at
+    if fact.to not in WAITING:
+        state.queued_position = None
+    elif state.queued_position is None:
+        state.queued_position = event.position
+
+
+def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) -> None:
+    if fact.sequence != state.attempt_count + 1:
+        raise Corrupt(event.stream, f"attempt {fact.sequence}", f"attempt {state.attempt_count + 1}")
+    state.attempt_count = fact.sequence
+    state.attempts[fact.attempt_id] = AttemptState(
+        rollout_id=state.rollout_id,
+        attempt_id=fact.attempt_id,
+        sequence_id=fact.sequence,
+        status="preparing",
+        worker_id=fact.worker_id,
+        start_at=event.at,
+        end_at=None,
+        last_heartbeat_time=None,
+        heartbeat_stamped_at=None,
+        metadata_position=None,
+        via=fact.via,
+        rerun_seq=fact.rerun_seq,
+        resources_version=fact.resources_version,
+        owner=fact.owner,
+        error=None,
+        released_position=None,
+        first_position=event.position,
+        last_position=event.position,
+    )
+
+
+def _attempt_status_changed(state: RolloutState, event: Event, fact: AttemptStatusChanged) -> None:
+    attempt = _named(state, event, fact.attempt_id)
+    _check_from(event, fact.from_, attempt.status)
+    attempt.status = fact.to
+    if fact.to in ENDED_ATTEMPT:
+        attempt.end_at = event.at
+    if fact.error is not None:
+        attempt.error = state.error = fact.error
+
+
+def _attempt_amended(state: RolloutState, event: Event, fact: AttemptAmended) -> None:
+    attempt = _named(state, event, fact.attempt_id)
+    for name in fact.fields:
+        match name:
+            case "worker_id":
+                attempt.worker_id = fact.worker_id
+            case "last_heartbeat_time":
+                attempt.last_heartbeat_time = fact.last_heartbeat_time
+                attempt.heartbeat_stamped_at = event.at
+            case "metadata":
+                attempt.metadata_position = event.position
+            case _:
+                raise Corrupt(event.stream, f"amended field {name!r}", "a field of an attempt")
+
+
+def _claim_released(state: RolloutState, event: Event, fact: ClaimReleased) -> None:
+    attempt = _named(state, event, fact.attempt_id)
+    _check_from(event, fact.from_, state.status)
+    attempt.released_position = event.position
+    state.attempt_count -= 1
+    state.status = fact.to
+    state.queued_position = fact.queued_at
+
+
+def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> None:
+    attempt = _named(state, event, fact.attempt_id)
+    attempt.last_heartbeat_time = event.at / 1_000_000
+    attempt.heartbeat_stamped_at = event.at
+    state.spans += 1
+    state.tokens_in += fact.tokens_in or 0
+    state.tokens_out += fact.tokens_out or 0
+    if fact.rewards:
+        # The first dimension of a reward is the primary one.
+        state.last_reward = fact.rewards[0][1]
+
+
+def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
+    attempt = state.attempt(attempt_id)
+    if attempt is None:
+        raise Corrupt(event.stream, f"attempt {attempt_id}", "an attempt that started and was not released")
+    attempt.last_position = event.position
+    return attempt
+
+
+def _check_from(event: Event, stated: str, actual: str) -> None:
+    if stated != actual:
+        raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"one from {actual}")
+
+
+_EVOLVE = {
+    RolloutEnqueued: _created_again,
+    RolloutStarted: _created_again,
+    RolloutAmended: _amended,
+    RolloutStatusChanged: _status_changed,
+    AttemptStarted: _attempt_started,
+    AttemptStatusChanged: _attempt_status_changed,
+    AttemptAmended: _attempt_amended,
+    ClaimReleased: _claim_released,
+    SpanRecorded: _span_recorded,
+}

@@ -1,0 +1,69 @@
+"""The state of a worker, and how each fact of its stream changes it."""
+
+from dataclasses import dataclass
+
+from store.domain.events import Event, WorkerSeen, WorkerStatusChanged
+from store.errors import Corrupt
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One worker, as far as decisions and its row need it; its heartbeats are signals and lie elsewhere."""
+
+    worker_id: str
+    status: str
+    current_rollout_id: str | None
+    current_attempt_id: str | None
+    last_busy_at: int | None
+    last_idle_at: int | None
+    stream_version: int
+    first_position: int
+    last_position: int
+
+
+@dataclass(slots=True)
+class WorkerSignals:
+    """What a worker last said of itself: no facts, so the past does not know them."""
+
+    worker_id: str
+    heartbeat_stats: str | None = None
+    """JSON text."""
+    last_heartbeat_at: int | None = None
+    last_dequeue_at: int | None = None
+    last_busy_at: int | None = None
+    last_idle_at: int | None = None
+
+
+def evolve(state: WorkerState | None, event: Event) -> WorkerState:
+    """Apply one fact of a worker's stream.
+
+    Raises:
+        Corrupt: the fact does not follow from the state.
+    """
+    match event.fact, state:
+        case WorkerSeen(), None:
+            return WorkerState(
+                worker_id=event.stream.removeprefix("worker/"),
+                status="unknown",
+                current_rollout_id=None,
+                current_attempt_id=None,
+                last_busy_at=None,
+                last_idle_at=None,
+                stream_version=event.version,
+                first_position=event.position,
+                last_position=event.position,
+            )
+        case WorkerStatusChanged() as fact, WorkerState():
+            if fact.from_ != state.status or event.version != state.stream_version + 1:
+                raise Corrupt(event.stream, f"a change from {fact.from_}", f"one from {state.status}")
+            state.status = fact.to
+            state.current_rollout_id, state.current_attempt_id = fact.rollout_id, fact.attempt_id
+            if fact.to == "busy":
+                state.last_busy_at = event.at
+            else:
+                state.last_idle_at = event.at
+            state.stream_version = event.version
+            state.last_position = event.position
+            return state
+        case _:
+            raise Corrupt(event.stream, event.fact.type, "first seen, then changes of status")

@@ -1,0 +1,71 @@
+"""How a worker's status follows from what its attempts do."""
+
+from store.domain.events import WorkerSeen, WorkerStatusChanged
+from store.domain.rollout import AttemptState
+from store.domain.world import World
+
+_STATUS_OF = {
+    "preparing": "busy",
+    "running": "busy",
+    "succeeded": "idle",
+    "failed": "idle",
+    "timeout": "unknown",
+    "unresponsive": "unknown",
+}
+
+
+def seen(worker_id: str, world: World, actor: str | None) -> None:
+    """Record a worker that nobody has heard of before."""
+    if worker_id not in world.workers:
+        world.record_worker(worker_id, WorkerSeen(), actor=actor)
+
+
+def sync(attempt: AttemptState, world: World, actor: str | None, *, cause: int | None) -> None:
+    """Let an attempt's worker follow the attempt; a worker that is given none is left alone."""
+    if not attempt.worker_id:
+        return
+    status = _STATUS_OF[attempt.status]
+    if status == "busy":
+        _become(attempt.worker_id, status, attempt.rollout_id, attempt.attempt_id, world, actor, cause)
+    else:
+        _become(attempt.worker_id, status, None, None, world, actor, cause)
+
+
+def idle(
+    worker_id: str, world: World, actor: str | None, *, cause: int | None = None, forget: bool = False
+) -> None:
+    """Record that a worker found nothing to do; what it was last busy with stays, unless that is to be forgotten."""
+    seen(worker_id, world, actor)
+    state = world.workers[worker_id]
+    if state.status != "idle" or forget:
+        ids = (None, None) if forget else (state.current_rollout_id, state.current_attempt_id)
+        _become(worker_id, "idle", *ids, world, actor, cause)
+
+
+def beat(worker_id: str, heartbeat_stats: str | None, world: World) -> None:
+    """Keep a worker's heartbeat."""
+    signals = world.signals_of(worker_id)
+    signals.last_heartbeat_at = world.stamp
+    if heartbeat_stats is not None:
+        signals.heartbeat_stats = heartbeat_stats
+
+
+def _become(
+    worker_id: str,
+    status: str,
+    rollout_id: str | None,
+    attempt_id: str | None,
+    world: World,
+    actor: str | None,
+    cause: int | None,
+) -> None:
+    seen(worker_id, world, actor)
+    state = world.workers[worker_id]
+    if (state.status, state.current_rollout_id, state.current_attempt_id) != (status, rollout_id, attempt_id):
+        fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
+        world.record_worker(worker_id, fact, actor=actor, cause=cause)
+    elif status == "busy":
+        # A mere refresh of the time is a signal.
+        world.signals_of(worker_id).last_busy_at = world.stamp
+    else:
+        world.signals_of(worker_id).last_idle_at = world.stamp

@@ -1,0 +1,165 @@
+"""The rows a batch works on, and the facts it adds to them.
+
+A world is loaded under the lock, changed by decisions one after the other, and thrown away after COMMIT or rollback.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+from store.domain import resources, rollout, worker
+from store.domain.commands import SpanKey
+from store.domain.events import Body, Event, Fact, SpanRecorded
+from store.domain.resources import ResourcesState
+from store.domain.rollout import AttemptState, RolloutState
+from store.domain.worker import WorkerSignals, WorkerState
+
+EVERYTHING = 2**63 - 1
+
+
+class NeedsHeads(Exception):  # noqa: N818 (not an error: the batch asks for more rows of the queue)
+    """A claim ran past the rows of the queue at hand, while the table holds more."""
+
+
+@dataclass(slots=True)
+class World:
+    """What a batch knows and what it has changed. Positions are those the database will draw: it has the lock."""
+
+    now: int
+    """The clock when the batch took the lock, in µs."""
+    last_stamp: int
+    """The greatest stamp in the log."""
+    next_position: int
+
+    rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
+    workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
+    worker_signals: dict[str, WorkerSignals] = field(default_factory=dict[str, WorkerSignals])
+    resources: dict[str, ResourcesState] = field(default_factory=dict[str, ResourcesState])
+    resource_versions: dict[str, int] = field(default_factory=dict[str, int])
+    latest_resources: str | None = None
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    plan_keys: dict[str, str] = field(default_factory=dict[str, str])
+    bodies: dict[int, Body] = field(default_factory=dict[int, Body])
+    due: list[str] = field(default_factory=list[str])
+    heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """A heap of (queued position, rollout id)."""
+    heads_until: int = EVERYTHING
+    """Rows of the queue beyond this position are not at hand."""
+
+    # What changed.
+    events: list[Event] = field(default_factory=list[Event])
+    command: int = 0
+    stamp: int = 0
+    queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
+    """For each rollout touched, its place in the queue before the batch."""
+    touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
+    touched_workers: set[str] = field(default_factory=set[str])
+    touched_resources: set[str] = field(default_factory=set[str])
+    touched_counters: set[str] = field(default_factory=set[str])
+    touched_signals: set[str] = field(default_factory=set[str])
+    beats: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
+    rewatch: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Rollouts whose time to be looked at may have changed; True where a row may have to go."""
+    queue_reordered: bool = False
+
+    def begin(self, ordinal: int) -> None:
+        """Start the next command: a new ordinal and a new stamp."""
+        self.command = ordinal
+        self.tick()
+
+    def tick(self) -> None:
+        """Stamp the next item: never twice the same time, never backwards."""
+        self.stamp = max(self.now, self.last_stamp + 1)
+        self.last_stamp = self.stamp
+
+    def record_rollout(
+        self, rollout_id: str, fact: Fact, *, actor: str | None, cause: int | None = None, body: Body | None = None
+    ) -> Event:
+        """Append a fact to a rollout's stream and evolve its state."""
+        state = self.rollouts.get(rollout_id)
+        if rollout_id not in self.queued_before:
+            self.queued_before[rollout_id] = state.queued_position if state else None
+        was_limited = state is not None and _limited(state)
+        event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
+        state = self.rollouts[rollout_id] = rollout.evolve(state, event)
+        attempt_id = getattr(fact, "attempt_id", None)
+        if attempt_id is not None:
+            self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
+        if not isinstance(fact, SpanRecorded):
+            self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
+        return event
+
+    def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:
+        """Append a fact to a worker's stream and evolve its state."""
+        state = self.workers.get(worker_id)
+        event = self._event(f"worker/{worker_id}", state.stream_version if state else 0, fact, actor, cause, None)
+        self.workers[worker_id] = worker.evolve(state, event)
+        self.touched_workers.add(worker_id)
+        return event
+
+    def record_resources(self, resources_id: str, fact: Fact, *, actor: str | None, body: Body) -> Event:
+        """Append a fact to a resources stream and evolve its state."""
+        state = self.resources.get(resources_id)
+        event = self._event(f"resources/{resources_id}", state.stream_version if state else 0, fact, actor, None, body)
+        self.resources[resources_id] = resources.evolve(state, event)
+        self.touched_resources.add(resources_id)
+        self.resource_versions[resources_id] = self.resources[resources_id].version
+        self.latest_resources = resources_id
+        return event
+
+    def signals_of(self, worker_id: str) -> WorkerSignals:
+        """The signals of a worker, to be changed."""
+        self.touched_signals.add(worker_id)
+        return self.worker_signals.setdefault(worker_id, WorkerSignals(worker_id))
+
+    def raise_counter(self, rollout_id: str, value: int) -> None:
+        """Let the span numbers of a rollout go on after `value`."""
+        if value > self.counters.get(rollout_id, 0) or rollout_id not in self.counters:
+            self.counters[rollout_id] = max(value, self.counters.get(rollout_id, 0))
+            self.touched_counters.add(rollout_id)
+
+    def next_number(self, rollout_id: str) -> int:
+        """Draw the next span number of a rollout."""
+        number = self.counters.get(rollout_id, 0) + 1
+        self.counters[rollout_id] = number
+        self.touched_counters.add(rollout_id)
+        return number
+
+    def joins_queue(self, rollout_id: str, position: int) -> None:
+        """Let later claims of this batch see a rollout that has just joined the queue."""
+        heapq.heappush(self.heads, (position, rollout_id))
+
+    def take_heads(self, limit: int) -> list[str]:
+        """Take up to `limit` rollouts from the head of the queue.
+
+        Raises:
+            NeedsHeads: the table may hold more than is at hand; nothing was taken.
+        """
+        taken: list[tuple[int, str]] = []
+        while len(taken) < limit:
+            if not self.heads or self.heads[0][0] > self.heads_until:
+                if self.heads_until == EVERYTHING:
+                    break
+                for head in taken:
+                    heapq.heappush(self.heads, head)
+                raise NeedsHeads
+            position, rollout_id = heapq.heappop(self.heads)
+            # A rollout that left the queue in this batch is still in the heap, at a place that is no longer its own.
+            if self.rollouts[rollout_id].queued_position == position:
+                taken.append((position, rollout_id))
+        return [rollout_id for _, rollout_id in taken]
+
+    def _event(
+        self, stream: str, version: int, fact: Fact, actor: str | None, cause: int | None, body: Body | None
+    ) -> Event:
+        position = self.next_position
+        event = Event(position, stream, version + 1, self.command, self.stamp, actor, cause, fact, body)
+        self.next_position = position + 1
+        self.events.append(event)
+        if body is not None:
+            self.bodies[position] = body
+        return event
+
+
+def _limited(state: RolloutState) -> bool:
+    return state.config["timeout_seconds"] is not None or state.config["unresponsive_seconds"] is not None

@@ -1,0 +1,156 @@
+"""BM25F: documents of several weighted fields, ranked by how rare the words are that they share with a query.
+
+The score of a document is the sum, over the distinct words of the query, of `idf * x / (k1 + x)`, where `x` adds up the
+word's occurrences in each field, times the field's weight, divided by how long the field is against its average
+(Robertson, Zaragoza and Taylor, 2004; one `b` for all fields).
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from array import array
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What is tuned: a weight for each field, how soon repetition stops to count (k1), how much length counts (b)."""
+
+    weights: tuple[float, ...]
+    k1: float
+    b: float
+
+    @classmethod
+    def plain(cls, fields: int) -> Ranking:
+        """Return the default of the textbooks: all fields alike, k1 1.2, b 0.75."""
+        return cls((1.0,) * fields, 1.2, 0.75)
+
+    @classmethod
+    def from_json(cls, text: str) -> Ranking:
+        """Return the ranking that `to_json` wrote."""
+        read = json.loads(text)
+        return cls(tuple(read["weights"]), read["k1"], read["b"])
+
+    def to_json(self) -> str:
+        """Return the ranking as JSON text; numbers come back exactly."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Which word occurs how often in which field of which document.
+
+    The occurrences of word `w` in field `f` stand side by side in `documents` and `counts`, from
+    `starts[w * fields + f]` up to the next start. `lengths` counts the words of each field of each document.
+    """
+
+    words: dict[str, int]
+    lengths: tuple[array[int], ...]
+    starts: array[int]
+    documents: array[int]
+    counts: array[int]
+    spread: array[int]
+    """In how many documents each word occurs, whatever the field."""
+
+    @classmethod
+    def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> Index:
+        """Index documents, each given as the words of its fields; a document's number is its place in the order."""
+        found: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(lambda: [[] for _ in range(fields)])
+        lengths = tuple(array("I") for _ in range(fields))
+        for number, texts in enumerate(documents):
+            for field, text in enumerate(texts):
+                lengths[field].append(len(text))
+                for word, count in Counter(text).items():
+                    found[word][field].append((number, count))
+        starts, numbers, counts, spread = array("I"), array("I"), array("I"), array("I")
+        for postings in found.values():
+            spread.append(len({number for posting in postings for number, _ in posting}))
+            for posting in postings:
+                starts.append(len(numbers))
+                numbers.extend(number for number, _ in posting)
+                counts.extend(count for _, count in posting)
+        starts.append(len(numbers))
+        return cls({word: place for place, word in enumerate(found)}, lengths, starts, numbers, counts, spread)
+
+    @property
+    def size(self) -> int:
+        """How many documents there are."""
+        return len(self.lengths[0])
+
+
+class Searcher:
+    """An index seen through one ranking. It keeps what it worked out for a word: queries share their common words."""
+
+    def __init__(self, index: Index, ranking: Ranking) -> None:
+        self._index = index
+        self._ranking = ranking
+        self._shares: dict[int, dict[int, float]] = {}
+        self._scales = _scales(index, ranking)
+
+    def retrieve(self, words: Iterable[str], limit: int = 10) -> dict[int, float]:
+        """Return the scores of all documents that may be among the best `limit`, exact for those that are.
+
+        Rare words come first. Once the words that are left cannot lift a new document over the best found so far, they
+        are only added to documents already seen; the result is the same, and common words cost little.
+        """
+        index = self._index
+        known = {index.words[word] for word in words if word in index.words}
+        rare_first = sorted((index.spread[word], word) for word in known)
+        still_to_come = sum(self._rarity(word) for _, word in rare_first)
+        scores: dict[int, float] = {}
+        for _, word in rare_first:
+            shares = self._share(word)
+            if len(scores) >= limit and (bar := heapq.nlargest(limit, scores.values())[-1]) > still_to_come:
+                scores = {
+                    document: score + shares.get(document, 0.0)
+                    for document, score in scores.items()
+                    if score + still_to_come >= bar
+                }
+            else:
+                for document, share in shares.items():
+                    scores[document] = scores.get(document, 0.0) + share
+            still_to_come -= self._rarity(word)
+        return scores
+
+    @staticmethod
+    def rank(scores: dict[int, float], limit: int = 10) -> list[tuple[int, float]]:
+        """Return the best documents with their scores, best first; of equal ones the lower number comes first."""
+        return heapq.nsmallest(limit, scores.items(), key=lambda scored: (-scored[1], scored[0]))
+
+    def _rarity(self, word: int) -> float:
+        spread = self._index.spread[word]
+        return math.log(1 + (self._index.size - spread + 0.5) / (spread + 0.5))
+
+    def _share(self, word: int) -> dict[int, float]:
+        """What a word adds to the score of each document that has it; always below its rarity."""
+        known = self._shares.get(word)
+        if known is not None:
+            return known
+        index, k1, rarity = self._index, self._ranking.k1, self._rarity(word)
+        occurrences: defaultdict[int, float] = defaultdict(float)
+        fields = len(index.lengths)
+        for field, scale in enumerate(self._scales):
+            start, end = index.starts[word * fields + field], index.starts[word * fields + field + 1]
+            for document, count in zip(index.documents[start:end], index.counts[start:end], strict=True):
+                occurrences[document] += count * scale[document]
+        shares = {document: rarity * x / (k1 + x) for document, x in occurrences.items()}
+        self._shares[word] = shares
+        return shares
+
+
+def _scales(index: Index, ranking: Ranking) -> list[list[float]]:
+    """Return what one occurrence of a word is worth, by field and document."""
+    b = ranking.b
+    scales: list[list[float]] = []
+    for weight, lengths in zip(ranking.weights, index.lengths, strict=True):
+        average = sum(lengths) / len(lengths) or 1.0
+        worth = {length: weight / (1 - b + b * length / average) for length in set(lengths) if length}
+        scales.append([worth.get(length, 0.0) for length in lengths])
+    return scales

@@ -1,0 +1,207 @@
+"""What the job has to say when it is over: the gain, the runner that was lost, the proof, what to try next."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from store.examples.doc_search.bm25f import Ranking
+from store.examples.doc_search.corpus import FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from store.examples.doc_search.algorithm import Outcome, Plan
+    from store.examples.doc_search.console import Paper
+    from store.examples.doc_search.library import Library
+    from store.interface import Store
+    from store.models import HistoryEvent
+
+_RESAMPLES = 2_000
+_SHOWN_OF_A_VALUE = 40
+_DEFAULT_DB = "sqlite:///rollbook.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The mean of paired differences, and between what it lies with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Gain:
+    """Return how much larger `after` is, item by item, with a bootstrapped 95 % interval."""
+    differences = [new - old for old, new in zip(before, after, strict=True)]
+    rng = random.Random(seed)
+    means = sorted(statistics.fmean(rng.choices(differences, k=len(differences))) for _ in range(_RESAMPLES))
+    return Gain(statistics.fmean(differences), means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1])
+
+
+def print_result(paper: Paper, library: Library, outcome: Outcome, plan: Plan) -> None:
+    """Print what was searched, and how well before and after the tuning."""
+    gain = paired_gain(outcome.before, outcome.after, plan.seed)
+    paper.heading("Known-item search")
+    paper.line(
+        f"{len(library.names):,} functions of the standard library, {len(library.queries):,} queries. Each query is "
+        "the first sentence of one function's docstring, looked for in everything else the function says. Only that "
+        "function counts as right, however well others would serve: the figures compare rankings, they do not say "
+        "how good the search is."
+    )
+    paper.heading(f"Mean reciprocal rank (0 beyond ten) of {len(outcome.held_out)} held-out queries")
+    paper.table(
+        ("before", "after", "paired difference", "95 % interval"),
+        [
+            (
+                f"{statistics.fmean(outcome.before):.3f}",
+                f"{statistics.fmean(outcome.after):.3f}",
+                f"{gain.mean:+.3f}",
+                f"{gain.low:+.3f} … {gain.high:+.3f}",
+            )
+        ],
+    )
+    better = sum(new > old for old, new in zip(outcome.before, outcome.after, strict=True))
+    worse = sum(new < old for old, new in zip(outcome.before, outcome.after, strict=True))
+    paper.line(f"{_verdict(gain)} {better} queries found their function higher up, {worse} lower down.")
+    paper.line(_clearest_gain(library, outcome))
+    paper.heading("The ranking, before and after")
+    plain = Ranking.plain(len(FIELDS))
+    paper.table(("", *FIELDS, "k1", "b"), [("before", *_figures(plain)), ("after", *_figures(outcome.tuned))])
+    paper.heading("The rounds, each on other training queries, so only its own rankings compare")
+    paper.table(
+        ("round", "best ranking", "mean of all", "seconds"),
+        [
+            (str(number), f"{found.best:.3f}", f"{found.mean:.3f}", f"{found.seconds:.1f}")
+            for number, found in enumerate(outcome.rounds, start=1)
+        ],
+    )
+
+
+def _clearest_gain(library: Library, outcome: Outcome) -> str:
+    gains = [new - old for old, new in zip(outcome.before, outcome.after, strict=True)]
+    place = max(range(len(gains)), key=gains.__getitem__)
+    query = outcome.held_out[place]
+    return (
+        f'The clearest gain: "{query.text}", which is {library.names[query.answer]}, '
+        f"was {_place(outcome.before[place])} before and is {_place(outcome.after[place])} after."
+    )
+
+
+def _place(reciprocal_rank: float) -> str:
+    return f"in place {round(1 / reciprocal_rank)}" if reciprocal_rank else "beyond place ten"
+
+
+def _verdict(gain: Gain) -> str:
+    if gain.low > 0:
+        return "The tuned ranking is better: the interval lies above zero."
+    if gain.high < 0:
+        return "The tuned ranking is worse: the interval lies below zero."
+    return "Which ranking is better remains open: the interval holds zero."
+
+
+def _figures(ranking: Ranking) -> Sequence[str]:
+    return [f"{value:.2f}" for value in (*ranking.weights, ranking.k1, ranking.b)]
+
+
+async def print_survival(paper: Paper, store: Store, outcome: Outcome, plan: Plan) -> bool:
+    """Print what the loss of a runner did, and return whether it did no harm."""
+    paper.heading("The runner that was killed")
+    loss = outcome.loss
+    if loss is None:
+        paper.line("None: the rounds were over before a runner was seen holding an unfinished attempt.")
+        return False
+    came_back = _came_back(outcome)
+    paper.line(
+        f"{loss.worker_id} (pid {loss.pid}) was killed in round {loss.in_round} with {len(loss.rollout_ids)} "
+        f"unfinished attempts. {len(came_back)} of these rollouts were given to others after three seconds of silence; "
+        f"{outcome.rollouts:,} of {plan.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."
+    )
+    if came_back:
+        paper.heading(f"One of them, from its history: {came_back[0]}")
+        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.history(came_back[0])))
+    return bool(came_back) and outcome.rollouts == plan.rollouts
+
+
+def _came_back(outcome: Outcome) -> list[str]:
+    """Return the rollouts that the killed runner held and others finished."""
+    held = outcome.loss.rollout_ids if outcome.loss else []
+    return sorted(set(held) & set(outcome.retried))
+
+
+async def print_proof(paper: Paper, store: Store) -> bool:
+    """Print that the tables are what the log says, before and after a rebuild, and return whether they are."""
+    paper.heading("Proof")
+    verified = await store.verify()
+    found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
+    paper.line(
+        f"verify: {verified.events:,} events in {verified.commits:,} commits, {sum(verified.rows.values()):,} rows: "
+        f"{found} ({verified.seconds:.1f} s)"
+    )
+    rebuilt = await store.rebuild()
+    changed = sum(rebuilt.written.values())
+    paper.line(
+        f"rebuild: {rebuilt.events:,} events folded anew, {changed} rows changed, state hash "
+        f"{'as before' if rebuilt.state_hash == verified.state_hash else 'DIFFERENT'} ({rebuilt.seconds:.1f} s)"
+    )
+    paper.line(f"state hash {verified.state_hash}")
+    paper.line(f"chain head {verified.chain_head}")
+    for difference in (*verified.differences, *rebuilt.differences):
+        paper.line(
+            f"  {difference.check} {difference.key} {difference.field}: {difference.expected} / {difference.found}"
+        )
+    return verified.ok and not changed and rebuilt.state_hash == verified.state_hash
+
+
+async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None:
+    """Print the counts of the whole database, earlier runs included, and its size."""
+    counted = await store.statistics()
+    paper.heading(f"What the database holds (this run: {name})")
+    kinds = ("rollouts", "attempts", "spans", "resources", "workers")
+    rows = [(kind, f"{counted.get(f'total_{kind}', 0):,}") for kind in kinds]
+    size = _bytes_on_disk(db_url)
+    if size:
+        rows.append(("size", f"{size / 1e6:,.1f} MB"))
+    paper.table(("", "count"), rows)
+
+
+def _bytes_on_disk(db_url: str) -> int:
+    """Return the size of a SQLite database with its write-ahead log; 0 for databases that are not a file."""
+    url = urlsplit(db_url)
+    if url.scheme != "sqlite":
+        return 0
+    files = (Path(url.path[1:] + suffix) for suffix in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def print_next_steps(paper: Paper, db_url: str, outcome: Outcome) -> None:
+    """Print commands that look at what was stored."""
+    password = urlsplit(db_url).password
+    shown = db_url.replace(f":{password}@", ":***@") if password else db_url
+    db = "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
+    paper.heading("Try next")
+    for rollout_id in _came_back(outcome)[:1]:
+        paper.line(f"  rollbook history {rollout_id}{db}")
+        paper.line(f"  rollbook show {rollout_id} --at 2{db}")
+    for command in ("ls rollouts", "stats", "verify", "seal rollbook.seal"):
+        paper.line(f"  rollbook {command}{db}")
+
+
+def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:
+    """Return a rollout's history for a table: number, seconds since the first event, type, actor, and what it says."""
+    first = events[0].at if events else 0.0
+    return [
+        (str(event.number), f"{event.at - first:+.3f}", event.type, event.actor or "", _said(event)) for event in events
+    ]
+
+
+def _said(event: HistoryEvent) -> str:
+    data = event.data
+    if event.type.startswith("rollout.enqueued"):
+        return f"group {data.get('group')}, step {data.get('step')}"
+    told = ("attempt_id", "sequence", "worker_id", "name", "from", "to", "reason", "limit", "rewards")
+    return ", ".join(f"{key} {str(data[key])[:_SHOWN_OF_A_VALUE]}" for key in told if data.get(key) is not None)

@@ -1,0 +1,210 @@
+"""The whole log against all tables, in one snapshot and in bounded memory.
+
+Events are read stream by stream; for each stretch of streams the rows of the tables with their ids are read beside
+them. A rollout with very many spans is compared piece by piece, its spans looked up by their keys.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from sqlalchemy import Table
+
+from store.db import scan, tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.log import BATCH, event_of
+from store.domain.events import SpanRecorded
+from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
+from store.journal.state_hash import StateHash
+from store.projections import rows as row_of
+
+LARGE = 20_000
+"""So many spans of one rollout are compared before more are read."""
+
+_KEYS_AT_ONCE = 2000
+# Every stretch of stream names, in their order; those between the kinds belong to the store or to newer versions.
+_STRETCHES: tuple[tuple[str, str | None, str], ...] = (
+    ("", "resources/", ""),
+    ("resources/", "resources0", "resources/"),
+    ("resources0", "rollout/", ""),
+    ("rollout/", "rollout0", "rollout/"),
+    ("rollout0", "worker/", ""),
+    ("worker/", "worker0", "worker/"),
+    ("worker0", None, ""),
+)
+_TABLES: dict[str, tuple[Table, ...]] = {
+    "resources/": (tables.resources,),
+    "rollout/": (
+        tables.rollouts,
+        tables.attempts,
+        tables.spans,
+        tables.rewards,
+        tables.span_counters,
+        tables.watch,
+    ),
+    "worker/": (tables.workers,),
+    "": (),
+}
+_PIECEWISE = (tables.spans, tables.rewards)
+
+
+class Comparison:
+    """One comparison; its counts and its state hash are complete once `run` has ended."""
+
+    def __init__(self, dialect: Dialect, session: ReadSession) -> None:
+        self._dialect = dialect
+        self._session = session
+        self._queue = _Queue(dialect, session)
+        self._hash = StateHash()
+        self.events = 0
+        self.streams = 0
+        self.rows: Counter[str] = Counter({table.name: 0 for table in tables.PROJECTIONS})
+        """How many rows of each projection there are."""
+        self.state_hash = ""
+
+    async def run(self) -> AsyncIterator[Compared]:
+        """Yield what was found, stretch by stretch."""
+        for first, before, prefix in _STRETCHES:
+            async for compared in self._stretch(first, before, prefix):
+                yield compared
+        async for rows in scan.all_rows(self._dialect, self._session, tables.queue):
+            self._count(tables.queue, rows)
+        self.state_hash = self._hash.hexdigest()
+
+    async def _stretch(self, first: str, before: str | None, prefix: str) -> AsyncIterator[Compared]:
+        place, after = (first, 0), ""
+        unfinished: Stream | None = None
+        while True:
+            rows = await scan.events_between(self._dialect, self._session, place, before, limit=BATCH)
+            streams = await asyncio.to_thread(fold, prefix, rows, unfinished)
+            is_last = len(rows) < BATCH
+            unfinished = None if is_last or not streams else streams.pop()
+            if rows:
+                place = (rows[-1][2], rows[-1][3])
+                self.events += len(rows)
+            if streams and streams[0].compared_spans:
+                large = streams.pop(0)
+                yield await self._rest_of_large(large, after, prefix)
+                after = large.key
+            if streams or is_last:
+                until = None if is_last else streams[-1].key
+                yield await self._compared(prefix, streams, after, until)
+                after = until or after
+            if is_last:
+                return
+            if unfinished is not None and len(unfinished.spans) >= LARGE:
+                findings = await self._part_of_large(unfinished)
+                if findings:
+                    yield Compared(findings={unfinished.name: findings})
+
+    async def _compared(self, prefix: str, streams: Sequence[Stream], after: str, until: str | None) -> Compared:
+        live: Live = {}
+        for table in _TABLES[prefix]:
+            live[table] = await scan.rows_between(self._dialect, self._session, table, after, until)
+        if prefix == "rollout/":
+            live[tables.queue] = await self._queue.take(until)
+        return await asyncio.to_thread(self._compare, prefix, streams, live)
+
+    def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
+        self.streams += len(streams)
+        for table, rows in live.items():
+            # The queue is not ordered by rollout; it is read once more, in its own order.
+            if table.info["family"] == "projection" and table is not tables.queue:
+                self._count(table, rows)
+        return compare(prefix, streams, live)
+
+    def _count(self, table: Table, rows: Sequence[Row]) -> None:
+        self.rows[table.name] += len(rows)
+        self._hash.update(table, rows)
+
+    # -- a rollout with very many spans --------------------------------------------------------------------------------
+
+    async def _part_of_large(self, stream: Stream) -> list[Finding]:
+        """Compare the spans and rewards at hand with their rows, and let them go."""
+        if stream.fault is not None:
+            return []
+        findings: list[Finding] = []
+        for start in range(0, len(stream.spans), _KEYS_AT_ONCE):
+            expected = stream.spans[start : start + _KEYS_AT_ONCE]
+            keys = [(row[0], row[1], row[2]) for row in expected]
+            found = await scan.spans_with(self._dialect, self._session, keys)
+            findings.extend(differing(tables.spans, expected, found))
+        stream.missing_spans += sum(1 for finding in findings if finding.found is None)
+        stream.wrong_spans.update(finding.key[1:] for finding in findings)
+        rewards = await scan.rewards_between(
+            self._dialect, self._session, stream.key, stream.compared_until, stream.last_position
+        )
+        findings.extend(differing(tables.rewards, stream.rewards, rewards))
+        stream.compared_spans += len(stream.spans)
+        stream.compared_until = stream.last_position
+        stream.spans, stream.rewards = [], []
+        return findings
+
+    async def _rest_of_large(self, stream: Stream, after: str, prefix: str) -> Compared:
+        """Compare what is left of a large rollout, and all rows of ids between the one before and this one."""
+        dialect, session = self._dialect, self._session
+        live: Live = {
+            table: await scan.rows_between(dialect, session, table, after, stream.key, inclusive=table not in _PIECEWISE)
+            for table in _TABLES[prefix]
+        }
+        live[tables.queue] = await self._queue.take(stream.key)
+        findings = await self._part_of_large(stream)
+        compared = await asyncio.to_thread(self._compare, prefix, [stream], live)
+        found = 0
+        for table in _PIECEWISE:
+            async for rows in scan.rows_of(dialect, session, table, stream.key):
+                found += len(rows) if table is tables.spans else 0
+                await asyncio.to_thread(self._count, table, rows)
+        if stream.fault is not None:
+            return compared
+        beyond = await scan.rewards_between(dialect, session, stream.key, stream.compared_until, None)
+        before = await scan.rewards_between(dialect, session, stream.key, -(2**63), 0)
+        findings.extend(Finding(tables.rewards, None, row) for row in (*before, *beyond))
+        if found != stream.compared_spans - stream.missing_spans:
+            findings.extend(await self._extra_spans(stream))
+        if findings:
+            compared.findings.setdefault(stream.name, []).extend(findings)
+        return compared
+
+    async def _extra_spans(self, stream: Stream) -> list[Finding]:
+        """Return the rows of spans that no event of the stream accounts for."""
+        extra: list[Finding] = []
+        async for rows in scan.rows_of(self._dialect, self._session, tables.spans, stream.key):
+            positions = [row[-1] for row in rows]
+            events = await scan.events_at(self._dialect, self._session, positions)
+            claimed: set[tuple[Any, ...]] = set()
+            for event in (event_of(row) for row in events if row[2] == stream.name):
+                if isinstance(event.fact, SpanRecorded):
+                    claimed.add(row_of.span(stream.key, event, event.fact)[1:3])
+            claimed |= stream.wrong_spans
+            extra.extend(Finding(tables.spans, None, row) for row in rows if (row[1], row[2]) not in claimed)
+        return extra
+
+
+class _Queue:
+    """The queue by rollout, read along with the rollouts."""
+
+    def __init__(self, dialect: Dialect, session: ReadSession) -> None:
+        order = (tables.queue.c.rollout_id, tables.queue.c.position)
+        self._batches = scan.all_rows(dialect, session, tables.queue, *order)
+        self._ahead: list[Row] = []
+        self._at = 0
+        self._ended = False
+
+    async def take(self, until: str | None) -> list[Row]:
+        """Return the rows of the next rollouts, up to an id or to the end."""
+        taken: list[Row] = []
+        while True:
+            while self._at < len(self._ahead):
+                row = self._ahead[self._at]
+                if until is not None and row[1] > until:
+                    return taken
+                taken.append(row)
+                self._at += 1
+            if self._ended:
+                return taken
+            try:
+                self._ahead, self._at = list(await anext(self._batches)), 0
+            except StopAsyncIteration:
+                self._ended = True

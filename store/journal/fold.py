@@ -1,0 +1,272 @@
+"""Streams of the log become the rows they fold to: the same `evolve` and the same rows as the live path.
+
+Pure, and indifferent to where events come from; `compare` holds the rows against those of the tables.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import orjson
+from sqlalchemy import Table
+
+from store.db import tables
+from store.db.dialect import Row
+from store.db.log import event_of
+from store.domain import policy
+from store.domain import resources as resources_stream
+from store.domain import rollout as rollout_stream
+from store.domain import worker as worker_stream
+from store.domain.events import SpanRecorded
+from store.domain.resources import ResourcesState
+from store.domain.rollout import RolloutState
+from store.domain.worker import WorkerState
+from store.errors import StoreError
+from store.projections import rows as row_of
+
+State = RolloutState | WorkerState | ResourcesState
+
+_STREAM, _VERSION = 2, 3
+_stream_of = itemgetter(_STREAM)
+# What an event that no writer wrote makes of decoding or of `evolve`.
+_REFUSALS = (StoreError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream as far as it was folded."""
+
+    name: str
+    key: str
+    """The name without its kind: the id of the rollout, worker or resources."""
+    state: State | None = None
+    events: int = 0
+    spans: list[Row] = field(default_factory=list[Row])
+    """Of a rollout, in the order of the log."""
+    rewards: list[Row] = field(default_factory=list[Row])
+    last_number: int = 0
+    """The greatest sequence id of its spans."""
+    last_position: int = 0
+    fault: str | None = None
+    """Why an event could not be folded, if one could not; the rest of the stream was not."""
+    fault_at: int = 0
+    """The version of that event."""
+    compared_spans: int = 0
+    """How many spans were compared already and are no longer in `spans`."""
+    missing_spans: int = 0
+    wrong_spans: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
+    """Keys, in the rollout, of those compared spans whose rows are missing or differ."""
+    compared_until: int = 0
+    """The position up to which rewards were compared already."""
+
+
+def fold(prefix: str, rows: Iterable[Row], unfinished: Stream | None = None) -> list[Stream]:
+    """Return the streams that events in the order of (stream, version) fold to; the last one may go on.
+
+    Args:
+        prefix: the kind of the streams and a slash; names without a known kind are only decoded.
+        rows: rows of `events`.
+        unfinished: the last stream of the rows before these, which is carried on and then returned first.
+    """
+    evolve = _EVOLVE.get(prefix)
+    streams = [] if unfinished is None else [unfinished]
+    for name, of_stream in groupby(rows, _stream_of):
+        if unfinished is None or unfinished.name != name:
+            unfinished = Stream(name, name.removeprefix(prefix))
+            streams.append(unfinished)
+        if unfinished.fault is not None:
+            unfinished.events += sum(1 for _ in of_stream)
+        elif evolve is rollout_stream.evolve:
+            _carry_rollout(unfinished, of_stream)
+        else:
+            _carry(unfinished, of_stream, evolve)
+    return streams
+
+
+def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
+    state: Any = stream.state
+    rollout_id, spans, evolve, span_row = stream.key, stream.spans, rollout_stream.evolve, row_of.span
+    last = stream.last_number
+    row: Row = ()
+    events = iter(rows)
+    try:
+        for row in events:
+            stream.events += 1
+            event = event_of(row)
+            state = evolve(state, event)
+            fact = event.fact
+            if isinstance(fact, SpanRecorded):
+                spans.append(span_row(rollout_id, event, fact))
+                if fact.rewards:
+                    stream.rewards.extend(row_of.rewards(rollout_id, event, fact))
+                last = max(last, fact.sequence_id)
+    except _REFUSALS as refused:
+        _refuse(stream, row, refused, events)
+    stream.state = state
+    stream.last_number = last
+    stream.last_position = row[0] if row else stream.last_position
+
+
+def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any] | None) -> None:
+    row: Row = ()
+    events = iter(rows)
+    try:
+        for row in events:
+            stream.events += 1
+            event = event_of(row)
+            if evolve is not None:
+                stream.state = evolve(stream.state, event)
+    except _REFUSALS as refused:
+        _refuse(stream, row, refused, events)
+    stream.last_position = row[0] if row else stream.last_position
+
+
+def _refuse(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
+    stream.fault = f"{type(refused).__name__}: {refused}" if not isinstance(refused, StoreError) else str(refused)
+    stream.fault_at = row[_VERSION]
+    stream.events += sum(1 for _ in rest)
+
+
+_EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
+    "rollout/": rollout_stream.evolve,
+    "worker/": worker_stream.evolve,
+    "resources/": resources_stream.evolve,
+}
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Finding:
+    """One row that is not what the log says."""
+
+    table: Table
+    expected: Row | None
+    """None: there should be no such row."""
+    found: Row | None
+    """None: there is no such row."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The row's primary key."""
+        return key_of(self.table, self.expected or self.found or ())
+
+
+@dataclass(slots=True)
+class Compared:
+    """What the comparison of some streams with the tables found."""
+
+    streams: list[Stream] = field(default_factory=list[Stream])
+    findings: dict[str, list[Finding]] = field(default_factory=dict[str, list[Finding]])
+    """By the name of the stream whose rows they are."""
+    unwatched: list[str] = field(default_factory=list[str])
+    """Names of rollouts' streams that the watchdog would look at too late, or for nothing."""
+
+
+Live = dict[Table, Sequence[Row]]
+"""Rows of the tables, each list in the order of its key."""
+
+
+def key_of(table: Table, row: Row) -> tuple[Any, ...]:
+    """Return the primary key in a row of a table."""
+    return tuple(row[index] for index in _KEYS[table])
+
+
+_KEYS = {
+    table: tuple(index for index, column in enumerate(table.columns) if column.primary_key)
+    for table in (*tables.PROJECTIONS, tables.span_counters, tables.watch)
+}
+
+
+def rows_of(stream: Stream) -> dict[Table, list[Row]]:
+    """Return the rows a stream folds to, but for spans and rewards, each list in the order of its key."""
+    match stream.state:
+        case RolloutState() as state:
+            queued = row_of.queued(state)
+            return {
+                tables.rollouts: [row_of.rollout(state)],
+                tables.attempts: [row_of.attempt(state.attempts[each]) for each in sorted(state.attempts)],
+                tables.queue: [] if queued is None else [queued],
+            }
+        case WorkerState() as state:
+            return {tables.workers: [row_of.worker(state)]}
+        case ResourcesState() as state:
+            return {tables.resources: [row_of.resources(state)]}
+        case None:
+            return {}
+
+
+def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
+    """Return where the rows of the tables differ from what all the streams of their range fold to.
+
+    A stream that could not be folded is compared with nothing. Spans and rewards that a stream no longer holds were
+    compared before.
+    """
+    compared = Compared(list(streams))
+    by_key = {table: _by_first(table, rows) for table, rows in live.items()}
+    for stream in streams:
+        found = {table: groups.pop(stream.key, ()) for table, groups in by_key.items()}
+        if stream.fault is not None:
+            continue
+        expected = rows_of(stream)
+        if stream.state is not None and tables.spans in live:
+            stream.spans.sort(key=_span_key)
+            expected[tables.spans] = stream.spans
+            expected[tables.rewards] = stream.rewards
+        findings = [
+            finding for table in found if table in expected for finding in differing(table, expected[table], found[table])
+        ]
+        if prefix == "rollout/":
+            findings.extend(_behind(stream, found[tables.span_counters]))
+            if _is_unwatched(stream.state, found[tables.watch]):
+                compared.unwatched.append(stream.name)
+        if findings:
+            compared.findings[stream.name] = findings
+    for table, groups in by_key.items():
+        if table is tables.span_counters or table is tables.watch:
+            continue  # numbers may be drawn for rollouts that do not exist
+        for key, rows in groups.items():
+            extra = [Finding(table, None, row) for row in rows]
+            compared.findings.setdefault(prefix + key, []).extend(extra)
+    return compared
+
+
+def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
+    """Return where rows with the same keys, in any order, differ."""
+    if len(expected) == len(found) and all(map(_same, expected, found)):
+        return []
+    wanted = {key_of(table, row): row for row in expected}
+    there = {key_of(table, row): row for row in found}
+    return [
+        Finding(table, wanted.get(key), there.get(key))
+        for key in {**wanted, **there}
+        if not _same(wanted.get(key), there.get(key))
+    ]
+
+
+def _same(expected: Row | None, found: Row | None) -> bool:
+    # A driver's row may be a type of its own, which equals a tuple of the same values.
+    return bool(expected == found)
+
+
+def _span_key(row: Row) -> tuple[str, str]:
+    return row[1], row[2]
+
+
+def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
+    column = 1 if table is tables.queue else 0
+    return {key: list(group) for key, group in groupby(rows, itemgetter(column))}
+
+
+def _behind(stream: Stream, found: Sequence[Row]) -> list[Finding]:
+    if stream.last_number and (not found or found[0][1] < stream.last_number):
+        return [Finding(tables.span_counters, (stream.key, stream.last_number), found[0] if found else None)]
+    return []
+
+
+def _is_unwatched(state: Any, found: Sequence[Row]) -> bool:
+    at = policy.check_at(state)
+    return bool(found) if at is None else not found or found[0][1] > at

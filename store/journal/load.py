@@ -1,0 +1,136 @@
+"""The working set of a batch: rows become states."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from store.db.dialect import Dialect, Row, Tail, WriteSession
+from store.db.loading import KEYS, LISTS, Loading, loading
+from store.domain.commands import Command, Wants
+from store.domain.events import Body
+from store.domain.resources import ResourcesState
+from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
+from store.domain.worker import WorkerSignals, WorkerState
+from store.domain.world import EVERYTHING, World
+from store.projections import rows
+
+_DUE_AT_ONCE = 1000
+
+
+class Loader:
+    """Loads what a batch needs, set by set; remembers how far the queue has been consumed."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._loading: Loading = loading(dialect)
+        self._watermark = 0
+        self._epoch = -1
+
+    async def load(self, session: WriteSession, tail: Tail, commands: Sequence[Command]) -> World:
+        """Return the world in which these commands are decided."""
+        wants = Wants()
+        for command in commands:
+            command.want(wants)
+        if tail.queue_epoch != self._epoch:
+            # Somebody put a rollout back at an old place: the head may be anywhere again.
+            self._watermark, self._epoch = 0, tail.queue_epoch
+        world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+        heads = wants.claims + wants.leavers if wants.claims else 0
+        loaded = await self._round(session, wants, world, heads)
+        if heads:
+            self._advance(loaded["heads"], world, heads)
+        if world.due:
+            again = Wants(rollouts=set(world.due), worked=set(world.due))
+            await self._round(session, again, world, 0)
+            # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
+            world.due = [rollout_id for rollout_id in world.due if rollout_id in world.rollouts]
+        return world
+
+    async def more_heads(self, session: WriteSession, world: World, wanted: int) -> None:
+        """Load the next rows of the queue beyond those at hand."""
+        loaded = await self._round(session, Wants(), world, wanted, beyond=world.heads_until)
+        self._take(loaded["heads"], world, wanted)
+
+    def forget(self) -> None:
+        """Start again at the head of the queue."""
+        self._epoch = -1
+
+    def _advance(self, heads: Sequence[Row], world: World, wanted: int) -> None:
+        if heads:
+            self._watermark = heads[0][0] - 1
+        self._take(heads, world, wanted)
+
+    def _take(self, heads: Sequence[Row], world: World, wanted: int) -> None:
+        for position, rollout_id in heads:
+            heapq.heappush(world.heads, (position, rollout_id))
+        world.heads_until = heads[-1][0] if len(heads) == wanted else EVERYTHING
+
+    async def _round(
+        self, session: WriteSession, wants: Wants, world: World, heads: int, *, beyond: int | None = None
+    ) -> dict[str, Sequence[Row]]:
+        plain: dict[str, Any] = {name: getattr(wants, name) for name in (*LISTS, *KEYS)}
+        asked = {name for name, values in plain.items() if values}
+        asked |= {name for name, wanted in (("heads", heads), ("due", wants.due)) if wanted}
+        if wants.latest_resources:
+            asked.add("latest_resources")
+        queries = {
+            name: query
+            for name, query in self._loading.queries.items()
+            if not asked.isdisjoint(self._loading.needs[name])
+        }
+        if not queries:
+            return {}
+        params: dict[str, Any] = {name: self._dialect.list_param(list(plain[name])) for name in LISTS}
+        params.update({name: self._dialect.keys_param(list(plain[name])) for name in KEYS})
+        params.update(
+            heads=heads,
+            watermark=self._watermark if beyond is None else beyond,
+            due=_DUE_AT_ONCE if wants.due else 0,
+            due_at=max(world.now, world.last_stamp + 1),
+            latest_resources=1,
+        )
+        loaded = await session.load(queries, params)
+        _fill(world, loaded)
+        return loaded
+
+
+def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
+    width = len(ROLLOUT_COLUMNS)
+    for row in loaded.get("rollouts", ()):
+        state = rows.rollout_state(row)
+        if state.rollout_id in world.rollouts:
+            continue  # changed in this batch, or loaded in the first round
+        world.rollouts[state.rollout_id] = state
+        if state.plan_key is not None:
+            world.plan_keys[state.plan_key] = state.rollout_id
+        if row[width] is not None and state.resources_id is not None:
+            world.resource_versions.setdefault(state.resources_id, row[width])
+    for row in loaded.get("attempts", ()):
+        attempt = rows.attempt_state(row)
+        world.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
+    for key in loaded.get("spans", ()):
+        world.spans.add((key[0], key[1], key[2]))
+    for rollout_id, value in loaded.get("counters", ()):
+        world.counters.setdefault(rollout_id, value)
+    for name in ("resources", "latest_resources"):
+        for row in loaded.get(name, ()):
+            resources = ResourcesState(*row)
+            world.resources.setdefault(resources.resources_id, resources)
+            world.resource_versions.setdefault(resources.resources_id, resources.version)
+            if name == "latest_resources" and world.latest_resources is None:
+                world.latest_resources = resources.resources_id
+    _fill_workers(world, loaded.get("workers", ()))
+    for position, codec, raw_len, stored in loaded.get("bodies", ()):
+        world.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
+    world.due.extend(row[0] for row in loaded.get("due", ()))
+
+
+def _fill_workers(world: World, found: Sequence[Row]) -> None:
+    width = len(WORKER_COLUMNS)
+    for row in found:
+        worker = WorkerState(*row[:width])
+        if worker.worker_id in world.workers:
+            continue
+        world.workers[worker.worker_id] = worker
+        if row[-1] is not None:
+            world.worker_signals[worker.worker_id] = WorkerSignals(worker.worker_id, *row[width:-1])

@@ -1,0 +1,188 @@
+"""The log against itself: the chain over all commits, the bodies against their hashes, the running totals.
+
+Pure; fed with commits and with events in the order of the log, each with its body.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from store.db.bodies import raw_json
+from store.db.dialect import Row
+from store.db.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
+from store.errors import StoreError
+from store.journal import chain
+from store.journal.project import totals_after
+
+Report = Callable[[str, str, str | None, Any, Any], None]
+"""Takes a difference: check, key, field, expected, found."""
+
+_WIDTH = len(EVENT_COLUMNS)
+_TYPE, _AT, _HASH = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("at"), EVENT_COLUMNS.index("body_hash")
+_RECORDED, _CHAIN = COMMIT_COLUMNS.index("recorded_at"), COMMIT_COLUMNS.index("chain_hash")
+_FIRST_TOTAL = COMMIT_COLUMNS.index(TOTALS[0])
+_BODY_BYTES = TOTALS.index("body_bytes")
+
+
+class LogCheck:
+    """One walk through the log."""
+
+    def __init__(self, report: Report, *, dense: bool) -> None:
+        """Begin before the first commit; `dense` says that this database leaves no holes between commits."""
+        self._report = report
+        self._dense = dense
+        self._commits: deque[Row] = deque()
+        self._previous = chain.GENESIS
+        self._last_id = 0
+        self._last_position = 0
+        self._totals: Sequence[int] = (0,) * len(TOTALS)
+        self._digests: list[bytes] = []
+        self._counted: list[tuple[str, int]] = []
+        self._stamp: int | None = None
+        self._is_size_known = True
+        self._next = 0
+        self.commits = 0
+        self.events = 0
+        self.bodies = 0
+        """Bodies that belong to an event."""
+
+    @property
+    def wants_commits(self) -> bool:
+        """Whether the next commits must be given before more events."""
+        return not self._commits
+
+    @property
+    def head(self) -> str:
+        """The hash of the last commit, in hex."""
+        return self._previous.hex()
+
+    @property
+    def last_position(self) -> int:
+        """The last position that a commit covers."""
+        return self._last_position
+
+    def add_commits(self, rows: Sequence[Row]) -> None:
+        """Take the next rows of `commits`."""
+        self._commits.extend(rows)
+
+    def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
+        """Take the next rows of `events`, each with codec, raw_len and bytes of its body; return how many were used.
+
+        Those beyond the commits at hand were not. `dropped` tells for each body that may be missing whether an event
+        ordered that.
+        """
+        for used, row in enumerate(rows):
+            position = row[0]
+            while self._commits and position > self._commits[0][3]:
+                self._finish()
+            if not self._commits:
+                return used
+            self._take(position, row, dropped)
+        return len(rows)
+
+    def end(self, rest: Sequence[Row]) -> None:
+        """Finish the commits at hand; `rest` are events beyond all of them."""
+        while self._commits:
+            self._finish()
+        for row in rest:
+            self._stray(row)
+
+    def _take(self, position: int, row: Row, dropped: Mapping[int, bool]) -> None:
+        commit = self._commits[0]
+        if position < commit[2]:
+            self._stray(row)
+            return
+        if not self._next:
+            self._next = commit[2]
+        if position != self._next:
+            self._missing(self._next, position - 1, commit[0])
+        self._next = position + 1
+        if row[1] != commit[0]:
+            self._report("chain", f"event {position}", "commit_id", commit[0], row[1])
+        self.events += 1
+        self._digests.append(_digest(row[:_WIDTH]))
+        self._stamp = row[_AT]
+        self._counted.append((row[_TYPE], self._body(position, row, dropped)))
+
+    def _stray(self, row: Row) -> None:
+        self.events += 1
+        self._report("chain", f"event {row[0]}", None, None, f"{row[_TYPE]} that no commit holds")
+
+    def _missing(self, first: int, last: int, commit_id: int) -> None:
+        named = f"event {first}" if first == last else f"events {first} to {last}"
+        self._report("chain", named, None, f"part of commit {commit_id}", None)
+
+    def _body(self, position: int, row: Row, dropped: Mapping[int, bool]) -> int:
+        """Check an event's body and return its length before compression."""
+        codec, raw_len, stored = row[_WIDTH:]
+        expected = row[_HASH]
+        if expected is None:
+            return 0
+        key = f"event {position}"
+        if stored is None:
+            self._is_size_known = False
+            if not dropped.get(position, False):
+                self._report("bodies", key, None, bytes(expected).hex(), None)
+            return 0
+        self.bodies += 1
+        try:
+            raw = raw_json(codec, stored)
+        except StoreError as refused:
+            self._report("bodies", key, "body", "bytes that can be read", str(refused))
+            return raw_len
+        if hashlib.sha256(raw).digest() != expected:
+            self._report("bodies", key, "body", bytes(expected).hex(), hashlib.sha256(raw).hexdigest())
+        if len(raw) != raw_len:
+            self._report("bodies", key, "raw_len", len(raw), raw_len)
+            return len(raw)
+        return raw_len
+
+    def _finish(self) -> None:
+        commit = self._commits.popleft()
+        commit_id, _, first, last = commit[:4]
+        self.commits += 1
+        if self._next <= last:
+            self._missing(self._next or first, last, commit_id)
+        self._check_place(commit_id, first, last)
+        self._check_link(commit)
+        self._check_totals(commit)
+        self._previous = bytes(commit[_CHAIN])
+        self._last_id, self._last_position = commit_id, last
+        self._digests, self._counted = [], []
+        self._stamp, self._is_size_known, self._next = None, True, 0
+
+    def _check_place(self, commit_id: int, first: int, last: int) -> None:
+        key = f"commit {commit_id}"
+        if self._dense and commit_id != self._last_id + 1:
+            self._report("chain", key, "commit_id", self._last_id + 1, commit_id)
+        next_position = self._last_position + 1
+        if first < next_position or last < first or (self._dense and first != next_position):
+            self._report("chain", key, "first_position", next_position, first)
+
+    def _check_link(self, commit: Row) -> None:
+        commit_id, _, first, last, recorded_at, _, found = commit[:7]
+        key = f"commit {commit_id} (events {first} to {last})"
+        if self._stamp is not None and recorded_at != self._stamp:
+            self._report("chain", key, "recorded_at", self._stamp, recorded_at)
+        expected = chain.link(self._previous, commit_id, first, last, recorded_at, self._digests)
+        if expected != found:
+            self._report("chain", key, "chain_hash", expected.hex(), bytes(found).hex())
+
+    def _check_totals(self, commit: Row) -> None:
+        found = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
+        expected = totals_after(tuple(self._totals), self._counted)
+        if not self._is_size_known:
+            # What a dropped body weighed is known from nowhere else.
+            expected = (*expected[:_BODY_BYTES], found[_BODY_BYTES])
+        for name, wanted, there in zip(TOTALS, expected, found, strict=True):
+            if wanted != there:
+                self._report("totals", f"commit {commit[0]}", name, wanted, there)
+        self._totals = found
+
+
+def _digest(row: Row) -> bytes:
+    try:
+        return chain.event_digest(row)
+    except Exception:  # noqa: BLE001 (a value of another type than any writer stores: no digest is that of the event)
+        return b""

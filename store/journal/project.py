@@ -1,0 +1,139 @@
+"""What a decided batch writes: the log's rows, and the rows of every state it touched, each once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Table
+
+from store.db import tables
+from store.db.dialect import Changes, Tail
+from store.domain import policy
+from store.domain.events import Event, SpanRecorded, encode
+from store.domain.views import signals_row
+from store.domain.world import World
+from store.journal import chain
+from store.projections import rows
+
+Row = tuple[Any, ...]
+
+# Which running total of `commits` an event raises, by its type.
+_COUNTED = {
+    "rollout.enqueued": 1,
+    "rollout.started": 1,
+    "attempt.started": 2,
+    "span.recorded": 3,
+    "resources.published": 4,
+    "worker.seen": 5,
+}
+_EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit as it will stand in the log."""
+
+    commit_id: int
+    first_position: int
+    last_position: int
+
+
+def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:
+    """Return the running totals after events given as (type, bytes of body before compression)."""
+    after = list(totals)
+    for type_, body_bytes in events:
+        after[_EVENTS] += 1
+        after[_BODY_BYTES] += body_bytes
+        counted = _COUNTED.get(type_)
+        if counted is not None:
+            after[counted] += 1
+        elif type_ == "claim.released":
+            after[_ATTEMPTS] -= 1
+    return tuple(after)
+
+
+def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: str) -> dict[Table, list[Row]]:
+    """Return the rows of `events`, `bodies` and `commits` for the facts of a batch."""
+    events = [_event_row(event, commit_id) for event in world.events]
+    first, last = world.events[0].position, world.events[-1].position
+    recorded_at = world.events[-1].at
+    digests = [chain.event_digest(row) for row in events]
+    chain_hash = chain.link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
+    totals = totals_after(
+        tail.totals, [(event.fact.type, event.body.raw_len if event.body else 0) for event in world.events]
+    )
+    bodies: list[Row] = [
+        (event.position, event.body.codec, event.body.raw_len, event.body.stored)
+        for event in world.events
+        if event.body is not None
+    ]
+    commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
+    written: dict[Table, list[Row]] = {tables.events: events, tables.commits: [commit]}
+    if bodies:
+        written[tables.bodies] = bodies
+    return written
+
+
+def _event_row(event: Event, commit_id: int) -> Row:
+    fact = event.fact
+    return (
+        event.position,
+        commit_id,
+        event.stream,
+        event.version,
+        event.command,
+        fact.type,
+        fact.shape,
+        event.at,
+        event.actor,
+        event.cause,
+        encode(fact),
+        None if event.body is None else event.body.sha256,
+    )
+
+
+def projected(world: World, changes: Changes) -> None:
+    """Add the rows of every projection that the batch touched."""
+    for rollout_id, queued_before in world.queued_before.items():
+        state = world.rollouts[rollout_id]
+        changes.upserts.setdefault(tables.rollouts, []).append(rows.rollout(state))
+        if state.queued_position == queued_before:
+            continue
+        if queued_before is not None:
+            changes.deletes.setdefault(tables.queue, []).append((queued_before,))
+        row = rows.queued(state)
+        if row is not None:
+            changes.inserts.setdefault(tables.queue, []).append(row)
+    for attempt in world.touched_attempts.values():
+        changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
+    for event in world.events:
+        if isinstance(event.fact, SpanRecorded):
+            rollout_id = event.stream.removeprefix("rollout/")
+            changes.inserts.setdefault(tables.spans, []).append(rows.span(rollout_id, event, event.fact))
+            if event.fact.rewards:
+                rewards = changes.inserts.setdefault(tables.rewards, [])
+                rewards.extend(rows.rewards(rollout_id, event, event.fact))
+    for worker_id in world.touched_workers:
+        changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
+    for resources_id in world.touched_resources:
+        changes.upserts.setdefault(tables.resources, []).append(rows.resources(world.resources[resources_id]))
+
+
+def signalled(world: World, tail: Tail, changes: Changes) -> None:
+    """Add the rows that are no facts: counters, heartbeats, and when the watchdog has to look again."""
+    for rollout_id in world.touched_counters:
+        counter = (rollout_id, world.counters[rollout_id])
+        changes.upserts.setdefault(tables.span_counters, []).append(counter)
+    for worker_id in world.touched_signals:
+        signals = signals_row(world.worker_signals[worker_id])
+        changes.upserts.setdefault(tables.worker_signals, []).append(signals)
+    for (rollout_id, attempt_id), attempt in world.beats.items():
+        beat = (rollout_id, attempt_id, attempt.signal_time, attempt.signal_stamped_at)
+        changes.upserts.setdefault(tables.attempt_signals, []).append(beat)
+    for rollout_id, may_have_row in world.rewatch.items():
+        at = policy.check_at(world.rollouts[rollout_id])
+        if at is not None:
+            changes.upserts.setdefault(tables.watch, []).append((rollout_id, at))
+        elif may_have_row:
+            changes.deletes.setdefault(tables.watch, []).append((rollout_id,))
+    if world.queue_reordered:
+        changes.upserts.setdefault(tables.queue_epoch, []).append((1, tail.queue_epoch + 1))

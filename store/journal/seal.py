@@ -1,0 +1,63 @@
+"""Seals: the head of the log at one moment, kept in a file that the database's owner cannot change."""
+
+import os
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from store.db import log
+from store.db.dialect import Dialect, ReadSession
+from store.errors import Invalid
+from store.journal.chain import GENESIS
+from store.models import Seal
+
+
+async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
+    """Return a seal of the log as it stands."""
+    commit = await log.last_commit(dialect, session)
+    named = {} if commit is None else dict(zip(log.COMMIT_COLUMNS, commit, strict=True))
+    return Seal(
+        store_id=store_id,
+        commit_id=named.get("commit_id", 0),
+        position=named.get("last_position", 0),
+        chain_head=bytes(named.get("chain_hash", GENESIS)).hex(),
+        sealed_at=time.time() if dialect.clock is None else dialect.clock() / 1_000_000,
+    )
+
+
+def write(seal: Seal, path: str | os.PathLike[str]) -> None:
+    """Write a seal to a new file, whole or not at all.
+
+    Raises:
+        FileExistsError: there is such a file.
+    """
+    target = Path(path)
+    if target.exists():
+        raise FileExistsError(f"{target} exists; a seal is never overwritten, choose another name")
+    unfinished = target.with_name(f".{target.name}.{uuid4().hex}")
+    try:
+        with unfinished.open("x", encoding="utf-8") as file:
+            file.write(seal.model_dump_json(indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a rename, a link never replaces what came to be there in between.
+        os.link(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str]) -> Seal:
+    """Return the seal in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Invalid: it is not a seal.
+    """
+    text = Path(path).read_bytes()
+    try:
+        return Seal.model_validate_json(text)
+    except ValidationError as error:
+        reason = f"{path} is not a seal: {error.errors()[0]['msg']}; give a file that `rollbook seal` wrote"
+        raise Invalid("seal", reason) from None

@@ -1,0 +1,163 @@
+"""Reading along the log: pages of facts with their cursors, and the history of one rollout.
+
+A cursor names a place by more than its number: the store, the commit, and the beginning of that commit's chain hash.
+So a reader that resumes on another database, or on one restored to an earlier state, is told and not misled.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from store.db import log, scan
+from store.db.bodies import payload
+from store.db.dialect import Dialect, ReadSession, Row
+from store.errors import Incompatible, Invalid, NotFound
+from store.interface import AsAt
+from store.journal import timeline
+from store.journal.chain import GENESIS
+from store.models import HistoryEvent, LoggedEvent
+
+_FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
+_PREFIX_BYTES = 8
+_WIDTH = len(log.EVENT_COLUMNS)
+_EVENTS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A reader's place in the log: after the event at `position`, which is part of a commit."""
+
+    store_id: str
+    commit_id: int = 0
+    prefix: str = GENESIS[:_PREFIX_BYTES].hex()
+    position: int = 0
+
+    def __str__(self) -> str:
+        return f"1.{self.store_id}.{self.commit_id}.{self.prefix}.{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The next facts of a reader."""
+
+    events: list[LoggedEvent]
+    place: Cursor
+    """Where the reader stands after them; also past those that it did not ask for."""
+    is_last: bool
+    """Whether there was nothing more in the log."""
+
+
+def parse(text: str) -> Cursor:
+    """Return a cursor from its text.
+
+    Raises:
+        Invalid: it is not a cursor.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise Invalid("after", f"{text!r} is not a cursor; give one that came with an event, or None for the beginning")
+    store_id, commit_id, prefix, position = match.groups()
+    return Cursor(store_id, int(commit_id), prefix, int(position))
+
+
+async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: str | None) -> Cursor:
+    """Return the place that a cursor names in this log.
+
+    Raises:
+        Invalid: it is not a cursor.
+        Incompatible: it is of another store, or of a part of the log that this database does not have.
+    """
+    start = Cursor(store_id)
+    if after is None:
+        return start
+    place = parse(after)
+    if place.store_id != store_id:
+        raise Incompatible(
+            f"the cursor is of store {place.store_id}, and this is {store_id}",
+            "open the store it came from, or start from the beginning",
+        )
+    if place == start:
+        return start
+    commit = await log.last_commit(dialect, session, place.commit_id)
+    if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
+        raise _foreign(place, "is not in this log, or has another history before it")
+    if not commit[2] <= place.position <= commit[3]:
+        raise _foreign(place, f"does not hold position {place.position}")
+    return place
+
+
+def _foreign(place: Cursor, how: str) -> Incompatible:
+    return Incompatible(
+        f"commit {place.commit_id} of the cursor {how}: the database was restored or replaced",
+        "start from the beginning, or from a cursor of before that commit",
+    )
+
+
+def _prefix(chain_hash: bytes) -> str:
+    return bytes(chain_hash[:_PREFIX_BYTES]).hex()
+
+
+async def page(
+    dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
+) -> Page:
+    """Return the next facts after a place; the session must be a snapshot."""
+    commit = await log.last_commit(dialect, session)
+    if commit is None or commit[3] <= place.position:
+        if commit is None or commit[0] < place.commit_id:
+            _check_still_there(place)
+        return Page([], place, is_last=True)
+    end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
+    stream = None if rollout_id is None else f"rollout/{rollout_id}"
+    rows = await scan.logged(
+        dialect,
+        session,
+        after=place.position,
+        until=end.position,
+        limit=_EVENTS_AT_ONCE,
+        stream=stream,
+        types=types,
+    )
+    events = [_logged(place.store_id, row) for row in rows]
+    if len(rows) < _EVENTS_AT_ONCE:
+        return Page(events, end, is_last=True)
+    return Page(events, parse(events[-1].cursor), is_last=False)
+
+
+def _check_still_there(place: Cursor) -> None:
+    if place.commit_id:
+        raise _foreign(place, "is not in this log any more")
+
+
+def _logged(store_id: str, row: Row) -> LoggedEvent:
+    codec, stored, chain_hash = row[_WIDTH:]
+    fields = log.described(row, payload(codec, stored))
+    cursor = Cursor(store_id, row[1], _prefix(chain_hash), row[0])
+    return LoggedEvent(**fields, stream=row[2], commit_id=row[1], cursor=str(cursor))
+
+
+async def history(
+    dialect: Dialect, session: ReadSession, rollout_id: str, as_at: AsAt | None = None
+) -> list[HistoryEvent]:
+    """Return all facts of a rollout's stream, oldest first; the session must be a snapshot.
+
+    Raises:
+        NotFound: no such rollout, or not yet at that time.
+        Invalid: `as_at` is neither a position nor an aware datetime.
+    """
+    until = None if as_at is None else await timeline.moment(dialect, session, as_at)
+    events: list[HistoryEvent] = []
+    while True:
+        rows: Sequence[Row] = await log.stream_events(
+            dialect, session, f"rollout/{rollout_id}", after=len(events), until=until, limit=_EVENTS_AT_ONCE, bodies=True
+        )
+        events.extend(HistoryEvent(**_described(row)) for row in rows)
+        if len(rows) < _EVENTS_AT_ONCE:
+            break
+    if not events:
+        raise NotFound.rollout(rollout_id)
+    return events
+
+
+def _described(row: Row) -> dict[str, Any]:
+    return log.described(row, payload(row[_WIDTH], row[_WIDTH + 1]))

@@ -1,0 +1,456 @@
+"""The store as it stood at a moment of the log.
+
+Most of the past needs no fold: a row that has not changed since is the answer already, one that came later did not
+exist. Only what changed since is folded from its stream, up to the moment. Signals are no facts: in the past they read
+null. Reads of the past take several statements, so their session must be a snapshot.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select, true
+from sqlalchemy.types import BigInteger
+
+from store.db import filters, log, pages, tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.filters import Noun, Query, Values
+from store.db.pages import Make, Page, compiled
+from store.domain import resources as resources_stream
+from store.domain import rollout as rollout_stream
+from store.domain import worker as worker_stream
+from store.domain.events import Event
+from store.domain.resources import ResourcesState
+from store.domain.rollout import RolloutState
+from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUMNS, SIGNALS_COLUMNS, WORKER_COLUMNS
+from store.domain.worker import WorkerState
+from store.errors import Invalid, PastUnavailable
+from store.journal.project import totals_after
+from store.projections import rows
+
+FOLD_LIMIT = 5000
+"""How many rows that changed since the moment may be folded for one read."""
+
+State = TypeVar("State")
+Item = TypeVar("Item")
+Wide = tuple[Any, ...]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STREAMS_AT_ONCE = 200
+_NO_ATTEMPT = (None,) * len(ATTEMPT_COLUMNS)
+_NO_SIGNALS = (None,) * len(SIGNALS_COLUMNS)
+_NO_BODY = (None, None)
+_ROLLOUT_WIDTH, _ATTEMPT_WIDTH, _WORKER_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS), len(WORKER_COLUMNS)
+_ATTEMPT_ID = ATTEMPT_COLUMNS.index("attempt_id")
+_ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+
+async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
+    """Return the position of the last event to be seen; 0 for before the first.
+
+    No call is seen half done: a position inside the events of one call means the moment before that call.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        as_at: the position of an event, or an aware datetime: all commits recorded by then. What lies after the end of
+            the log means its end.
+
+    Raises:
+        Invalid: a naive datetime, a float, a negative position, or anything else.
+    """
+    if isinstance(as_at, datetime):
+        if as_at.tzinfo is None:
+            raise Invalid("as_at", f"{as_at!r} has no time zone; add one, as in datetime.now(UTC)")
+        commit = await log.commit_by_time(dialect, session, (as_at - _EPOCH) // timedelta(microseconds=1))
+        return 0 if commit is None else commit[log.COMMIT_COLUMNS.index("last_position")]
+    if not isinstance(as_at, int) or isinstance(as_at, bool):
+        raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
+    if as_at < 0:
+        raise Invalid("as_at", f"{as_at} is no position; the first event is at 1, and 0 is before it")
+    return await _whole_commands(dialect, session, as_at)
+
+
+async def _whole_commands(dialect: Dialect, session: ReadSession, position: int) -> int:
+    last = await log.last_event(dialect, session, position)
+    if last is None:
+        return 0
+    following = await log.events(dialect, session, after=last[0], limit=1)
+    if not following or _command(following[0]) != _command(last):
+        return last[0]
+    return await log.last_before_command(dialect, session, last[0], *_command(last))
+
+
+def _command(row: Row) -> tuple[int, int]:
+    """Return what a row of `events` shares with the others of its command: its commit and its ordinal there."""
+    return row[1], row[4]
+
+
+async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, number: int) -> int:
+    """Return the position of one event of a rollout, by its number in the rollout's own stream.
+
+    Raises:
+        Invalid: the rollout has no event of this number.
+    """
+    if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**62:  # pyright: ignore[reportUnnecessaryIsInstance]
+        position = await log.position_of(dialect, session, f"rollout/{rollout_id}", number)
+        if position is not None:
+            return position
+    raise Invalid("at", f"rollout {rollout_id} has no event {number!r}; its history numbers them 1, 2, 3 …")
+
+
+# -- folding ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[State]):
+    """How the rows of one table are folded from their streams."""
+
+    noun: Noun
+    key: str
+    prefix: str
+    columns: tuple[str, ...]
+    evolve: Callable[[State | None, Event], State]
+    row: Callable[[State], Row]
+
+    def values(self, row: Row) -> Values:
+        """Return a row by the names of its columns; fields that are signals are null."""
+        signals = dict.fromkeys(field.column for field in self.noun.fields.values())
+        return signals | dict(zip(self.columns, row, strict=False))
+
+
+_ROLLOUTS: _Kind[RolloutState] = _Kind(
+    filters.ROLLOUTS, "rollout_id", "rollout/", ROLLOUT_COLUMNS, rollout_stream.evolve, rows.rollout
+)
+_RESOURCES: _Kind[ResourcesState] = _Kind(
+    filters.RESOURCES, "resources_id", "resources/", RESOURCES_COLUMNS, resources_stream.evolve, rows.resources
+)
+_WORKERS: _Kind[WorkerState] = _Kind(
+    filters.WORKERS, "worker_id", "worker/", WORKER_COLUMNS, worker_stream.evolve, rows.worker
+)
+
+
+async def _folded(
+    dialect: Dialect, session: ReadSession, kind: _Kind[State], keys: Sequence[str], until: int
+) -> dict[str, State]:
+    """Return the states of some streams as they were at a position."""
+    states: dict[str, State] = {}
+    for start in range(0, len(keys), _STREAMS_AT_ONCE):
+        streams = [kind.prefix + key for key in keys[start : start + _STREAMS_AT_ONCE]]
+        async for batch in log.events_of_streams(dialect, session, streams, until=until):
+            for row in batch:
+                event = log.event_of(row)
+                key = event.stream[len(kind.prefix) :]
+                states[key] = kind.evolve(states.get(key), event)
+    return states
+
+
+async def _state(
+    dialect: Dialect, session: ReadSession, kind: _Kind[State], row: Row | None, until: int
+) -> State | Row | None:
+    """Return a row if it was the same at a position, its state at that time if not, None if it did not exist."""
+    if row is None or row[kind.columns.index("first_position")] > until:
+        return None
+    if row[kind.columns.index("last_position")] <= until:
+        return row
+    return (await _folded(dialect, session, kind, [row[0]], until))[row[0]]
+
+
+# -- listing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Found(Generic[State]):
+    """What matched a query of the past."""
+
+    keys: list[str]
+    """Of the page, in order."""
+    total: int
+    states: dict[str, State]
+    """Of those among them that have changed since."""
+
+
+async def _find(dialect: Dialect, session: ReadSession, kind: _Kind[State], asked: Query, until: int) -> _Found[State]:
+    candidates: list[Values] = []
+    changed: list[str] = []
+    count = 0
+    shape = filters.shape(asked)
+    sql = compiled(dialect, shape and ("past", shape), lambda: _candidates(dialect, kind, asked))
+    async for batch in session.stream(sql, filters.params(dialect, asked) | {"until": until}):
+        for key, first, last, value in batch:
+            if last <= until:
+                candidates.append(_sortable(kind, asked, key, first, value))
+                continue
+            count += 1
+            if count <= FOLD_LIMIT:
+                changed.append(key)
+    if count > FOLD_LIMIT:
+        raise PastUnavailable(count, FOLD_LIMIT)
+    states = await _folded(dialect, session, kind, changed, until)
+    then = (kind.values(kind.row(state)) for state in states.values())
+    candidates.extend(values for values in then if filters.matches(asked, values))
+    page = filters.page(asked, filters.arranged(asked, candidates))
+    return _Found([values[kind.key] for values in page], len(candidates), states)
+
+
+def _candidates(dialect: Dialect, kind: _Kind[Any], asked: Query) -> Select[Any]:
+    """Return what matched at that time and is still the same, and all that has changed since and may have matched."""
+    table = kind.noun.table.c
+    columns: dict[str, ColumnElement[Any]] = dict(table)
+    until = bindparam("until", type_=BigInteger)
+    sorted_by = None if asked.sort_by is None else table.get(kind.noun.fields[asked.sort_by].column)
+    shown: list[ColumnElement[Any]] = [
+        table[kind.key],
+        table.first_position,
+        table.last_position,
+        null() if sorted_by is None else sorted_by,
+    ]
+    return select(*shown).where(
+        table.first_position <= until,
+        or_(table.last_position > until, filters.where(dialect, asked, columns)),
+        _lasting(dialect, kind, asked, columns),
+    )
+
+
+def _lasting(
+    dialect: Dialect, kind: _Kind[Any], asked: Query, columns: Mapping[str, ColumnElement[Any]]
+) -> ColumnElement[bool]:
+    """Return as much of a query's conditions as holds at all times, if it holds now: those on ids."""
+    terms = [
+        filters.term(dialect, asked, index, columns)
+        for index, condition in enumerate(asked.conditions)
+        if condition.field == kind.key
+    ]
+    if asked.logic == "and":
+        return and_(true(), *terms)
+    return or_(*terms) if terms and len(terms) == len(asked.conditions) else true()
+
+
+def _sortable(kind: _Kind[Any], asked: Query, key: str, first: int, value: Any) -> Values:
+    values = {kind.key: key, "first_position": first}
+    if asked.sort_by is not None:
+        values[kind.noun.fields[asked.sort_by].column] = value
+    return values
+
+
+def _in_order(found: _Found[Any], made: Mapping[str, Item]) -> Page[Item]:
+    return Page([made[key] for key in found.keys], found.total)
+
+
+def _unchanged(found: _Found[Any]) -> list[str]:
+    return [key for key in found.keys if key not in found.states]
+
+
+# -- rollouts and attempts -------------------------------------------------------------------------------------------
+
+
+async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+    """Return a page of the rollouts as they were at a position; rows as of `pages.rollouts`.
+
+    Raises:
+        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+    """
+    found = await _find(dialect, session, _ROLLOUTS, asked, until)
+    made = await pages.rollouts_by_id(dialect, session, _unchanged(found), lambda row: make(_silent_rollout(row)))
+    then = [found.states[key] for key in found.keys if key in found.states]
+    for row in await _wide_rollouts(dialect, session, then):
+        made[row[0]] = make(row)
+    return _in_order(found, made)
+
+
+async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
+    """Return a rollout as it was at a position; the row as of `pages.rollout`."""
+    row = await pages.rollout(dialect, session, rollout_id)
+    then = await _state(dialect, session, _ROLLOUTS, row, until)
+    if isinstance(then, RolloutState):
+        return (await _wide_rollouts(dialect, session, [then]))[0]
+    return None if then is None else _silent_rollout(then)
+
+
+def _silent_rollout(row: Row) -> Wide:
+    signal = _ROLLOUT_WIDTH + _ATTEMPT_WIDTH
+    return (*row[:signal], None, None, *row[signal + 2 :])
+
+
+async def _wide_rollouts(dialect: Dialect, session: ReadSession, states: Sequence[RolloutState]) -> list[Wide]:
+    positions = [(state.input_position, state.metadata_position, _metadata_of_latest(state)) for state in states]
+    bodies = await _bodies(dialect, session, [position for three in positions for position in three])
+    return [
+        (
+            *rows.rollout(state),
+            *(_NO_ATTEMPT if state.latest is None else rows.attempt(state.latest)),
+            *(None, None),
+            *(part for position in three for part in bodies.get(position, _NO_BODY)),
+        )
+        for state, three in zip(states, positions, strict=True)
+    ]
+
+
+def _metadata_of_latest(state: RolloutState) -> int | None:
+    return None if state.latest is None else state.latest.metadata_position
+
+
+async def _bodies(
+    dialect: Dialect, session: ReadSession, positions: Sequence[int | None]
+) -> Mapping[int | None, tuple[Any, Any]]:
+    found = await log.bodies_at(dialect, session, [position for position in positions if position is not None])
+    return {**found}
+
+
+async def attempts(
+    dialect: Dialect, session: ReadSession, rollout_id: str, asked: Query, until: int, make: Make[Item]
+) -> Page[Item]:
+    """Return a page of a rollout's attempts as they were at a position; rows as of `pages.attempts`."""
+    found = await _attempts(dialect, session, rollout_id, until)
+    values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
+    arranged = filters.arranged(asked, values)
+    return Page([make(each[""]) for each in filters.page(asked, arranged)], len(found))
+
+
+async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
+    """Return a rollout's latest attempt as it was at a position; the row as of `pages.latest_attempt`."""
+    found = await _attempts(dialect, session, rollout_id, until)
+    by_number = ATTEMPT_COLUMNS.index("sequence_id")
+    return max(found, key=lambda row: row[by_number], default=None)
+
+
+async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[Wide]:
+    then = await _state(dialect, session, _ROLLOUTS, await pages.rollout(dialect, session, rollout_id), until)
+    if then is None:
+        return []
+    if not isinstance(then, RolloutState):
+        every = filters.query(filters.ATTEMPTS)
+        return (await pages.attempts(dialect, session, rollout_id, every, _silent_attempt)).items
+    listed = [rows.attempt(state) for state in then.attempts.values() if state.released_position is None]
+    bodies = await _bodies(dialect, session, [row[_ATTEMPT_METADATA] for row in listed])
+    return [(*row, None, None, *bodies.get(row[_ATTEMPT_METADATA], _NO_BODY)) for row in listed]
+
+
+def _silent_attempt(row: Row) -> Wide:
+    return (*row[:_ATTEMPT_WIDTH], None, None, *row[_ATTEMPT_WIDTH + 2 :])
+
+
+async def spans(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    attempt_id: str | None,
+    asked: Query,
+    until: int,
+    make: Make[Item],
+) -> Page[Item]:
+    """Return a page of the spans a rollout had at a position; rows and arguments as of `pages.spans`."""
+    if attempt_id == "latest":
+        latest = await latest_attempt(dialect, session, rollout_id, until)
+        if latest is None:
+            return Page([], 0)
+        attempt_id = latest[_ATTEMPT_ID]
+    return await pages.spans(dialect, session, rollout_id, attempt_id, asked, make, until=until)
+
+
+# -- resources and workers -------------------------------------------------------------------------------------------
+
+
+async def resources(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+    """Return a page of the resources as they were at a position; rows as of `pages.resources`.
+
+    Raises:
+        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+    """
+    found = await _find(dialect, session, _RESOURCES, asked, until)
+    made = await pages.resources_by_ids(dialect, session, _unchanged(found), make)
+    then = [found.states[key] for key in found.keys if key in found.states]
+    for row in await _wide_resources(dialect, session, then):
+        made[row[0]] = make(row)
+    return _in_order(found, made)
+
+
+async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
+    """Return resources as they were at a position; the row as of `pages.resources_by_id`."""
+    row = await pages.resources_by_id(dialect, session, resources_id)
+    then = await _state(dialect, session, _RESOURCES, row, until)
+    if isinstance(then, ResourcesState):
+        return (await _wide_resources(dialect, session, [then]))[0]
+    return then
+
+
+async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -> Row | None:
+    """Return what was published last at a position; the row as of `pages.latest_resources`.
+
+    Raises:
+        PastUnavailable: more than `FOLD_LIMIT` resources changed since.
+    """
+    table = tables.resources.c
+    moment_param = bindparam("until", type_=BigInteger)
+    shown: list[ColumnElement[Any]] = [table.resources_id, table.last_position]
+
+    def same() -> Select[Any]:
+        statement = select(*shown).where(table.last_position <= moment_param)
+        return statement.order_by(table.last_position.desc()).limit(1)
+
+    def changed() -> Select[Any]:
+        statement = select(table.resources_id).where(table.last_position > moment_param)
+        return statement.where(table.first_position <= moment_param)
+
+    newest = await session.fetch(compiled(dialect, "latest_unchanged_resources", same), {"until": until})
+    others = await session.fetch(compiled(dialect, "changed_resources", changed), {"until": until})
+    if len(others) > FOLD_LIMIT:
+        raise PastUnavailable(len(others), FOLD_LIMIT)
+    states = await _folded(dialect, session, _RESOURCES, [row[0] for row in others], until)
+    last = max(states.values(), key=lambda state: state.last_position, default=None)
+    if last is not None and (not newest or last.last_position > newest[0][1]):
+        return (await _wide_resources(dialect, session, [last]))[0]
+    return await pages.resources_by_id(dialect, session, newest[0][0]) if newest else None
+
+
+async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequence[ResourcesState]) -> list[Wide]:
+    bodies = await _bodies(dialect, session, [state.body_position for state in states])
+    return [(*rows.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
+
+
+async def workers(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+    """Return a page of the workers as they were at a position; rows as of `pages.workers`.
+
+    Raises:
+        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+    """
+    found = await _find(dialect, session, _WORKERS, asked, until)
+    made = await pages.workers_by_id(dialect, session, _unchanged(found), lambda row: make(_silent_worker(row)))
+    made |= {key: make(_silent_worker(rows.worker(found.states[key]))) for key in found.keys if key in found.states}
+    return _in_order(found, made)
+
+
+async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:
+    """Return a worker as it was at a position; the row as of `pages.worker`."""
+    row = await pages.worker(dialect, session, worker_id)
+    then = await _state(dialect, session, _WORKERS, row, until)
+    if isinstance(then, WorkerState):
+        then = rows.worker(then)
+    return None if then is None else _silent_worker(then)
+
+
+def _silent_worker(row: Row) -> Wide:
+    return (*row[:_WORKER_WIDTH], *_NO_SIGNALS)
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
+async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[int, ...]:
+    """Return how much the log held at a position: `pages.TOTALS` in order."""
+    commit = await log.commit_at(dialect, session, until)
+    last = log.COMMIT_COLUMNS.index("last_position")
+    if commit is not None and commit[last] > until:
+        # Only whole commits carry totals; the rest of a cut one is counted.
+        commit = await log.last_commit(dialect, session, commit[0] - 1)
+    counted = log.totals_of(commit)
+    after = 0 if commit is None else commit[last]
+    while remaining := await log.event_sizes(dialect, session, after=after, until=until):
+        sizes = [(type_, size or 0) for _, type_, size in remaining]
+        counted = totals_after(counted, sizes)
+        after = remaining[-1][0]
+    return counted

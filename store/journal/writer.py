@@ -1,0 +1,382 @@
+"""The group-commit writer: while one commit is in flight the next batch forms, without a timer.
+
+A call is answered after COMMIT, with its result or its refusal. What went wrong decides what happens to a batch: a
+refusal is an answer; a lost answer to COMMIT is resolved by looking for the batch's key; trouble with the environment
+is tried again; anything else is a bug, and the batch is halved until the command that carries it stands alone.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import bindparam, select, union_all
+from sqlalchemy.types import Text
+
+from store.db import tables
+from store.db.dialect import Changes, Dialect, Tail, WriteSession
+from store.domain.commands import Command
+from store.domain.decide import decide
+from store.domain.world import NeedsHeads, World
+from store.errors import Busy, Closed, StoreError, TimedOut, Unavailable
+from store.journal.fresh import redraw_taken
+from store.journal.load import Loader
+from store.journal.project import Committed, log_rows, projected, signalled
+
+logger = logging.getLogger("store.journal")
+
+MAX_BATCH_CALLS = 512
+MAX_WAITING_CALLS = 20_000
+MAX_WAITING_BYTES = 256 * 1024 * 1024
+_RETRY_SECONDS = 20.0
+_BATCH_KEY_MICROS = 3_600_000_000
+
+_LANDED = union_all(
+    select(tables.commits.c.batch_key).where(tables.commits.c.batch_key == bindparam("key", type_=Text)),
+    select(tables.batches.c.batch_key).where(tables.batches.c.batch_key == bindparam("key", type_=Text)),
+)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A command and who waits for its answer."""
+
+    command: Command
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    reply: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class WriterStatistics:
+    """What the writer has done since it started."""
+
+    commits: int = 0
+    calls: int = 0
+    events: int = 0
+    largest_batch: int = 0
+    retries: int = 0
+    floor_ahead_micros: int = 0
+    """How far the log's last stamp is ahead of the clock, when it was last seen to be."""
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A batch after its decisions, before COMMIT."""
+
+    calls: list[Call]
+    world: World
+    committed: Committed | None = None
+    in_doubt: bool = False
+
+
+@dataclass(slots=True)
+class _Inbox:
+    calls: deque[Call] = field(default_factory=deque[Call])
+    size: int = 0
+    is_closed: bool = False
+
+
+class Writer:
+    """The only thing that writes. One per store, in the store's own loop; `call` may come from any loop."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        loop: asyncio.AbstractEventLoop,
+        on_commit: Callable[[World, Committed | None], None],
+        on_undelivered: Callable[[Command, Any], None],
+    ) -> None:
+        self._dialect = dialect
+        self._loop = loop
+        self._on_commit = on_commit
+        self._on_undelivered = on_undelivered
+        self._loader = Loader(dialect)
+        self._inbox = _Inbox()
+        self._lock = threading.Lock()
+        self._awake = False
+        self._wake = asyncio.Event()
+        self._session: WriteSession | None = None
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._task: asyncio.Task[None] | None = None
+        self._errands: deque[tuple[Callable[[WriteSession], Any], asyncio.Future[Any]]] = deque()
+        self._pruned_at = 0
+        self.statistics = WriterStatistics()
+
+    async def start(self) -> None:
+        """Connect and begin to take calls; in the store's own loop."""
+        self._session = await self._dialect.writer()
+        self._task = asyncio.create_task(self._run(), name="store writer")
+
+    # -- taking calls ------------------------------------------------------------------------------------------------
+
+    async def call(self, command: Command) -> Any:
+        """Return the answer to a command, after its commit.
+
+        Raises:
+            Busy: too much waits already; nothing was done.
+            Closed: the store is closed.
+            StoreError: the command was refused.
+        """
+        loop = asyncio.get_running_loop()
+        call = Call(command, loop, loop.create_future())
+        self._put(call)
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            # The answer may have arrived in the same turn of the loop as the cancellation.
+            if call.future.done() and not call.future.cancelled() and call.future.exception() is None:
+                self._on_undelivered(command, call.future.result())
+            raise
+
+    def _put(self, call: Call) -> None:
+        with self._lock:
+            inbox = self._inbox
+            if inbox.is_closed:
+                raise Closed("a write")
+            if len(inbox.calls) >= MAX_WAITING_CALLS or inbox.size > MAX_WAITING_BYTES:
+                raise Busy(len(inbox.calls), MAX_WAITING_CALLS)
+            inbox.calls.append(call)
+            inbox.size += call.command.size
+            if self._awake:
+                return
+            self._awake = True
+        self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _take(self) -> list[Call]:
+        batch: list[Call] = []
+        size = 0
+        with self._lock:
+            inbox = self._inbox
+            while inbox.calls and len(batch) < MAX_BATCH_CALLS and size < self._dialect.max_batch_bytes:
+                call = inbox.calls.popleft()
+                inbox.size -= call.command.size
+                # Nobody waits for it and nothing of it was done: it never happened.
+                if not call.future.cancelled():
+                    batch.append(call)
+                    size += call.command.size
+            if not batch:
+                self._awake = False
+                self._wake.clear()
+        return batch
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._errands:
+                await self._do(*self._errands.popleft())
+            batch = self._take()
+            if batch:
+                await self._finish(batch)
+                # Let answers, waiters and timers of this loop have their turn between batches.
+                await asyncio.sleep(0)
+            elif self._inbox.is_closed:
+                return
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait to be taken."""
+        return len(self._inbox.calls)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    async def _finish(self, calls: list[Call]) -> None:
+        """See a batch through to its answers, whatever happens."""
+        try:
+            decided = await self._persist(calls)
+        except StoreError as error:
+            for call in calls:
+                call.error = error
+            self._answer(calls)
+            return
+        except Exception as error:
+            await self._isolate(calls, error)
+            return
+        self.statistics.calls += len(calls)
+        self.statistics.largest_batch = max(self.statistics.largest_batch, len(calls))
+        self._on_commit(decided.world, decided.committed)
+        self._answer(decided.calls)
+
+    async def _isolate(self, calls: list[Call], error: Exception) -> None:
+        await self._abandon()
+        if len(calls) == 1:
+            logger.error("a command could not be handled: %s", type(calls[0].command).__name__, exc_info=error)
+            calls[0].error = error
+            self._answer(calls)
+            return
+        half = len(calls) // 2
+        await self._finish(calls[:half])
+        await self._finish(calls[half:])
+
+    async def _persist(self, calls: list[Call]) -> _Decided:
+        """Commit a batch under one key, trying again while the environment is in the way."""
+        key = uuid.uuid4().hex
+        deadline = time.monotonic() + _RETRY_SECONDS
+        pause = 0.05
+        in_doubt: _Decided | None = None
+        while True:
+            try:
+                tail = await self._begin()
+                if in_doubt is not None and await self._landed(key):
+                    await self._abandon()
+                    return in_doubt
+                in_doubt = None
+                decided = await self._decide(tail, calls)
+                await self._write(tail, decided, key)
+                in_doubt = decided
+                await self._commit(decided)
+                return decided
+            except Unavailable as error:
+                await self._abandon()
+                self.statistics.retries += 1
+                if time.monotonic() + pause > deadline:
+                    if in_doubt is not None:
+                        raise TimedOut("COMMIT", _RETRY_SECONDS) from error
+                    raise
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+                pause = min(pause * 2, 1.0)
+            except StoreError:
+                await self._abandon()
+                raise
+
+    async def _begin(self) -> Tail:
+        if self._session is None:
+            self._session = await self._dialect.writer()
+        tail = await self._session.begin()
+        ahead = tail.recorded_at - tail.now
+        if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
+            logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
+        self.statistics.floor_ahead_micros = max(ahead, 0)
+        return tail
+
+    async def _landed(self, key: str) -> bool:
+        return bool(await self._live.fetch(self._dialect.prepared(_LANDED), {"key": key}))
+
+    async def _decide(self, tail: Tail, calls: list[Call]) -> _Decided:
+        commands = [call.command for call in calls]
+        world = await self._loader.load(self._live, tail, commands)
+        while redraw_taken(commands, world):
+            world = await self._loader.load(self._live, tail, commands)
+        for ordinal, call in enumerate(calls):
+            call.reply = call.error = None
+            world.begin(ordinal)
+            try:
+                call.reply = await self._decide_one(call.command, world)
+            except StoreError as refused:
+                call.error = refused
+        return _Decided(calls, world)
+
+    async def _decide_one(self, command: Command, world: World) -> Any:
+        while True:
+            try:
+                return decide(command, world)
+            except NeedsHeads:
+                await self._loader.more_heads(self._live, world, MAX_BATCH_CALLS)
+
+    async def _write(self, tail: Tail, decided: _Decided, key: str) -> None:
+        world = decided.world
+        changes = Changes({}, {}, {})
+        signalled(world, tail, changes)
+        if world.events:
+            commit_id, first = await self._live.draw(len(world.events))
+            decided.committed = Committed(commit_id, first, world.events[-1].position)
+            changes.inserts.update(log_rows(world, tail, commit_id, key, self._name))
+            projected(world, changes)
+        elif changes.upserts or changes.deletes:
+            changes.inserts[tables.batches] = [(key, tail.now)]
+            await self._prune(tail)
+        if changes.inserts:
+            await self._live.write(changes)
+
+    async def _prune(self, tail: Tail) -> None:
+        """Forget the keys of batches so old that nobody can still be in doubt about them."""
+        if tail.now - self._pruned_at < _BATCH_KEY_MICROS:
+            return
+        self._pruned_at = tail.now
+        old = select(tables.batches.c.batch_key).where(tables.batches.c.at < tail.now - _BATCH_KEY_MICROS).limit(1000)
+        gone = await self._live.fetch(self._dialect.sql(old), {})
+        if gone:
+            await self._live.write(Changes({}, {}, {tables.batches: [tuple(row) for row in gone]}))
+
+    async def _commit(self, decided: _Decided) -> None:
+        await self._live.commit()
+        self.statistics.commits += 1
+        self.statistics.events += len(decided.world.events)
+
+    async def _abandon(self) -> None:
+        self._loader.forget()
+        if self._session is not None:
+            await self._session.rollback()
+
+    @property
+    def _live(self) -> WriteSession:
+        assert self._session is not None  # begun
+        return self._session
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, calls: list[Call]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+        for call in calls:
+            by_loop.setdefault(call.loop, []).append(call)
+        for loop, answered in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._deliver, answered)
+            except RuntimeError:  # the caller's loop is closed: nobody waits
+                for call in answered:
+                    if call.error is None:
+                        self._on_undelivered(call.command, call.reply)
+
+    def _deliver(self, calls: list[Call]) -> None:
+        for call in calls:
+            if call.future.done():
+                if call.error is None:
+                    self._on_undelivered(call.command, call.reply)
+            elif call.error is not None:
+                call.future.set_exception(call.error)
+            else:
+                call.future.set_result(call.reply)
+
+    # -- errands and the end -----------------------------------------------------------------------------------------
+
+    async def errand(self, work: Callable[[WriteSession], Any]) -> Any:
+        """Run a coroutine function on the writing session between two batches; it begins and commits by itself."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._errands.append((work, future))
+        with self._lock:
+            self._awake = True
+        self._wake.set()
+        return await future
+
+    async def _do(self, work: Callable[[WriteSession], Any], future: asyncio.Future[Any]) -> None:
+        try:
+            if self._session is None:
+                self._session = await self._dialect.writer()
+            result = await work(self._session)
+        except Exception as error:
+            await self._abandon()
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    async def close(self) -> None:
+        """Take no more calls, finish those taken, and close the connection."""
+        with self._lock:
+            self._inbox.is_closed = True
+            self._awake = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,92 @@
+"""What an algorithm hands to agents: model endpoints and prompts, versioned as a set."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from store.models.kinds import Frozen
+
+
+class Resource(Frozen):
+    """Anything with a `resource_type`, which must be named on input: it chooses the class."""
+
+    resource_type: Any
+
+
+class LLM(Resource):
+    """A language model behind an OpenAI-compatible endpoint."""
+
+    resource_type: Literal["llm"] = "llm"
+    endpoint: str
+    """Base URL of the API."""
+    model: str
+    api_key: str | None = None
+    sampling_parameters: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Passed to the model as they are: temperature, max_tokens …"""
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        """Return the URL to call. A plain endpoint is the same for every attempt."""
+        del rollout_id, attempt_id
+        return self.endpoint
+
+
+class ProxyLLM(LLM):
+    """A language model behind a proxy that records every call for the attempt named in the path."""
+
+    # A tag must name one class, and agents ask isinstance(resource, LLM) for either.
+    resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
+        """Return the URL that records for an attempt, or the bare endpoint when neither id is given.
+
+        `/rollout/<rollout_id>/attempt/<attempt_id>` comes before a trailing `/v1`; a trailing slash is dropped.
+
+        Raises:
+            ValueError: only one of the two ids was given.
+        """
+        if rollout_id is None and attempt_id is None:
+            return self.endpoint
+        if rollout_id is None or attempt_id is None:
+            raise ValueError("give rollout_id and attempt_id together, or neither of them")
+        base = self.endpoint.rstrip("/")
+        root = base.removesuffix("/v1")
+        return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{base[len(root) :]}"
+
+
+class PromptTemplate(Resource):
+    """A prompt with gaps to fill."""
+
+    resource_type: Literal["prompt_template"] = "prompt_template"
+    template: str
+    engine: Literal["jinja", "f-string", "poml"]
+
+    def format(self, **values: Any) -> str:
+        """Return the template with its gaps filled.
+
+        Raises:
+            NotImplementedError: the engine is not `f-string`; render the template with the engine's own library.
+            KeyError: a gap was given no value.
+        """
+        if self.engine != "f-string":
+            raise NotImplementedError(
+                f"render {self.engine} templates with {self.engine} itself; only f-string is built in"
+            )
+        return self.template.format(**values)
+
+
+ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate, Field(discriminator="resource_type")]
+NamedResources = dict[str, ResourceUnion]
+
+
+class ResourcesUpdate(Frozen):
+    """A set of named resources under one id, and which version of it this is."""
+
+    resources_id: str
+    create_time: float
+    """When the id was first published, in float seconds since the epoch; updates keep it."""
+    update_time: float
+    version: int
+    """1 when published, one more with every update of this id."""
+    resources: NamedResources

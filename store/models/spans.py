@@ -1,0 +1,275 @@
+"""Spans: what an agent did, in OpenTelemetry's terms. Times are float seconds since the epoch.
+
+A span arrives as JSON, as a live span of the OpenTelemetry SDK (`Span.from_opentelemetry`, which only looks at the
+object's attributes: the SDK is not imported here) or is made up (`Span.from_attributes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, cast
+
+from pydantic import PlainValidator
+from pydantic_core import PydanticCustomError
+
+from store.ids import span_id as fresh_span_id
+from store.ids import trace_id as fresh_trace_id
+from store.models.kinds import Frozen, Open, StatusCode
+from store.semconv import VIRTUAL_SPAN
+
+AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]
+
+_SCALARS: Final = frozenset({str, bool, int, float})
+_NANOSECONDS_FROM: Final = 1e12
+
+
+def _attributes(given: Any) -> dict[str, AttributeValue]:
+    """Return a copy with every value's kind preserved: `1`, `True`, `1.0` and `"1"` stay four different values.
+
+    Written by hand because a union tried member by member costs more than the rest of a span, and turns (1, 0) into
+    [True, False].
+    """
+    if not isinstance(given, Mapping):
+        raise PydanticCustomError("attributes_type", "attributes are an object of names and values")
+    copy: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
+    for name, value in copy.items():
+        if type(name) is not str:
+            raise PydanticCustomError("attribute_name", "attribute name {name} is not a string", {"name": repr(name)})
+        if type(value) not in _SCALARS:
+            copy[name] = _plain(name, value)
+    return copy
+
+
+Attributes = Annotated[
+    dict[str, AttributeValue], PlainValidator(_attributes, json_schema_input_type=dict[str, AttributeValue])
+]
+"""Names to values: str, bool, int, float, or a list of one of these; ints among floats are widened."""
+
+
+def _plain(name: str, value: Any) -> AttributeValue:
+    if isinstance(value, (list, tuple)):
+        return _homogeneous(name, cast("Sequence[Any]", value))
+    return _scalar(name, value)
+
+
+def _homogeneous(name: str, values: Sequence[Any]) -> AttributeValue:
+    items: list[Any] = [_scalar(name, value) for value in values]
+    kinds: set[type[Any]] = {type(item) for item in items}
+    if len(kinds) <= 1:
+        return items
+    if kinds == {int, float}:
+        return [float(item) for item in items]
+    raise PydanticCustomError(
+        "attribute_mixed_list",
+        "attribute {name} is a list of {kinds}; a list holds one kind",
+        {"name": repr(name), "kinds": " and ".join(sorted(kind.__name__ for kind in kinds))},
+    )
+
+
+def _scalar(name: str, value: Any) -> str | bool | int | float:
+    """Return the value, a subclass's as the builtin: numpy's float64, a member of a string enumeration."""
+    if type(value) in _SCALARS:
+        return value
+    for kind, builtin in _BUILTIN.items():
+        if isinstance(value, kind):
+            return builtin(value)
+    raise PydanticCustomError(
+        "attribute_kind",
+        "attribute {name} is {kind}; a value is a string, bool, int, float or a list of one of these",
+        {"name": repr(name), "kind": type(value).__name__},
+    )
+
+
+# str(member) of a string enumeration is its name; str.__str__(member) is the string it is.
+_BUILTIN: Final[dict[type[Any], Callable[[Any], str | int | float]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+}
+
+
+class TraceStatus(Open):
+    """How a span ended."""
+
+    status_code: StatusCode
+    description: str | None = None
+
+
+class SpanContext(Open):
+    """The identity of a span, as it travels between processes."""
+
+    trace_id: str
+    span_id: str
+    is_remote: bool
+    trace_state: dict[str, str]
+
+
+class Event(Open):
+    """Something that happened at one moment of a span."""
+
+    name: str
+    attributes: Attributes
+    timestamp: float | None = None
+
+
+class Link(Open):
+    """A pointer from a span to another, perhaps in another trace."""
+
+    context: SpanContext
+    attributes: Attributes | None = None
+
+
+class OtelResource(Frozen):
+    """What produced a span: the process, its host, its service."""
+
+    attributes: Attributes
+    schema_url: str
+
+
+class Span(Open):
+    """One step of an attempt. The key is (rollout_id, attempt_id, span_id); unknown keys are kept and given back."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    """The place among the rollout's spans, in the order the store numbered them; several may share one."""
+    trace_id: str
+    """By convention 32 lowercase hex digits."""
+    span_id: str
+    """By convention 16 lowercase hex digits."""
+    parent_id: str | None
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    events: list[Event]
+    links: list[Link]
+    start_time: float | None
+    end_time: float | None
+    context: SpanContext | None
+    parent: SpanContext | None
+    resource: OtelResource
+
+    @classmethod
+    def from_opentelemetry(cls, readable_span: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
+        """Return the store's form of a finished span of the OpenTelemetry SDK.
+
+        Args:
+            readable_span: a `ReadableSpan`, or anything with its attributes. Its times are nanoseconds; a time that
+                is absent or zero becomes None. Attribute values a span cannot hold (bytes, mappings, mixed lists)
+                are kept as text, so that no span is lost over one of its attributes; None values are left out.
+            rollout_id: the rollout it belongs to.
+            attempt_id: the attempt it belongs to.
+            sequence_id: its number, as drawn from the store.
+        """
+        context, parent = readable_span.get_span_context(), readable_span.parent
+        own = _context(context) if context else None
+        above = _context(parent) if parent else None
+        return cls(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            trace_id=own.trace_id if own else "0" * 32,
+            span_id=own.span_id if own else "0" * 16,
+            parent_id=above.span_id if above else None,
+            name=readable_span.name,
+            status=TraceStatus(
+                status_code=readable_span.status.status_code.name, description=readable_span.status.description
+            ),
+            attributes=_carried(readable_span.attributes),
+            events=[
+                Event(name=event.name, attributes=_carried(event.attributes), timestamp=in_seconds(event.timestamp))
+                for event in readable_span.events
+            ],
+            links=[
+                Link(context=_context(link.context), attributes=_carried(link.attributes) or None)
+                for link in readable_span.links
+            ],
+            start_time=in_seconds(readable_span.start_time),
+            end_time=in_seconds(readable_span.end_time),
+            context=own,
+            parent=above,
+            resource=OtelResource(
+                attributes=_carried(readable_span.resource.attributes), schema_url=readable_span.resource.schema_url
+            ),
+        )
+
+    @classmethod
+    def from_attributes(
+        cls,
+        *,
+        attributes: Mapping[str, AttributeValue],
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+        name: str | None = None,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        resource: OtelResource | None = None,
+        status: TraceStatus | None = None,
+    ) -> Span:
+        """Return a span nobody traced: a reward that was returned, a node an adapter needs.
+
+        Absent ids are empty and 0, the trace and span ids random, the name `agentlightning.virtual`, the status OK.
+        """
+        trace = trace_id or fresh_trace_id()
+        own = span_id or fresh_span_id()
+        return cls(
+            rollout_id=rollout_id or "",
+            attempt_id=attempt_id or "",
+            sequence_id=sequence_id or 0,
+            trace_id=trace,
+            span_id=own,
+            parent_id=parent_id,
+            name=name or VIRTUAL_SPAN,
+            status=status or TraceStatus(status_code="OK"),
+            attributes=dict(attributes),
+            events=[],
+            links=[],
+            start_time=start_time,
+            end_time=end_time,
+            context=SpanContext(trace_id=trace, span_id=own, is_remote=False, trace_state={}),
+            parent=SpanContext(trace_id=trace, span_id=parent_id, is_remote=False, trace_state={})
+            if parent_id
+            else None,
+            resource=resource or OtelResource(attributes={}, schema_url=""),
+        )
+
+
+def in_seconds(time: float | None) -> float | None:
+    """Return a span time in seconds: None for 0 and None, a value above 10¹² taken as nanoseconds."""
+    if not time:
+        return None
+    return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
+
+
+def _context(context: Any) -> SpanContext:
+    return SpanContext(
+        trace_id=f"{context.trace_id:032x}",
+        span_id=f"{context.span_id:016x}",
+        is_remote=context.is_remote,
+        trace_state=dict(context.trace_state or {}),
+    )
+
+
+def _carried(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
+    """Return attributes of the SDK as a span holds them, as text what it could not."""
+    carried: dict[str, AttributeValue] = {}
+    for name, value in (attributes or {}).items():
+        if type(value) in _SCALARS:
+            carried[name] = value
+        elif value is not None:
+            carried[name] = _as_far_as_possible(name, value)
+    return carried
+
+
+def _as_far_as_possible(name: str, value: Any) -> AttributeValue:
+    if isinstance(value, bytes):
+        return value.hex()
+    try:
+        return _plain(name, value)
+    except PydanticCustomError:
+        return json.dumps(value, ensure_ascii=False, default=str)

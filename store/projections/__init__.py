@@ -1,0 +1,1 @@
+"""State → row, one function per table. Pure; no transition lives here."""

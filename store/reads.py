@@ -1,0 +1,379 @@
+"""Stored rows and payload become the models of the API.
+
+What lies in the database was validated when it entered, so it is not validated again: for a trace of a hundred spans
+that is the larger part of the time. A field that an older version did not store gets the model's default.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, TypeAdapter
+
+from store.db.bodies import payload, payload_of
+from store.domain.events import Json
+from store.domain.views import (
+    ATTEMPT_COLUMNS,
+    RESOURCES_COLUMNS,
+    ROLLOUT_COLUMNS,
+    SIGNALS_COLUMNS,
+    WORKER_COLUMNS,
+    AttemptView,
+    ResourcesView,
+    RolloutView,
+    WorkerView,
+)
+from store.models import (
+    Attempt,
+    AttemptedRollout,
+    Event,
+    HistoryEvent,
+    Link,
+    LoggedEvent,
+    NamedResources,
+    OtelResource,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Span,
+    SpanContext,
+    TraceStatus,
+    Worker,
+)
+
+Row = Sequence[Any]
+Model = TypeVar("Model", bound=BaseModel)
+
+_new = object.__new__
+_set = object.__setattr__
+
+
+def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
+    """Return what makes a model of values known to be valid, in the order of its fields; unknown ones become extras.
+
+    As `model_construct`, in a quarter of its time: the dict given becomes the model's own.
+    """
+    names = set(kind.model_fields)
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in kind.model_fields.items()
+        if not field.is_required()
+    }
+    keeps_extras = kind.model_config.get("extra") == "allow"
+
+    def make(values: Json) -> Model:
+        extras: Json | None = {} if keeps_extras else None
+        if values.keys() != names:
+            if extras is not None:
+                extras = {name: value for name, value in values.items() if name not in names}
+            values = {**defaults, **{name: value for name, value in values.items() if name in names}}
+        model = _new(kind)
+        _set(model, "__dict__", values)
+        _set(model, "__pydantic_fields_set__", names)
+        _set(model, "__pydantic_extra__", extras)
+        _set(model, "__pydantic_private__", None)
+        return model
+
+    return make
+
+
+_rollout = _trusted(Rollout)
+_attempted_rollout = _trusted(AttemptedRollout)
+_attempt = _trusted(Attempt)
+_worker = _trusted(Worker)
+_span = _trusted(Span)
+_status = _trusted(TraceStatus)
+_context = _trusted(SpanContext)
+_event = _trusted(Event)
+_link = _trusted(Link)
+_resource = _trusted(OtelResource)
+_config = RolloutConfig.__pydantic_validator__
+_named_resources: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
+
+
+def _seconds(at: int | None) -> float | None:
+    return None if at is None else at / 1_000_000
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
+
+
+def _columns(columns: Sequence[str], *names: str) -> Callable[[Row], tuple[Any, ...]]:
+    return itemgetter(*map(columns.index, names))
+
+
+# -- rollouts and attempts -------------------------------------------------------------------------------------------
+
+_of_rollout = _columns(ROLLOUT_COLUMNS, "rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config")
+_positions = _columns(ROLLOUT_COLUMNS, "input_position", "metadata_position")
+_of_attempt = _columns(
+    ATTEMPT_COLUMNS, "rollout_id", "attempt_id", "sequence_id", "start_at", "end_at", "status", "worker_id"
+)
+_signs_of_life = _columns(ATTEMPT_COLUMNS, "last_heartbeat_time", "heartbeat_stamped_at")
+_ROLLOUT_WIDTH, _ATTEMPT_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS)
+
+
+def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | None) -> Json:
+    rollout_id, start_at, end_at, mode, resources_id, status, config = _of_rollout(row)
+    return {
+        "rollout_id": rollout_id,
+        "input": None if input_body is None else input_body.get("input"),
+        "start_time": start_at / 1_000_000,
+        "end_time": _seconds(end_at),
+        "mode": mode,
+        "resources_id": resources_id,
+        "status": status,
+        # A view holds the object, a row its text.
+        "config": _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config),
+        "metadata": None if metadata_body is None else metadata_body.get("metadata"),
+    }
+
+
+def rollout_model(row: Row, input_body: Json | None, metadata_body: Json | None) -> Rollout:
+    """Return a rollout without its attempt.
+
+    Args:
+        row: in the order of `ROLLOUT_COLUMNS`; the config as JSON text or as an object.
+        input_body: the payload at its input position; None if that was dropped.
+        metadata_body: the payload at its metadata position, most often the same object.
+    """
+    return _rollout(_rollout_fields(row, input_body, metadata_body))
+
+
+def attempted_rollout_model(
+    row: Row, input_body: Json | None, metadata_body: Json | None, attempt: Attempt
+) -> AttemptedRollout:
+    """Return a rollout with one of its attempts; arguments as for `rollout_model`."""
+    return _attempted_rollout({**_rollout_fields(row, input_body, metadata_body), "attempt": attempt})
+
+
+def sign_of_life(row: Row, beat_time: float | None, stamped_at: int | None) -> float | None:
+    """Return an attempt's last heartbeat in seconds: its signal if that was stamped later than what the row knows.
+
+    Args:
+        row: in the order of `ATTEMPT_COLUMNS`.
+        beat_time: of its row in `attempt_signals`.
+        stamped_at: of that row, in µs; None without one.
+    """
+    known, known_at = _signs_of_life(row)
+    return beat_time if stamped_at is not None and stamped_at > (known_at or 0) else known
+
+
+def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Json | None) -> Attempt:
+    """Return an attempt.
+
+    Args:
+        row: in the order of `ATTEMPT_COLUMNS`.
+        last_heartbeat_time: its last sign of life, in seconds since the epoch.
+        metadata_body: the payload at its metadata position, if it has one.
+    """
+    rollout_id, attempt_id, sequence_id, start_at, end_at, status, worker_id = _of_attempt(row)
+    return _attempt(
+        {
+            "rollout_id": rollout_id,
+            "attempt_id": attempt_id,
+            "sequence_id": sequence_id,
+            "start_time": start_at / 1_000_000,
+            "end_time": _seconds(end_at),
+            "status": status,
+            "worker_id": worker_id,
+            "last_heartbeat_time": last_heartbeat_time,
+            "metadata": None if metadata_body is None else metadata_body.get("metadata"),
+        }
+    )
+
+
+def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
+    """Return the model of a decision's answer, with the attempt if the view carries one."""
+    input_body = payload_of(view.input)
+    metadata_body = input_body if view.metadata is view.input else payload_of(view.metadata)
+    if view.attempt is None:
+        return rollout_model(view.row, input_body, metadata_body)
+    return attempted_rollout_model(view.row, input_body, metadata_body, attempt_of_view(view.attempt))
+
+
+def attempt_of_view(view: AttemptView) -> Attempt:
+    """Return the model of a decision's answer."""
+    return attempt_model(view.row, view.sign_of_life, payload_of(view.metadata))
+
+
+def plain_rollout_of_page(row: Row) -> Rollout:
+    """Return the rollout of a row as `pages.rollouts` and `pages.rollouts_by_id` read it, without its attempt."""
+    return rollout_model(row, *_rollout_payloads(row))
+
+
+def rollout_of_page(row: Row) -> Rollout | AttemptedRollout:
+    """Return the rollout of a row as `pages.rollouts` reads it, with its latest attempt if it has one.
+
+    The row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
+    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
+    """
+    if row[_ROLLOUT_WIDTH] is None:
+        return rollout_model(row, *_rollout_payloads(row))
+    attempt = row[_ROLLOUT_WIDTH : _ROLLOUT_WIDTH + _ATTEMPT_WIDTH]
+    beat_time, stamped_at = row[_ROLLOUT_WIDTH + _ATTEMPT_WIDTH : -6]
+    model = attempt_model(attempt, sign_of_life(attempt, beat_time, stamped_at), payload(row[-2], row[-1]))
+    return attempted_rollout_model(row, *_rollout_payloads(row), model)
+
+
+def _rollout_payloads(row: Row) -> tuple[Json | None, Json | None]:
+    input_body = payload(row[-6], row[-5])
+    input_position, metadata_position = _positions(row)
+    return input_body, input_body if input_position == metadata_position else payload(row[-4], row[-3])
+
+
+def attempt_of_page(row: Row) -> Attempt:
+    """Return the attempt of a row as `pages.attempts` reads it: the attempt, beat_time, stamped_at, codec and bytes."""
+    beat_time, stamped_at, codec, stored = row[_ATTEMPT_WIDTH:]
+    return attempt_model(row, sign_of_life(row, beat_time, stamped_at), payload(codec, stored))
+
+
+# -- resources and workers -------------------------------------------------------------------------------------------
+
+_of_resources = _columns(RESOURCES_COLUMNS, "resources_id", "create_at", "update_at", "version")
+_of_worker = _columns(
+    WORKER_COLUMNS,
+    "worker_id",
+    "status",
+    "last_busy_at",
+    "last_idle_at",
+    "current_rollout_id",
+    "current_attempt_id",
+)
+_of_signals = _columns(
+    SIGNALS_COLUMNS, "heartbeat_stats", "last_heartbeat_at", "last_dequeue_at", "last_busy_at", "last_idle_at"
+)
+_RESOURCES_WIDTH, _WORKER_WIDTH = len(RESOURCES_COLUMNS), len(WORKER_COLUMNS)
+_SILENT = (None,) * len(SIGNALS_COLUMNS)
+
+
+def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
+    """Return a set of resources.
+
+    Args:
+        row: in the order of `RESOURCES_COLUMNS`.
+        body: the payload at its body position; without one the set is empty.
+    """
+    resources_id, create_at, update_at, version = _of_resources(row)
+    return ResourcesUpdate.model_construct(
+        resources_id=resources_id,
+        create_time=create_at / 1_000_000,
+        update_time=update_at / 1_000_000,
+        version=version,
+        # Which class a resource is of is for its tag to say.
+        resources=_named_resources.validate_python({} if body is None else body["resources"]),
+    )
+
+
+def resources_of_view(view: ResourcesView) -> ResourcesUpdate:
+    """Return the model of a decision's answer."""
+    return resources_model(view.row, payload_of(view.body))
+
+
+def resources_of_page(row: Row) -> ResourcesUpdate:
+    """Return the resources of a row as `pages.resources` reads it: the row of the table, codec and bytes."""
+    return resources_model(row, payload(row[_RESOURCES_WIDTH], row[_RESOURCES_WIDTH + 1]))
+
+
+def worker_model(row: Row, signals: Row | None) -> Worker:
+    """Return a worker.
+
+    Args:
+        row: in the order of `WORKER_COLUMNS`.
+        signals: in the order of `SIGNALS_COLUMNS`; None, or nulls alone, if it never sent any.
+    """
+    worker_id, status, busy_at, idle_at, rollout_id, attempt_id = _of_worker(row)
+    stats, heartbeat_at, dequeue_at, busy_again_at, idle_again_at = _of_signals(signals or _SILENT)
+    return _worker(
+        {
+            "worker_id": worker_id,
+            "status": status,
+            "heartbeat_stats": None if stats is None else orjson.loads(stats),
+            "last_heartbeat_time": _seconds(heartbeat_at),
+            "last_dequeue_time": _seconds(dequeue_at),
+            "last_busy_time": _seconds(_later(busy_at, busy_again_at)),
+            "last_idle_time": _seconds(_later(idle_at, idle_again_at)),
+            "current_rollout_id": rollout_id,
+            "current_attempt_id": attempt_id,
+        }
+    )
+
+
+def worker_of_view(view: WorkerView) -> Worker:
+    """Return the model of a decision's answer."""
+    return worker_model(view.row, view.signals)
+
+
+def worker_of_page(row: Row) -> Worker:
+    """Return the worker of a row as `pages.workers` reads it: the row of the table, then that of its signals."""
+    return worker_model(row, row[_WORKER_WIDTH:])
+
+
+# -- spans -----------------------------------------------------------------------------------------------------------
+
+# What the body of a span holds, beside the keys the API does not know.
+_BODY_FIELDS = frozenset({"status", "attributes", "events", "links", "context", "parent", "resource"})
+
+
+def span_model(row: Row, body: Json | None) -> Span:
+    """Return a span.
+
+    Args:
+        row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time, whatever
+            else, as in the table.
+        body: its payload; a span whose body was dropped has no attributes, and its status is not known.
+    """
+    rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
+    held = {} if body is None else body
+    status, resource = held.get("status"), held.get("resource")
+    context, parent = held.get("context"), held.get("parent")
+    span = _span(
+        {
+            "rollout_id": rollout_id,
+            "attempt_id": attempt_id,
+            "sequence_id": sequence_id,
+            "trace_id": trace_id,
+            "span_id": span_id,
+            "parent_id": parent_id,
+            "name": name,
+            "status": _status({"status_code": "UNSET", "description": None} if status is None else status),
+            "attributes": held.get("attributes", {}),
+            "events": [_event(event) for event in held.get("events", ())],
+            "links": [_span_link(link) for link in held.get("links", ())],
+            "start_time": start_time,
+            "end_time": end_time,
+            "context": None if context is None else _context(context),
+            "parent": None if parent is None else _context(parent),
+            "resource": _resource({"attributes": {}, "schema_url": ""} if resource is None else resource),
+        }
+    )
+    if not held.keys() <= _BODY_FIELDS:
+        extras = {name: value for name, value in held.items() if name not in _BODY_FIELDS}
+        _set(span, "__pydantic_extra__", extras)
+    return span
+
+
+def _span_link(values: Json) -> Link:
+    return _link({**values, "context": _context(values["context"])})
+
+
+def span_of_page(row: Row) -> Span:
+    """Return the span of a row as `pages.spans` reads it: the row of the table, codec and bytes."""
+    return span_model(row, payload(row[-2], row[-1]))
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+def history_event(logged: Mapping[str, Any]) -> HistoryEvent:
+    """Return one fact of a stream from what `log.described` says of it."""
+    return HistoryEvent.model_construct(**logged)
+
+
+def logged_event(logged: Mapping[str, Any], *, stream: str, commit_id: int, cursor: str) -> LoggedEvent:
+    """Return one fact of the whole log from what `log.described` says of it."""
+    return LoggedEvent.model_construct(**logged, stream=stream, commit_id=commit_id, cursor=cursor)

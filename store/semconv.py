@@ -1,0 +1,200 @@
+"""The names of spans, attributes and metadata keys that mean something to the store, and what a span says by them.
+
+`FEEDS` is the one table of which attribute feeds which field of a recorded span. It is part of the log's format: the
+log holds what it read at the time, so changing it asks for a new shape of `span.recorded`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, cast
+
+import orjson
+
+ANNOTATION_SPAN: Final = "agentlightning.annotation"
+MESSAGE_SPAN: Final = "agentlightning.message"
+OBJECT_SPAN: Final = "agentlightning.object"
+EXCEPTION_SPAN: Final = "agentlightning.exception"
+OPERATION_SPAN: Final = "agentlightning.operation"
+REWARD_SPAN: Final = "agentlightning.reward"
+VIRTUAL_SPAN: Final = "agentlightning.virtual"
+
+ROLLOUT_ID: Final = "agentlightning.rollout_id"
+ATTEMPT_ID: Final = "agentlightning.attempt_id"
+SPAN_SEQUENCE_ID: Final = "agentlightning.span_sequence_id"
+TRACER_NAME: Final = "agentlightning.tracer.name"
+
+REWARD: Final = "agentlightning.reward"
+LINK: Final = "agentlightning.link"
+TAG: Final = "agentlightning.tag"
+MESSAGE_BODY: Final = "agentlightning.message.body"
+OBJECT_TYPE: Final = "agentlightning.object.type"
+OBJECT_LITERAL: Final = "agentlightning.object.literal"
+OBJECT_JSON: Final = "agentlightning.object.json"
+OPERATION_NAME: Final = "agentlightning.operation.name"
+OPERATION_INPUT: Final = "agentlightning.operation.input"
+OPERATION_OUTPUT: Final = "agentlightning.operation.output"
+
+NODE_ID: Final = "agl.node_id"
+SCOPE: Final = "agl.scope"
+PARENT_NODE_ID: Final = "agl.parent_node_id"
+PHASE: Final = "agl.phase"
+NODE_EXEC: Final = "agl.node_exec"
+KIND: Final = "agl.kind"
+
+GROUP_KEY: Final = "rollbook.group"
+STEP_KEY: Final = "rollbook.step"
+PLAN_KEY: Final = "rollbook.key"
+RESERVED_METADATA: Final[Mapping[str, type[str | int]]] = {GROUP_KEY: str, STEP_KEY: int, PLAN_KEY: str}
+"""Keys of a rollout's metadata that the store reads when the rollout is created, and the type each must have."""
+
+PRIMARY: Final = "primary"
+"""The name of a reward that was given none."""
+
+_FIRST_REWARD: Final = f"{REWARD}.0.value"
+_AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
+_ANNOTATED_REWARD: Final = "reward"
+_TOOL_NAMES: Final = ("tool.name", "gen_ai.tool.name")
+
+FEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "rewards": (_FIRST_REWARD, *_AGENTOPS_OUTPUTS, _ANNOTATED_REWARD),
+    "tokens_in": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+    "tokens_out": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    "model": ("gen_ai.response.model", "gen_ai.request.model"),
+    "response_id": ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "llm.hosted_vllm.id"),
+    "kind": (KIND, *_TOOL_NAMES),
+    "node_id": (NODE_ID,),
+    "scope": (SCOPE,),
+    "parent_node_id": (PARENT_NODE_ID,),
+    "phase": (PHASE,),
+    "node_exec": (NODE_EXEC,),
+}
+"""Field of `span.recorded` to the attributes it is read from; the first with a usable value wins."""
+
+_READ: Final = frozenset(name for names in FEEDS.values() for name in names)
+_LARGEST_COUNT: Final = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSummary:
+    """What a fold or a search needs of a span's attributes; None where the span does not say."""
+
+    rewards: tuple[tuple[str, float], ...] = ()
+    """Name and value of each dimension, the primary one first; every value is finite."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    model: str | None = None
+    """The model that answered, else the one that was asked for."""
+    response_id: str | None = None
+    kind: str | None = None
+    """Of the run event that a span with a node is: as named, else `tool_result` for a tool's span, else `result`."""
+    node_id: str | None = None
+    scope: str | None = None
+    parent_node_id: str | None = None
+    phase: str | None = None
+    node_exec: str | None = None
+
+
+NOTHING: Final = SpanSummary()
+
+
+def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
+    """Return what a span says by its name and attributes. Never raises: what is malformed says nothing."""
+    if _READ.isdisjoint(attributes):
+        return NOTHING
+    node_id = _text(attributes, "node_id")
+    return SpanSummary(
+        rewards=_rewards(name, attributes),
+        tokens_in=_count(attributes, "tokens_in"),
+        tokens_out=_count(attributes, "tokens_out"),
+        model=_text(attributes, "model"),
+        response_id=_text(attributes, "response_id"),
+        kind=_kind(attributes) if node_id else None,
+        node_id=node_id,
+        scope=_text(attributes, "scope"),
+        parent_node_id=_text(attributes, "parent_node_id"),
+        phase=_text(attributes, "phase"),
+        node_exec=_text(attributes, "node_exec"),
+    )
+
+
+def _rewards(name: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    primary = _number(attributes.get(_FIRST_REWARD))
+    if primary is not None:
+        return (_named(attributes, 0, primary), *_further_rewards(attributes))
+    for key in _AGENTOPS_OUTPUTS:
+        value = _agentops_reward(attributes.get(key))
+        if value is not None:
+            return ((PRIMARY, value),)
+    value = _number(attributes.get(_ANNOTATED_REWARD)) if name == ANNOTATION_SPAN else None
+    return () if value is None else ((PRIMARY, value),)
+
+
+def _further_rewards(attributes: Mapping[str, Any]) -> list[tuple[str, float]]:
+    further: list[tuple[str, float]] = []
+    for index in count(1):
+        key = f"{REWARD}.{index}.value"
+        if key not in attributes:
+            break
+        value = _number(attributes[key])
+        if value is not None:
+            further.append(_named(attributes, index, value))
+    return further
+
+
+def _named(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str, float]:
+    given = attributes.get(f"{REWARD}.{index}.name")
+    unnamed = str(index) if index else PRIMARY
+    return (given if isinstance(given, str) and given else unnamed, value)
+
+
+def _agentops_reward(output: Any) -> float | None:
+    """Return the reward in what AgentOps recorded as a task's output: an object or its JSON text."""
+    if isinstance(output, str):
+        # Most outputs are long texts about something else; looking first is a hundred times cheaper than parsing.
+        if '"reward"' not in output:
+            return None
+        try:
+            output = orjson.loads(output)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(output, dict):
+        return None
+    said = cast("dict[str, Any]", output)
+    return _number(said.get("value")) if said.get("type") == "reward" else None
+
+
+def _kind(attributes: Mapping[str, Any]) -> str:
+    named = attributes.get(KIND)
+    if isinstance(named, str) and named:
+        return named
+    return "tool_result" if any(name in attributes for name in _TOOL_NAMES) else "result"
+
+
+def _text(attributes: Mapping[str, Any], field: str) -> str | None:
+    for name in FEEDS[field]:
+        value = attributes.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def _count(attributes: Mapping[str, Any], field: str) -> int | None:
+    for name in FEEDS[field]:
+        value = _number(attributes.get(name))
+        if value is not None and value.is_integer() and 0 <= value <= _LARGEST_COUNT:
+            return int(value)
+    return None
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, (bool, int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,99 @@
+"""What a SQL store tells of its log: history, tail, verify, rebuild, seal."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from store.errors import Closed, ReadOnly
+from store.interface import AsAt
+from store.journal import seal as seals
+from store.journal import tail as tails
+from store.journal.rebuild import rebuild
+from store.journal.verify import verify
+from store.journal.writer import Writer
+from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.sql_reads import SQLReads
+from store.waiting import FALLBACK_SECONDS, Waiting
+
+
+class SQLProof(SQLReads):
+    """The audit half of a SQL store."""
+
+    store_id: str
+    _writer: Writer
+    _read_only: bool
+
+    @property
+    def _at_work(self) -> Waiting:
+        raise NotImplementedError
+
+    async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
+        return await self._read(
+            lambda session: tails.history(self._dialect, session, rollout_id, as_at), snapshot=True
+        )
+
+    async def tail(
+        self,
+        after: str | None = None,
+        *,
+        follow: bool = False,
+        types: Sequence[str] | None = None,
+        rollout_id: str | None = None,
+    ) -> AsyncIterator[LoggedEvent]:
+        place = await self._read(lambda session: tails.resume(self._dialect, session, self.store_id, after))
+        while True:
+            work = partial(self._page, place=place, types=types, rollout_id=rollout_id)
+            page = await self._read(work, snapshot=True)
+            for event in page.events:
+                yield event
+            place = page.place
+            if not page.is_last:
+                continue
+            if not follow:
+                return
+            self._check()
+            await self._home.run(self._news_after(place))
+
+    async def _page(
+        self, session: tails.ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
+    ) -> tails.Page:
+        return await tails.page(self._dialect, session, place, types, rollout_id)
+
+    async def _news_after(self, place: tails.Cursor) -> None:
+        """Return when something may have been committed after a place; in the store's own loop."""
+        waiting = self._at_work
+        if waiting.is_closed:
+            raise Closed("tail")
+        with waiting.parked():
+            news = waiting.follow()
+            try:
+                # A commit between the last page and this line has been announced already.
+                seen = await self._read_here(partial(tails.log.last_commit, self._dialect), snapshot=False)
+                if seen is None or seen[3] <= place.position:
+                    await asyncio.wait([asyncio.ensure_future(news.wait())], timeout=FALLBACK_SECONDS)
+            finally:
+                waiting.unfollow(news)
+        if waiting.is_closed:
+            raise Closed("tail")
+
+    async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+        given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
+        return await self._read(
+            lambda session: verify(self._dialect, session, self.store_id, given), snapshot=True
+        )
+
+    async def rebuild(self) -> RebuildReport:
+        self._check()
+        if self._read_only:
+            raise ReadOnly("rebuild")
+        # At home: the errands it sends to the writer belong there.
+        return await self._home.run(rebuild(self._dialect, self._writer.errand))
+
+    async def seal(self, path: str | os.PathLike[str]) -> Seal:
+        if await asyncio.to_thread(Path(path).exists):
+            raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
+        head = await self._read(lambda session: seals.head(self._dialect, session, self.store_id))
+        await asyncio.to_thread(seals.write, head, path)
+        return head

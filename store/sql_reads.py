@@ -1,0 +1,281 @@
+"""The reads of a SQL store: a swept call asks the watchdog first, a call about the past asks the log."""
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from store import reads
+from store.clock import system_clock
+from store.db import filters, pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.filters import Condition, Query
+from store.errors import Closed, WrongProcess
+from store.interface import AsAt, Store
+from store.journal.home import Home
+from store.models import (
+    Attempt,
+    AttemptedRollout,
+    FilterLogic,
+    LightningStoreStatistics,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutStatus,
+    SortOrder,
+    Span,
+    Worker,
+    WorkerStatus,
+)
+
+T = TypeVar("T")
+
+
+class SQLReads(Store):
+    """What a SQL store answers from its tables and its log."""
+
+    _dialect: Dialect
+    _home: Home
+    _pid: int
+    _closed: bool
+    _opened: float
+
+    @abstractmethod
+    async def _sweep_if_due(self) -> None:
+        """Let the watchdog judge, if it is time."""
+
+    # -- rollouts ----------------------------------------------------------------------------------------------------
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        as_at: AsAt | None = None,
+    ) -> PaginatedResult[Rollout | AttemptedRollout]:
+        asked = filters.query(
+            filters.ROLLOUTS,
+            [
+                Condition("status", "in", status if status_in is None else status_in),
+                Condition("rollout_id", "in", rollout_ids if rollout_id_in is None else rollout_id_in),
+                Condition("rollout_id", "contains", rollout_id_contains),
+            ],
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._page(
+            asked, as_at, lambda session: pages.rollouts(self._dialect, session, asked, reads.rollout_of_page)
+        )
+
+    async def get_rollout_by_id(
+        self, rollout_id: str, *, as_at: AsAt | None = None
+    ) -> Rollout | AttemptedRollout | None:
+        row = await self._swept(lambda session: pages.rollout(self._dialect, session, rollout_id))
+        return None if row is None else reads.rollout_of_page(row)
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        as_at: AsAt | None = None,
+    ) -> PaginatedResult[Attempt]:
+        asked = filters.query(filters.ATTEMPTS, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+        return await self._page(
+            asked, as_at, lambda session: pages.attempts(self._dialect, session, rollout_id, asked, reads.attempt_of_page)
+        )
+
+    async def get_latest_attempt(self, rollout_id: str, *, as_at: AsAt | None = None) -> Attempt | None:
+        row = await self._swept(lambda session: pages.latest_attempt(self._dialect, session, rollout_id))
+        return None if row is None else reads.attempt_of_page(row)
+
+    # -- spans -------------------------------------------------------------------------------------------------------
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        as_at: AsAt | None = None,
+    ) -> PaginatedResult[Span]:
+        asked = filters.query(
+            filters.SPANS,
+            [
+                Condition("trace_id", "is", trace_id),
+                Condition("trace_id", "contains", trace_id_contains),
+                Condition("span_id", "is", span_id),
+                Condition("span_id", "contains", span_id_contains),
+                Condition("parent_id", "is", parent_id),
+                Condition("parent_id", "contains", parent_id_contains),
+                Condition("name", "is", name),
+                Condition("name", "contains", name_contains),
+            ],
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._page(
+            asked,
+            as_at,
+            lambda session: pages.spans(self._dialect, session, rollout_id, attempt_id, asked, reads.span_of_page),
+        )
+
+    # -- resources and workers ---------------------------------------------------------------------------------------
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        as_at: AsAt | None = None,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        asked = filters.query(
+            filters.RESOURCES,
+            [
+                Condition("resources_id", "is", resources_id),
+                Condition("resources_id", "contains", resources_id_contains),
+            ],
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        page = await self._read(
+            lambda session: pages.resources(self._dialect, session, asked, reads.resources_of_page)
+        )
+        return PaginatedResult(items=page.items, limit=limit, offset=offset, total=page.total)
+
+    async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
+        row = await self._read(lambda session: pages.resources_by_id(self._dialect, session, resources_id))
+        return None if row is None else reads.resources_of_page(row)
+
+    async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
+        row = await self._read(lambda session: pages.latest_resources(self._dialect, session))
+        return None if row is None else reads.resources_of_page(row)
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        as_at: AsAt | None = None,
+    ) -> PaginatedResult[Worker]:
+        asked = filters.query(
+            filters.WORKERS,
+            [Condition("status", "in", status_in), Condition("worker_id", "contains", worker_id_contains)],
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._page(
+            asked, as_at, lambda session: pages.workers(self._dialect, session, asked, reads.worker_of_page)
+        )
+
+    async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
+        row = await self._read(lambda session: pages.worker(self._dialect, session, worker_id))
+        return None if row is None else reads.worker_of_page(row)
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
+        totals = await self._read(lambda session: pages.totals(self._dialect, session))
+        return {
+            "name": type(self).__name__,
+            "total_rollouts": totals[1],
+            "total_attempts": totals[2],
+            "total_spans": totals[3],
+            "total_resources": totals[4],
+            "total_workers": totals[5],
+            "uptime": time.monotonic() - self._opened,
+        }
+
+    async def _queue_depth(self) -> int:
+        return await self._read(lambda session: pages.queue_depth(self._dialect, session))
+
+    async def _seconds_to_next_check(self) -> float | None:
+        at = await self._read(lambda session: pages.next_check(self._dialect, session))
+        clock = self._dialect.clock or system_clock
+        return None if at is None else (at - clock()) / 1_000_000
+
+    async def _known_and_ended(self, rollout_ids: set[str]) -> tuple[set[str], set[str]]:
+        found = await self._read(lambda session: pages.finished(self._dialect, session, sorted(rollout_ids)))
+        return set(found), {rollout_id for rollout_id, ended in found.items() if ended}
+
+    async def _ended(self, rollout_ids: set[str]) -> set[str]:
+        return (await self._known_and_ended(rollout_ids))[1]
+
+    async def _ended_in_order(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        found = await self._read(
+            lambda session: pages.rollouts_by_id(self._dialect, session, rollout_ids, reads.plain_rollout_of_page)
+        )
+        ended = {"succeeded", "failed", "cancelled"}
+        return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
+
+    # -- how they read -----------------------------------------------------------------------------------------------
+
+    async def _page(
+        self, asked: Query, as_at: AsAt | None, live: Callable[[ReadSession], Awaitable[pages.Page[T]]]
+    ) -> PaginatedResult[T]:
+        page = await self._swept(live)
+        return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)
+
+    async def _swept(self, work: Callable[[ReadSession], Awaitable[T]]) -> T:
+        await self._sweep_if_due()
+        return await self._read(work)
+
+    async def _read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
+        self._check()
+        if self._dialect.loop_bound:
+            return await self._home.run(self._read_here(work, snapshot=snapshot))
+        return await self._read_here(work, snapshot=snapshot)
+
+    async def _read_here(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
+        async with self._dialect.read(snapshot=snapshot) as session:
+            return await work(session)
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise WrongProcess(self._pid, os.getpid())
+        if self._closed:
+            raise Closed("a call")

@@ -1,0 +1,258 @@
+"""The store's methods without await, for scripts, notebooks and threads.
+
+Each call runs on an event loop in a daemon thread, which starts with the first call, and blocks its caller until it is
+done; so it works where a loop is running already, though it holds that loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+from store.errors import Closed, WrongProcess
+from store.interface import Store
+from store.models import LightningStoreCapabilities
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_AT_ONCE = 256
+"""How many items of an iterator one hop between the threads brings at most."""
+
+
+def _waiting(method: Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncStore, P], T]:
+    """Return a method that waits for what the store's method of this name returns."""
+
+    @wraps(method)
+    def call(self: SyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.store, method.__name__)
+        return self.home().run(own(*args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[Store, P], AsyncIterator[T]],
+) -> Callable[Concatenate[SyncStore, P], Iterator[T]]:
+    """Return a generator method that waits for each item of what the store's method of this name yields."""
+
+    @wraps(method)
+    def iterate(self: SyncStore, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        own: Callable[P, AsyncIterator[T]] = getattr(self.store, method.__name__)
+        home = self.home()
+        ahead = Ahead(own(*args, **kwargs))
+        try:
+            while items := home.run(ahead.take()):
+                yield from items
+        finally:
+            home.finish(ahead.close())
+
+    return iterate
+
+
+class SyncStore:
+    """A store whose methods return results instead of awaitables; everything else is as `Store` says."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._home: Home | None = None
+        self._starting = threading.Lock()
+
+    def close(self) -> None:
+        """Close the store and end this object's thread; closing twice is fine."""
+        try:
+            self.home().run(self.store.close())
+        finally:
+            with self._starting:
+                home, self._home = self._home, None
+            if home is not None:
+                home.end()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What callers may rely on; an absent key means False."""
+        return self.store.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.store.otlp_traces_endpoint()
+
+    start_rollout = _waiting(Store.start_rollout)
+    enqueue_rollout = _waiting(Store.enqueue_rollout)
+    enqueue_many_rollouts = _waiting(Store.enqueue_many_rollouts)
+    dequeue_rollout = _waiting(Store.dequeue_rollout)
+    dequeue_many_rollouts = _waiting(Store.dequeue_many_rollouts)
+    start_attempt = _waiting(Store.start_attempt)
+    add_span = _waiting(Store.add_span)
+    add_many_spans = _waiting(Store.add_many_spans)
+    add_otel_span = _waiting(Store.add_otel_span)
+    get_next_span_sequence_id = _waiting(Store.get_next_span_sequence_id)
+    get_many_span_sequence_ids = _waiting(Store.get_many_span_sequence_ids)
+    wait_for_rollouts = _waiting(Store.wait_for_rollouts)
+    query_rollouts = _waiting(Store.query_rollouts)
+    get_rollout_by_id = _waiting(Store.get_rollout_by_id)
+    update_rollout = _waiting(Store.update_rollout)
+    query_attempts = _waiting(Store.query_attempts)
+    get_latest_attempt = _waiting(Store.get_latest_attempt)
+    update_attempt = _waiting(Store.update_attempt)
+    query_spans = _waiting(Store.query_spans)
+    add_resources = _waiting(Store.add_resources)
+    update_resources = _waiting(Store.update_resources)
+    query_resources = _waiting(Store.query_resources)
+    get_resources_by_id = _waiting(Store.get_resources_by_id)
+    get_latest_resources = _waiting(Store.get_latest_resources)
+    query_workers = _waiting(Store.query_workers)
+    get_worker_by_id = _waiting(Store.get_worker_by_id)
+    update_worker = _waiting(Store.update_worker)
+    statistics = _waiting(Store.statistics)
+    history = _waiting(Store.history)
+    tail = _iterating(Store.tail)
+    verify = _waiting(Store.verify)
+    rebuild = _waiting(Store.rebuild)
+    seal = _waiting(Store.seal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SyncStore, (self.store,)
+
+    def home(self) -> Home:
+        """Return the loop that runs the calls, started if need be.
+
+        Raises:
+            WrongProcess: this object was used in another process before the fork into this one.
+        """
+        home = self._home
+        if home is not None and home.process != os.getpid():
+            raise WrongProcess(opened_in=home.process, used_in=os.getpid())
+        with self._starting:
+            if self._home is None:
+                self._home = Home()
+                weakref.finalize(self, self._home.end)
+            return self._home
+
+
+class Home:
+    """An event loop in a daemon thread, until it is ended."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._ending = threading.Lock()
+        self._ended = False
+        self._thread = threading.Thread(target=self._live, name="rollbook-sync", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns, having run it on the loop. Interrupting the wait cancels it.
+
+        Raises:
+            Closed: the home was ended before the coroutine was done.
+        """
+        future = self._submit(call)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Closed(call.__name__) from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def finish(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that lets go of something; if the home has ended, that is gone already."""
+        # Python may finalise a generator on any thread, on this loop's too, which cannot wait for itself.
+        if threading.current_thread() is self._thread:
+            self._submit(call)
+        else:
+            with suppress(Closed):
+                self.run(call)
+
+    def end(self) -> None:
+        """Cancel what still runs and end the thread; ending twice is fine."""
+        if self.process != os.getpid():
+            return
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        # Under the lock nothing is handed to a loop that will not run it: its caller would wait for ever.
+        with self._ending:
+            if self._ended:
+                call.close()
+                raise Closed(call.__name__)
+            return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def _live(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+class Ahead(Generic[T]):
+    """An async iterator read a batch at a time: what is ready comes along with the item that was waited for."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self._upcoming: asyncio.Task[T | _End] | None = None
+
+    async def take(self) -> list[T]:
+        """Return the next items, at least one; none at the end."""
+        taken: list[T] = []
+        while len(taken) < _AT_ONCE:
+            upcoming = self._upcoming = self._upcoming or asyncio.create_task(_next(self._items))
+            if taken and not await _is_there(upcoming):
+                break
+            item = await upcoming
+            if isinstance(item, _End):
+                break
+            self._upcoming = None
+            taken.append(item)
+        return taken
+
+    async def close(self) -> None:
+        """Let go of the iterator, also while an item is on its way."""
+        if self._upcoming is not None:
+            self._upcoming.cancel()
+            await asyncio.gather(self._upcoming, return_exceptions=True)
+        items: object = self._items
+        if isinstance(items, AsyncGenerator):
+            await cast("AsyncGenerator[T, None]", items).aclose()
+
+
+class _End:
+    """What comes after the last item."""
+
+
+async def _next(items: AsyncIterator[T]) -> T | _End:
+    return await anext(items, _End())
+
+
+async def _is_there(upcoming: asyncio.Task[Any]) -> bool:
+    """Return whether an item came without waiting. An error is one still to come, for the next batch to raise."""
+    await asyncio.sleep(0)
+    return upcoming.done() and not upcoming.cancelled() and upcoming.exception() is None
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""The contract: what every store does, one promise to a test.
+
+Whoever adds a backend subclasses `StoreContract` in a test module of its own and gives two fixtures: `clock`, a
+`store.testing.ManualClock`, and `store`, an open store without anything in it, which reads that clock and was opened
+with `scan_debounce_seconds=0`:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def clock(self) -> ManualClock:
+            return ManualClock()
+
+        @pytest.fixture
+        async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
+            async with MyStore(clock=clock) as store:
+                yield store
+
+The tests need pytest and pytest-asyncio. The classes of the single modules serve for a part of the contract.
+"""
+
+from __future__ import annotations
+
+from pkgutil import iter_modules
+
+import pytest
+
+# pytest explains failed assertions only in modules it has rewritten, and of itself it rewrites only what it collects.
+pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
+
+from store.testing.contract.attempts import AttemptsContract, RolloutUpdatesContract  # noqa: E402 - rewritten above
+from store.testing.contract.bad_input import BadInputContract  # noqa: E402
+from store.testing.contract.closing import ClosingContract  # noqa: E402
+from store.testing.contract.concurrency import ConcurrencyContract  # noqa: E402
+from store.testing.contract.plan_keys import PlanKeyContract  # noqa: E402
+from store.testing.contract.queries import QueriesContract  # noqa: E402
+from store.testing.contract.queue import QueueContract  # noqa: E402
+from store.testing.contract.resources import ResourcesContract  # noqa: E402
+from store.testing.contract.results import ResultsContract  # noqa: E402
+from store.testing.contract.retries import RetriesContract  # noqa: E402
+from store.testing.contract.span_numbers import SpanNumbersContract  # noqa: E402
+from store.testing.contract.span_queries import SpanQueriesContract  # noqa: E402
+from store.testing.contract.spans import SpansContract  # noqa: E402
+from store.testing.contract.statistics import StatisticsContract  # noqa: E402
+from store.testing.contract.waiting import WaitingContract, WaitingForWorkContract  # noqa: E402
+from store.testing.contract.watchdog import WatchdogContract  # noqa: E402
+from store.testing.contract.workers import WorkersContract  # noqa: E402
+
+__all__ = [
+    "AttemptsContract",
+    "BadInputContract",
+    "ClosingContract",
+    "ConcurrencyContract",
+    "PlanKeyContract",
+    "QueriesContract",
+    "QueueContract",
+    "ResourcesContract",
+    "ResultsContract",
+    "RetriesContract",
+    "RolloutUpdatesContract",
+    "SpanNumbersContract",
+    "SpanQueriesContract",
+    "SpansContract",
+    "StatisticsContract",
+    "StoreContract",
+    "WaitingContract",
+    "WaitingForWorkContract",
+    "WatchdogContract",
+    "WorkersContract",
+]
+
+
+class StoreContract(
+    QueueContract,
+    PlanKeyContract,
+    RolloutUpdatesContract,
+    AttemptsContract,
+    RetriesContract,
+    WatchdogContract,
+    SpansContract,
+    SpanNumbersContract,
+    WorkersContract,
+    ResourcesContract,
+    QueriesContract,
+    SpanQueriesContract,
+    WaitingContract,
+    WaitingForWorkContract,
+    StatisticsContract,
+    ResultsContract,
+    BadInputContract,
+    ConcurrencyContract,
+    ClosingContract,
+):
+    """The whole contract."""

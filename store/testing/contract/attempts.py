@@ -1,0 +1,343 @@
+"""What callers may rely on when attempts are started and updated, and rollouts updated directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.errors import NotFound
+from store.interface import Store
+from store.models import UNSET, AttemptedRollout, RolloutConfig
+from store.testing.contract.given import attempt_of, attempts_of, reread, started, statuses
+
+__all__ = ["AttemptsContract", "RolloutUpdatesContract"]
+
+ROLLOUT_STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
+ATTEMPT_STATUSES: list[Any] = ["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+TERMINAL: list[Any] = ["succeeded", "failed", "cancelled"]
+
+
+class RolloutUpdatesContract:
+    """update_rollout and get_rollout_by_id."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_a_field_left_unset_stays_as_it_is(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1, mode="train", resources_id="rs", metadata={"m": 1})
+        assert await store.update_rollout(rollout.rollout_id) == rollout
+        unset = await store.update_rollout(
+            rollout.rollout_id,
+            input=UNSET,
+            mode=UNSET,
+            resources_id=UNSET,
+            status=UNSET,
+            config=UNSET,
+            metadata=UNSET,
+        )
+        assert unset == rollout
+
+    async def test_none_is_stored_where_a_field_may_be_null(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1, mode="train", resources_id="rs", metadata={"m": 1})
+        await store.update_rollout(rollout.rollout_id, input=None, mode=None, resources_id=None, metadata=None)
+        read = await reread(store, rollout)
+        assert (read.input, read.mode, read.resources_id, read.metadata) == (None, None, None, None)
+
+    async def test_metadata_and_config_are_replaced_and_never_merged(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=3, timeout_seconds=9, retry_condition=["failed"])
+        await store.update_rollout(rollout.rollout_id, metadata={"a": 1})
+        await store.update_rollout(rollout.rollout_id, metadata={"b": 2}, config=RolloutConfig(unresponsive_seconds=4))
+        read = await reread(store, rollout)
+        assert read.metadata == {"b": 2}
+        assert read.config == RolloutConfig(unresponsive_seconds=4)
+
+    async def test_an_update_gives_the_rollout_without_its_attempt(self, store: Store) -> None:
+        rollout = await started(store)
+        updated = await store.update_rollout(rollout.rollout_id, input={"new": 1})
+        assert not isinstance(updated, AttemptedRollout)
+        assert updated.input == {"new": 1}
+        assert (updated.status, updated.start_time) == ("preparing", rollout.start_time)
+
+    @pytest.mark.parametrize("status", ROLLOUT_STATUSES)
+    async def test_any_status_may_follow_any_other(self, store: Store, status: Any) -> None:
+        for following in ROLLOUT_STATUSES:
+            rollout = await store.enqueue_rollout(1)
+            await store.update_rollout(rollout.rollout_id, status=status)
+            updated = await store.update_rollout(rollout.rollout_id, status=following)
+            assert updated.status == following
+
+    @pytest.mark.parametrize("status", TERMINAL)
+    async def test_each_terminal_status_written_stamps_the_end_anew(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        first = await store.update_rollout(rollout.rollout_id, status=status)
+        second = await store.update_rollout(rollout.rollout_id, status=status)
+        assert first.end_time is not None
+        assert second.end_time is not None
+        assert rollout.start_time < first.end_time < second.end_time
+
+    async def test_a_status_that_is_not_terminal_never_clears_the_end(self, store: Store) -> None:
+        rollout = await started(store)
+        ended = await store.update_rollout(rollout.rollout_id, status="failed")
+        for status in ("queuing", "preparing", "running", "requeuing"):
+            assert (await store.update_rollout(rollout.rollout_id, status=status)).end_time == ended.end_time
+
+    async def test_a_status_that_is_not_terminal_sets_no_end(self, store: Store) -> None:
+        rollout = await started(store)
+        for status in ("queuing", "preparing", "running", "requeuing"):
+            assert (await store.update_rollout(rollout.rollout_id, status=status)).end_time is None
+
+    async def test_cancelling_a_rollout_touches_neither_its_attempt_nor_its_worker(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w1")
+        worker = await store.get_worker_by_id("w1")
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        assert await statuses(store, rollout) == ("cancelled", "preparing")
+        assert await attempt_of(store, rollout) == rollout.attempt
+        assert await store.get_worker_by_id("w1") == worker
+
+    async def test_updating_an_unknown_rollout_says_that_the_item_does_not_exist(self, store: Store) -> None:
+        text = r"^Item does not exist with primary key\(s\): rollout_id='ro-none'$"
+        with pytest.raises(ValueError, match=text):
+            await store.update_rollout("ro-none", status="running")
+        with pytest.raises(NotFound, match=text):
+            await store.update_rollout("ro-none")
+
+    async def test_an_unknown_rollout_reads_as_nothing(self, store: Store) -> None:
+        assert await store.get_rollout_by_id("ro-none") is None
+
+    async def test_a_rollout_with_attempts_reads_with_its_latest(self, store: Store) -> None:
+        rollout = await started(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        read = await reread(store, rollout)
+        assert isinstance(read, AttemptedRollout)
+        assert read.attempt == second.attempt
+        (listed,) = await store.query_rollouts()
+        assert listed == read
+
+
+class AttemptsContract:
+    """start_attempt, update_attempt, and what an attempt's status does to its rollout."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_a_new_attempt_takes_the_next_number_and_prepares_the_rollout(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="running")
+        second = await store.start_attempt(rollout.rollout_id, worker_id="w2")
+        assert (second.rollout_id, second.status) == (rollout.rollout_id, "preparing")
+        assert (second.attempt.sequence_id, second.attempt.status) == (2, "preparing")
+        assert (second.attempt.worker_id, second.attempt.metadata, second.attempt.end_time) == ("w2", None, None)
+        assert second.attempt.start_time > rollout.attempt.start_time
+        assert await statuses(store, rollout) == ("preparing", "running", "preparing")
+
+    async def test_a_new_attempt_asks_neither_for_the_budget_nor_for_the_status(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1, config=RolloutConfig(max_attempts=1))
+        assert (await store.start_attempt(rollout.rollout_id)).attempt.sequence_id == 1
+        for number, status in enumerate(ROLLOUT_STATUSES, start=2):
+            await store.update_rollout(rollout.rollout_id, status=status)
+            again = await store.start_attempt(rollout.rollout_id)
+            assert (again.status, again.attempt.sequence_id) == ("preparing", number)
+
+    async def test_a_new_attempt_on_a_finished_rollout_keeps_its_end(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        ended = await reread(store, rollout)
+        again = await store.start_attempt(rollout.rollout_id)
+        assert again.end_time == ended.end_time is not None
+
+    async def test_a_queued_rollout_with_a_new_attempt_is_not_claimed_again(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1)
+        await store.start_attempt(rollout.rollout_id)
+        assert await store.dequeue_rollout() is None
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+
+    async def test_a_new_attempt_leaves_the_earlier_ones_alone(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w1")
+        before = await attempts_of(store, rollout)
+        await store.start_attempt(rollout.rollout_id, worker_id="w2")
+        assert (await attempts_of(store, rollout))[:1] == before
+
+    async def test_the_latest_attempt_is_the_one_with_the_greatest_number(self, store: Store) -> None:
+        rollout = await started(store)
+        assert await store.get_latest_attempt(rollout.rollout_id) == rollout.attempt
+        second = await store.start_attempt(rollout.rollout_id)
+        assert await store.get_latest_attempt(rollout.rollout_id) == second.attempt
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, metadata={"touched": True})
+        assert await store.get_latest_attempt(rollout.rollout_id) == second.attempt
+        updated = await store.update_attempt(rollout.rollout_id, "latest", status="running")
+        assert updated.attempt_id == second.attempt.attempt_id
+
+    async def test_attempts_of_an_unknown_rollout_read_as_none_without_an_error(self, store: Store) -> None:
+        assert await store.get_latest_attempt("ro-none") is None
+        page = await store.query_attempts("ro-none")
+        assert (list(page), page.total) == ([], 0)
+
+    async def test_an_attempt_for_an_unknown_rollout_is_refused(self, store: Store) -> None:
+        for call in (store.start_attempt("ro-none"), store.update_attempt("ro-none", "latest", status="running")):
+            with pytest.raises(ValueError, match=r"^Rollout ro-none not found$") as refused:
+                await call
+            assert isinstance(refused.value, NotFound)
+        assert (await store.query_rollouts()).total == 0
+
+    @pytest.mark.parametrize("attempt_id", ["latest", "at-none"])
+    async def test_a_rollout_without_attempts_says_so_before_it_looks_for_one(
+        self, store: Store, attempt_id: str
+    ) -> None:
+        rollout = await store.enqueue_rollout(1)
+        with pytest.raises(ValueError, match=f"^No attempts found for rollout {rollout.rollout_id}$"):
+            await store.update_attempt(rollout.rollout_id, attempt_id, status="running")
+
+    async def test_an_unknown_attempt_is_refused_by_name(self, store: Store) -> None:
+        rollout = await started(store)
+        with pytest.raises(ValueError, match=f"^Attempt at-none not found for rollout {rollout.rollout_id}$"):
+            await store.update_attempt(rollout.rollout_id, "at-none", status="running")
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+
+    async def test_an_attempt_of_another_rollout_is_unknown(self, store: Store) -> None:
+        rollout = await started(store)
+        other = await started(store)
+        with pytest.raises(NotFound):
+            await store.update_attempt(rollout.rollout_id, other.attempt.attempt_id, status="running")
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed"])
+    async def test_each_report_of_success_or_failure_stamps_the_attempts_end_anew(
+        self, store: Store, status: Any
+    ) -> None:
+        rollout = await started(store)
+        first = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        second = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        assert first.end_time is not None
+        assert second.end_time is not None
+        assert rollout.attempt.start_time < first.end_time < second.end_time
+
+    @pytest.mark.parametrize("status", ["preparing", "running", "timeout", "unresponsive"])
+    async def test_other_statuses_neither_set_nor_clear_the_attempts_end(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        assert (await store.update_attempt(rollout.rollout_id, "latest", status=status)).end_time is None
+        ended = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        after = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        assert after.end_time == ended.end_time is not None
+
+    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    async def test_any_attempt_status_may_follow_any_other(self, store: Store, status: Any) -> None:
+        for following in ATTEMPT_STATUSES:
+            rollout = await started(store)
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            updated = await store.update_attempt(rollout.rollout_id, "latest", status=following)
+            assert updated.status == following
+
+    async def test_an_update_gives_the_attempt_as_it_is_then_stored(self, store: Store) -> None:
+        rollout = await started(store)
+        updated = await store.update_attempt(
+            rollout.rollout_id,
+            rollout.attempt.attempt_id,
+            status="running",
+            worker_id="w1",
+            last_heartbeat_time=1234.5678,
+            metadata={"m": [1.0]},
+        )
+        assert (updated.status, updated.worker_id) == ("running", "w1")
+        assert (updated.last_heartbeat_time, updated.metadata) == (1234.5678, {"m": [1.0]})
+        assert (updated.sequence_id, updated.start_time) == (1, rollout.attempt.start_time)
+        assert await attempt_of(store, rollout) == updated
+
+    async def test_an_attempts_metadata_is_replaced_and_never_merged(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1})
+        await store.update_attempt(rollout.rollout_id, "latest", metadata={"b": 2})
+        assert (await attempt_of(store, rollout)).metadata == {"b": 2}
+
+    async def test_a_field_left_unset_stays_as_it_is_in_the_attempt(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w1")
+        before = await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=5.0)
+        assert await store.update_attempt(rollout.rollout_id, "latest") == before
+        unset = await store.update_attempt(
+            rollout.rollout_id, "latest", status=UNSET, worker_id=UNSET, last_heartbeat_time=UNSET, metadata=UNSET
+        )
+        assert unset == before
+
+    async def test_a_heartbeat_time_is_kept_exactly_and_may_go_back(self, store: Store) -> None:
+        rollout = await started(store)
+        for time in (1_750_000_123.123456, 1_750_000_000.1, 0.1 + 0.2):
+            updated = await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=time)
+            assert updated.last_heartbeat_time == time
+            assert (await attempt_of(store, rollout)).last_heartbeat_time == time
+
+    async def test_a_heartbeat_time_sent_with_other_fields_may_go_back_too(self, store: Store) -> None:
+        rollout = await started(store)
+        for time in (200.5, 100.5):
+            await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=time, metadata={"at": time})
+            assert (await attempt_of(store, rollout)).last_heartbeat_time == time
+
+    async def test_an_empty_worker_id_is_stored_and_makes_no_worker(self, store: Store) -> None:
+        rollout = await started(store)
+        updated = await store.update_attempt(rollout.rollout_id, "latest", worker_id="", status="running")
+        assert updated.worker_id == ""
+        assert (await store.query_workers()).total == 0
+
+    @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
+    async def test_the_latest_attempts_status_becomes_the_rollouts(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="running")
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+        assert await statuses(store, rollout) == (status, status)
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    async def test_a_failure_that_is_not_retried_fails_the_rollout(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        assert await statuses(store, rollout) == ("failed", status)
+        assert (await reread(store, rollout)).end_time is not None
+        assert await store.dequeue_rollout() is None
+
+    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+    async def test_an_attempt_that_is_not_the_latest_never_moves_the_rollout(self, store: Store, status: Any) -> None:
+        rollout = await started(store, max_attempts=5, retry_condition=["failed", "timeout", "unresponsive"])
+        await store.start_attempt(rollout.rollout_id)
+        await store.update_attempt(rollout.rollout_id, "latest", status="running")
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+        assert await statuses(store, rollout) == ("running", status, "running")
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_rollout_ends_no_earlier_than_its_attempt(self, store: Store) -> None:
+        rollout = await started(store)
+        attempt = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        ended = await reread(store, rollout)
+        assert attempt.end_time is not None
+        assert ended.end_time is not None
+        assert attempt.start_time < attempt.end_time <= ended.end_time
+
+    async def test_a_status_the_rollout_already_has_does_not_stamp_its_end_anew(self, store: Store) -> None:
+        rollout = await started(store)
+        first = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        ended = await reread(store, rollout)
+        second = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert second.end_time != first.end_time
+        assert (await reread(store, rollout)).end_time == ended.end_time
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {},
+            {"metadata": {"m": 1}},
+            {"last_heartbeat_time": 5.0},
+            {"worker_id": "w1"},
+            {"worker_id": "w1", "last_heartbeat_time": 5.0, "metadata": {}},
+        ],
+        ids=repr,
+    )
+    @pytest.mark.parametrize("status", TERMINAL)
+    async def test_only_a_status_moves_a_rollout_out_of_its_end(
+        self, store: Store, status: Any, fields: dict[str, Any]
+    ) -> None:
+        rollout = await started(store)
+        ended = await store.update_rollout(rollout.rollout_id, status=status)
+        await store.update_attempt(rollout.rollout_id, "latest", **fields)
+        read = await reread(store, rollout)
+        assert (read.status, read.end_time) == (status, ended.end_time)
+
+    @pytest.mark.parametrize("status", TERMINAL)
+    async def test_an_explicit_status_moves_a_rollout_out_of_its_end(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        await store.update_rollout(rollout.rollout_id, status=status)
+        await store.update_attempt(rollout.rollout_id, "latest", status="running")
+        assert await statuses(store, rollout) == ("running", "running")

@@ -1,0 +1,45 @@
+"""Situations that many promises start from, and the short reads that tell where they ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store.interface import Store
+from store.models import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
+
+__all__ = ["attempt_of", "attempts_of", "reread", "started", "statuses", "worker_of"]
+
+
+async def started(store: Store, *, worker_id: str | None = None, **config: Any) -> AttemptedRollout:
+    """Start a rollout whose config has these fields."""
+    return await store.start_rollout({"task": "contract"}, config=RolloutConfig(**config), worker_id=worker_id)
+
+
+async def reread(store: Store, rollout: Rollout) -> Rollout:
+    """Read the rollout as the store has it now."""
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    return found
+
+
+async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
+    """Read the rollout's attempts, first to last."""
+    return list(await store.query_attempts(rollout.rollout_id))
+
+
+async def attempt_of(store: Store, rollout: Rollout, sequence_id: int = 1) -> Attempt:
+    """Read one attempt of the rollout by its number."""
+    (found,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
+    return found
+
+
+async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
+    """Read the rollout's status, followed by those of its attempts, first to last."""
+    return ((await reread(store, rollout)).status, *(one.status for one in await attempts_of(store, rollout)))
+
+
+async def worker_of(store: Store, worker_id: str) -> Worker:
+    """Read the worker; this read drives no watchdog."""
+    found = await store.get_worker_by_id(worker_id)
+    assert found is not None
+    return found

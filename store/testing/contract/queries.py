@@ -1,0 +1,346 @@
+"""What callers may rely on when they list rollouts, attempts, resources and workers, and what no list may be asked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import Attempt, AttemptedRollout, Rollout
+from store.testing.clock import ManualClock
+from store.testing.contract.given import started
+from store.testing.samples import make_llm
+
+__all__ = ["QueriesContract"]
+
+
+async def enqueued(store: Store, count: int) -> list[Rollout]:
+    return [await store.enqueue_rollout(number) for number in range(count)]
+
+
+def ids(page: Any) -> list[str]:
+    return [one.rollout_id for one in page]
+
+
+async def query(store: Store, noun: str, **arguments: Any) -> Any:
+    """Query one of the five nouns with arguments they all take; attempts and spans are those of an unknown rollout."""
+    calls: dict[str, Any] = {
+        "rollouts": store.query_rollouts,
+        "workers": store.query_workers,
+        "resources": store.query_resources,
+        "attempts": partial(store.query_attempts, "ro-none"),
+        "spans": partial(store.query_spans, "ro-none"),
+    }
+    return await calls[noun](**arguments)
+
+
+NOUNS = ["rollouts", "workers", "resources", "attempts", "spans"]
+
+
+class QueriesContract:
+    """Filters, order and pages of rollouts, attempts, resources and workers."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_rollouts_are_listed_in_the_order_of_creation(self, store: Store) -> None:
+        rollouts = await enqueued(store, 3)
+        await store.update_rollout(rollouts[0].rollout_id, status="running")
+        page = await store.query_rollouts()
+        assert ids(page) == ids(rollouts)
+        assert page.total == 3
+
+    async def test_rollouts_with_attempts_are_listed_with_their_latest(self, store: Store) -> None:
+        plain = await store.enqueue_rollout(1)
+        begun = await started(store)
+        second = await store.start_attempt(begun.rollout_id)
+        first, last = await store.query_rollouts()
+        assert not isinstance(first, AttemptedRollout)
+        assert first == plain
+        assert isinstance(last, AttemptedRollout)
+        assert last.attempt == second.attempt
+
+    async def test_rollouts_are_filtered_by_status(self, store: Store) -> None:
+        rollouts = await enqueued(store, 4)
+        for number, status in enumerate(("running", "failed", "succeeded")):
+            await store.update_rollout(rollouts[number].rollout_id, status=status)
+        assert ids(await store.query_rollouts(status_in=["failed", "queuing"])) == ids([rollouts[1], rollouts[3]])
+        assert ids(await store.query_rollouts(status_in=["cancelled"])) == []
+
+    async def test_rollouts_are_filtered_by_id_in_the_order_of_creation(self, store: Store) -> None:
+        one, _, three = await enqueued(store, 3)
+        wanted = [three.rollout_id, "ro-none", one.rollout_id, one.rollout_id]
+        page = await store.query_rollouts(rollout_id_in=wanted)
+        assert ids(page) == ids([one, three])
+        assert page.total == 2
+
+    async def test_thousands_of_ids_can_be_asked_for_at_once(self, store: Store) -> None:
+        one, _, three = await enqueued(store, 3)
+        wanted = [f"ro-{number:012x}" for number in range(5000)]
+        page = await store.query_rollouts(rollout_id_in=[*wanted, three.rollout_id, one.rollout_id])
+        assert ids(page) == ids([one, three])
+
+    async def test_rollouts_are_filtered_by_a_part_of_their_id(self, store: Store) -> None:
+        one, two, _ = await enqueued(store, 3)
+        part = two.rollout_id[5:13]
+        assert ids(await store.query_rollouts(rollout_id_contains=part)) == ids([two])
+        assert len(await store.query_rollouts(rollout_id_contains="ro-")) == 3
+        assert len(await store.query_rollouts(rollout_id_contains="")) == 3
+        assert ids(await store.query_rollouts(rollout_id_contains=one.rollout_id.upper())) == []
+
+    @pytest.mark.parametrize("wildcard", ["%", "_", "*", "?", "\\", "'"])
+    async def test_a_part_is_taken_literally(self, store: Store, wildcard: str) -> None:
+        await store.update_worker("plain", {})
+        await store.update_worker(f"a{wildcard}b", {})
+        page = await store.query_workers(worker_id_contains=wildcard)
+        assert [one.worker_id for one in page] == [f"a{wildcard}b"]
+
+    async def test_conditions_are_joined_by_and_unless_or_is_asked_for(self, store: Store) -> None:
+        one, two, three = await enqueued(store, 3)
+        await store.update_rollout(one.rollout_id, status="running")
+        await store.update_rollout(two.rollout_id, status="running")
+        both: dict[str, Any] = {"status_in": ["running"], "rollout_id_in": [two.rollout_id, three.rollout_id]}
+        assert ids(await store.query_rollouts(**both)) == ids([two])
+        assert ids(await store.query_rollouts(**both, filter_logic="and")) == ids([two])
+        assert ids(await store.query_rollouts(**both, filter_logic="or")) == ids([one, two, three])
+
+    async def test_an_exact_and_a_partial_condition_on_one_field_are_alternatives_under_or(self, store: Store) -> None:
+        one, two, _ = await enqueued(store, 3)
+        conditions: dict[str, Any] = {
+            "rollout_id_in": [one.rollout_id],
+            "rollout_id_contains": two.rollout_id[3:],
+        }
+        assert ids(await store.query_rollouts(**conditions, filter_logic="or")) == ids([one, two])
+        assert ids(await store.query_rollouts(**conditions)) == []
+
+    async def test_an_empty_list_of_wanted_values_matches_nothing(self, store: Store) -> None:
+        (one,) = await enqueued(store, 1)
+        assert ids(await store.query_rollouts(status_in=[])) == []
+        assert ids(await store.query_rollouts(rollout_id_in=[])) == []
+        assert ids(await store.query_rollouts(rollout_id_in=[], filter_logic="or")) == []
+        either = await store.query_rollouts(rollout_id_in=[], status_in=["queuing"], filter_logic="or")
+        assert ids(either) == ids([one])
+        assert ids(await store.query_rollouts(rollout_id_in=[], status_in=["queuing"])) == []
+
+    async def test_or_without_any_condition_lists_everything(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w1")
+        assert (await store.query_rollouts(filter_logic="or")).total == 1
+        assert (await store.query_workers(filter_logic="or")).total == 1
+        assert (await store.query_attempts(rollout.rollout_id)).total == 1
+
+    async def test_the_older_names_of_the_filters_still_work_and_the_newer_ones_win(self, store: Store) -> None:
+        one, two = await enqueued(store, 2)
+        await store.update_rollout(one.rollout_id, status="running")
+        assert ids(await store.query_rollouts(status=["running"])) == ids([one])
+        assert ids(await store.query_rollouts(rollout_ids=[two.rollout_id])) == ids([two])
+        assert ids(await store.query_rollouts(status=["running"], status_in=["queuing"])) == ids([two])
+        newer = await store.query_rollouts(rollout_ids=[one.rollout_id], rollout_id_in=[two.rollout_id])
+        assert ids(newer) == ids([two])
+
+    @pytest.mark.parametrize(
+        ("limit", "offset", "expected"),
+        [(-1, 0, [0, 1, 2, 3]), (2, 0, [0, 1]), (2, 3, [3]), (-1, 2, [2, 3]), (0, 0, []), (2, 4, []), (2, 99, [])],
+    )
+    async def test_a_page_is_cut_after_filtering_and_counts_all_matches(
+        self, store: Store, limit: int, offset: int, expected: list[int]
+    ) -> None:
+        await enqueued(store, 4)
+        await store.start_rollout("not queued")
+        page = await store.query_rollouts(status_in=["queuing"], limit=limit, offset=offset)
+        assert [one.input for one in page] == expected
+        assert (page.limit, page.offset, page.total) == (limit, offset, 4)
+
+    async def test_a_page_is_cut_after_sorting(self, store: Store) -> None:
+        await enqueued(store, 4)
+        page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=2, offset=1)
+        assert [one.input for one in page] == [2, 1]
+
+    async def test_times_that_are_missing_sort_last_rising_and_first_falling(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollouts = await enqueued(store, 4)
+        for number in (2, 0):
+            clock.advance(1)
+            await store.update_rollout(rollouts[number].rollout_id, status="succeeded")
+        rising = await store.query_rollouts(sort_by="end_time")
+        falling = await store.query_rollouts(sort_by="end_time", sort_order="desc")
+        assert [one.input for one in rising] == [2, 0, 1, 3]
+        assert [one.input for one in falling] == [1, 3, 0, 2]
+
+    async def test_texts_that_are_missing_sort_first_rising_and_last_falling(self, store: Store) -> None:
+        modes: list[Any] = ["val", None, "test", None, "train"]
+        for mode in modes:
+            await store.enqueue_rollout(mode, mode=mode)
+        rising = await store.query_rollouts(sort_by="mode")
+        falling = await store.query_rollouts(sort_by="mode", sort_order="desc")
+        assert [one.input for one in rising] == [None, None, "test", "train", "val"]
+        assert [one.input for one in falling] == ["val", "train", "test", None, None]
+
+    async def test_equal_rows_keep_the_order_of_creation_in_both_directions(self, store: Store) -> None:
+        for number, mode in enumerate(("val", "train", "val", "train")):
+            await store.enqueue_rollout(number, mode=mode)
+        rising = await store.query_rollouts(sort_by="mode")
+        falling = await store.query_rollouts(sort_by="mode", sort_order="desc")
+        assert [one.input for one in rising] == [1, 3, 0, 2]
+        assert [one.input for one in falling] == [0, 2, 1, 3]
+
+    async def test_texts_sort_by_code_point(self, store: Store) -> None:
+        names = ["b", "a", "B", "é", "_", "10", "9", "z", "🙂", "\uffee"]
+        for name in names:
+            await store.update_worker(name, {})
+        page = await store.query_workers(sort_by="worker_id")
+        assert [one.worker_id for one in page] == sorted(names)
+
+    @pytest.mark.parametrize(
+        ("noun", "fields"),
+        [
+            ("rollouts", ["rollout_id", "start_time", "end_time", "mode", "resources_id", "status"]),
+            (
+                "attempts",
+                [
+                    "rollout_id",
+                    "attempt_id",
+                    "sequence_id",
+                    "start_time",
+                    "end_time",
+                    "status",
+                    "worker_id",
+                    "last_heartbeat_time",
+                ],
+            ),
+            (
+                "workers",
+                [
+                    "worker_id",
+                    "status",
+                    "last_heartbeat_time",
+                    "last_dequeue_time",
+                    "last_busy_time",
+                    "last_idle_time",
+                    "current_rollout_id",
+                    "current_attempt_id",
+                ],
+            ),
+            ("resources", ["resources_id", "create_time", "update_time", "version"]),
+            (
+                "spans",
+                [
+                    "rollout_id",
+                    "attempt_id",
+                    "sequence_id",
+                    "trace_id",
+                    "span_id",
+                    "parent_id",
+                    "name",
+                    "start_time",
+                    "end_time",
+                ],
+            ),
+        ],
+    )
+    async def test_every_plain_field_can_be_sorted_by(self, store: Store, noun: str, fields: list[str]) -> None:
+        for field in fields:
+            for order in ("asc", "desc"):
+                assert list(await query(store, noun, sort_by=field, sort_order=order)) == []
+
+    @pytest.mark.parametrize(
+        ("noun", "field", "sortable"),
+        [
+            ("rollouts", "input", "start_time"),
+            ("rollouts", "metadata", "mode"),
+            ("rollouts", "config", "status"),
+            ("attempts", "metadata", "sequence_id"),
+            ("workers", "heartbeat_stats", "worker_id"),
+            ("resources", "resources", "version"),
+            ("spans", "attributes", "sequence_id"),
+            ("spans", "status", "start_time"),
+            ("spans", "resource", "span_id"),
+            *[(noun, "no_such_field", "_time") for noun in NOUNS],
+            *[(noun, "start_time; DROP TABLE rollouts", "_time") for noun in NOUNS],
+        ],
+    )
+    async def test_a_field_that_cannot_be_sorted_by_is_refused_and_those_that_can_are_named(
+        self, store: Store, noun: str, field: str, sortable: str
+    ) -> None:
+        with pytest.raises(Invalid, match="sort_by") as refused:
+            await query(store, noun, sort_by=field)
+        assert sortable in str(refused.value)
+
+    @pytest.mark.parametrize("noun", NOUNS)
+    @pytest.mark.parametrize(
+        ("argument", "value"),
+        [("limit", -2), ("offset", -1), ("sort_order", "upwards")],
+        ids=["limit", "offset", "order"],
+    )
+    async def test_a_page_that_cannot_be_is_refused_by_name(
+        self, store: Store, noun: str, argument: str, value: Any
+    ) -> None:
+        with pytest.raises(Invalid, match=argument):
+            await query(store, noun, **{argument: value})
+
+    @pytest.mark.parametrize("noun", ["rollouts", "workers", "spans"])
+    async def test_a_logic_that_is_neither_and_nor_or_is_refused(self, store: Store, noun: str) -> None:
+        with pytest.raises(Invalid, match="filter_logic"):
+            await query(store, noun, filter_logic="xor")
+
+    async def test_attempts_are_listed_by_number_or_in_the_order_of_creation(self, store: Store) -> None:
+        rollout = await started(store)
+        for _ in range(2):
+            await store.start_attempt(rollout.rollout_id)
+        assert [one.sequence_id for one in await store.query_attempts(rollout.rollout_id)] == [1, 2, 3]
+        falling = await store.query_attempts(rollout.rollout_id, sort_order="desc", limit=2)
+        assert [one.sequence_id for one in falling] == [3, 2]
+        assert falling.total == 3
+        unsorted = await store.query_attempts(rollout.rollout_id, sort_by=None, offset=1)
+        assert [one.sequence_id for one in unsorted] == [2, 3]
+        assert all(type(one) is Attempt for one in unsorted)
+
+    async def test_attempts_without_a_worker_sort_first_by_worker(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w2")
+        await store.start_attempt(rollout.rollout_id)
+        await store.start_attempt(rollout.rollout_id, worker_id="w1")
+        page = await store.query_attempts(rollout.rollout_id, sort_by="worker_id")
+        assert [one.worker_id for one in page] == [None, "w1", "w2"]
+
+    async def test_attempts_of_other_rollouts_are_not_listed(self, store: Store) -> None:
+        rollout = await started(store)
+        await started(store)
+        assert list(await store.query_attempts(rollout.rollout_id)) == [rollout.attempt]
+
+    async def test_workers_are_filtered_by_status_and_by_a_part_of_their_id(self, store: Store) -> None:
+        await started(store, worker_id="gpu-1")
+        await store.dequeue_rollout(worker_id="gpu-2")
+        await store.update_worker("cpu-1", {})
+        both: dict[str, Any] = {"status_in": ["idle", "unknown"], "worker_id_contains": "gpu"}
+        assert [one.worker_id for one in await store.query_workers(**both)] == ["gpu-2"]
+        either = await store.query_workers(**both, filter_logic="or")
+        assert [one.worker_id for one in either] == ["gpu-1", "gpu-2", "cpu-1"]
+        assert (await store.query_workers(status_in=[])).total == 0
+
+    async def test_workers_never_seen_polling_sort_last_by_poll(self, store: Store) -> None:
+        await store.update_worker("never", {})
+        await store.dequeue_rollout(worker_id="first")
+        await store.dequeue_rollout(worker_id="second")
+        page = await store.query_workers(sort_by="last_dequeue_time")
+        assert [one.worker_id for one in page] == ["first", "second", "never"]
+
+    async def test_resources_are_found_by_their_id_and_a_part_of_it_together(self, store: Store) -> None:
+        for name in ("policy-a", "policy-b", "prompt-a"):
+            await store.update_resources(name, make_llm())
+        assert [one.resources_id for one in await store.query_resources(resources_id="policy-b")] == ["policy-b"]
+        part = await store.query_resources(resources_id_contains="-a")
+        assert [one.resources_id for one in part] == ["policy-a", "prompt-a"]
+        neither = await store.query_resources(resources_id="policy-b", resources_id_contains="-a")
+        assert (list(neither), neither.total) == ([], 0)
+
+    async def test_resources_sort_and_page(self, store: Store) -> None:
+        for name in ("b", "c", "a"):
+            await store.update_resources(name, {})
+        await store.update_resources("c", {})
+        page = await store.query_resources(sort_by="version", sort_order="desc", limit=2)
+        assert [one.resources_id for one in page] == ["c", "b"]
+        assert page.total == 3
+        page = await store.query_resources(sort_by="resources_id", offset=1)
+        assert [one.resources_id for one in page] == ["b", "c"]

@@ -1,0 +1,275 @@
+"""What callers may rely on when rollouts are created, wait in line and are claimed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.testing.clock import ManualClock
+from store.testing.contract.given import reread, started, statuses
+
+__all__ = ["QueueContract"]
+
+
+JSON_VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    1.0,
+    -0.5,
+    1e300,
+    -0.0,
+    0.1 + 0.2,
+    5e-324,
+    -0.0,
+    2**63 - 1,
+    -(2**63),
+    "",
+    "é 漢 🙂 \n\t\"'\\",
+    [],
+    {},
+    [1, 1.0, True, None, "1", [[]]],
+    {"": {"nested": [{"deep": {}}]}, "rollout_id": "not mine"},
+]
+
+
+def requests(*inputs: Any) -> list[EnqueueRolloutRequest]:
+    return [EnqueueRolloutRequest(input=one) for one in inputs]
+
+
+class QueueContract:
+    """Enqueue, start, dequeue: ids, defaults, order, and what a claim brings about."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_an_enqueued_rollout_is_queuing_and_has_no_attempt(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout({"task": 1})
+        assert (rollout.status, rollout.end_time, rollout.mode) == ("queuing", None, None)
+        assert not isinstance(rollout, AttemptedRollout)
+        assert not isinstance(await reread(store, rollout), AttemptedRollout)
+        assert await store.get_latest_attempt(rollout.rollout_id) is None
+
+    async def test_a_rollout_without_metadata_or_config_gets_empty_metadata_and_the_default_config(
+        self, store: Store
+    ) -> None:
+        for rollout in (await store.enqueue_rollout(1), await store.start_rollout(1)):
+            assert rollout.metadata == {}
+            assert rollout.config == RolloutConfig()
+            assert rollout.resources_id is None
+
+    async def test_generated_ids_have_the_documented_form(self, store: Store) -> None:
+        started_one = await store.start_rollout(1)
+        enqueued = await store.enqueue_rollout(1)
+        resources = await store.add_resources({})
+        assert re.fullmatch(r"ro-[0-9a-f]{12}", started_one.rollout_id)
+        assert re.fullmatch(r"ro-[0-9a-f]{12}", enqueued.rollout_id)
+        assert re.fullmatch(r"at-[0-9a-f]{8}", started_one.attempt.attempt_id)
+        assert re.fullmatch(r"rs-[0-9a-f]{12}", resources.resources_id)
+
+    async def test_a_rollout_keeps_what_it_was_created_with(self, store: Store) -> None:
+        config = RolloutConfig(timeout_seconds=5, unresponsive_seconds=2.5, max_attempts=3, retry_condition=["failed"])
+        given: dict[str, Any] = {"mode": "val", "resources_id": "rs-unknown", "config": config, "metadata": {"m": [1]}}
+        for rollout in (await store.enqueue_rollout({"a": 1}, **given), await store.start_rollout({"a": 1}, **given)):
+            again = await reread(store, rollout)
+            assert again.input == {"a": 1}
+            assert (again.mode, again.resources_id) == ("val", "rs-unknown")
+            assert again.config == config
+            assert again.metadata == {"m": [1]}
+            assert again.start_time == rollout.start_time
+
+    async def test_an_enqueue_request_carries_the_same_fields_as_a_single_enqueue(self, store: Store) -> None:
+        config = RolloutConfig(max_attempts=2)
+        request = EnqueueRolloutRequest(input="x", mode="test", resources_id="rs-1", config=config, metadata={"m": 1})
+        (rollout,) = await store.enqueue_many_rollouts([request])
+        assert (rollout.input, rollout.mode, rollout.resources_id) == ("x", "test", "rs-1")
+        assert (rollout.config, rollout.metadata, rollout.status) == (config, {"m": 1}, "queuing")
+
+    @pytest.mark.parametrize("value", JSON_VALUES, ids=repr)
+    async def test_an_input_of_any_json_kind_comes_back_as_it_was_sent(self, store: Store, value: Any) -> None:
+        rollout = await store.enqueue_rollout(value)
+        read = await reread(store, rollout)
+        assert json.dumps(rollout.input) == json.dumps(read.input) == json.dumps(value)
+
+    async def test_changing_an_input_after_the_call_changes_nothing_in_the_store(self, store: Store) -> None:
+        value = {"list": [1]}
+        metadata = {"list": [1]}
+        rollout = await store.enqueue_rollout(value, metadata=metadata)
+        value["list"].append(2)
+        metadata["list"].append(2)
+        read = await reread(store, rollout)
+        assert read.input == {"list": [1]}
+        assert read.metadata == {"list": [1]}
+
+    async def test_enqueueing_many_keeps_their_order_and_gives_each_an_id_and_a_start_of_its_own(
+        self, store: Store
+    ) -> None:
+        rollouts = await store.enqueue_many_rollouts(requests(*range(5)))
+        assert [one.input for one in rollouts] == [0, 1, 2, 3, 4]
+        assert len({one.rollout_id for one in rollouts}) == 5
+        starts = [one.start_time for one in rollouts]
+        assert starts == sorted(set(starts))
+        claimed = await store.dequeue_many_rollouts(limit=10)
+        assert [one.rollout_id for one in claimed] == [one.rollout_id for one in rollouts]
+
+    async def test_enqueueing_nothing_gives_nothing(self, store: Store) -> None:
+        assert list(await store.enqueue_many_rollouts([])) == []
+        assert await store.dequeue_rollout() is None
+
+    async def test_rollouts_leave_the_queue_in_the_order_they_entered(self, store: Store) -> None:
+        entered = [await store.enqueue_rollout(number) for number in range(3)]
+        left = [await store.dequeue_rollout() for _ in range(3)]
+        assert [one.rollout_id for one in left if one] == [one.rollout_id for one in entered]
+
+    async def test_calls_in_sequence_have_strictly_rising_times_even_when_the_clock_stands_still(
+        self, store: Store
+    ) -> None:
+        times = [(await store.enqueue_rollout(number)).start_time for number in range(5)]
+        assert times == sorted(set(times))
+
+    async def test_times_are_seconds_of_the_stores_clock(self, store: Store, clock: ManualClock) -> None:
+        clock.advance(1000)
+        rollout = await store.start_rollout(1)
+        assert rollout.start_time == pytest.approx(clock.seconds, abs=0.001)
+        assert rollout.attempt.start_time == rollout.start_time
+
+    async def test_claiming_makes_the_rollout_preparing_with_a_first_attempt(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout({"task": 1}, mode="train", metadata={"m": 1})
+        claimed = await store.dequeue_rollout(worker_id="w1")
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.status, claimed.end_time) == (rollout.rollout_id, "preparing", None)
+        assert (claimed.input, claimed.mode, claimed.metadata) == ({"task": 1}, "train", {"m": 1})
+        assert claimed.start_time == rollout.start_time
+        attempt = claimed.attempt
+        assert (attempt.rollout_id, attempt.sequence_id, attempt.status) == (rollout.rollout_id, 1, "preparing")
+        assert (attempt.worker_id, attempt.end_time, attempt.last_heartbeat_time) == ("w1", None, None)
+        assert attempt.metadata is None
+        assert attempt.start_time > rollout.start_time
+        assert await reread(store, rollout) == claimed
+
+    async def test_a_claim_without_a_worker_leaves_the_worker_empty(self, store: Store) -> None:
+        await store.enqueue_rollout(1)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.attempt.worker_id is None
+        assert (await store.query_workers()).total == 0
+
+    async def test_an_empty_queue_gives_nothing(self, store: Store) -> None:
+        assert await store.dequeue_rollout() is None
+        assert list(await store.dequeue_many_rollouts(limit=3)) == []
+
+    async def test_many_are_claimed_first_in_first_out_and_fewer_when_the_queue_runs_out(self, store: Store) -> None:
+        await store.enqueue_many_rollouts(requests(*range(5)))
+        first = await store.dequeue_many_rollouts(limit=3)
+        rest = await store.dequeue_many_rollouts(limit=3)
+        assert [one.input for one in first] == [0, 1, 2]
+        assert [one.input for one in rest] == [3, 4]
+        assert {one.attempt.status for one in [*first, *rest]} == {"preparing"}
+
+    async def test_many_claims_one_when_no_limit_is_given(self, store: Store) -> None:
+        await store.enqueue_many_rollouts(requests(1, 2))
+        assert [one.input for one in await store.dequeue_many_rollouts()] == [1]
+
+    async def test_thousands_go_in_and_out_in_one_call(self, store: Store) -> None:
+        entered = await store.enqueue_many_rollouts(requests(*range(2000)))
+        left = await store.dequeue_many_rollouts(limit=2000, worker_id="w1")
+        assert [one.input for one in left] == list(range(2000))
+        assert [one.rollout_id for one in left] == [one.rollout_id for one in entered]
+        assert len({one.attempt.attempt_id for one in left}) == 2000
+
+    async def test_a_limit_far_beyond_the_queue_costs_nothing(self, store: Store) -> None:
+        await store.enqueue_many_rollouts(requests(1, 2))
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=2**62)] == [1, 2]
+
+    @pytest.mark.parametrize("limit", [0, -1, -5])
+    async def test_a_limit_of_zero_or_less_claims_nothing(self, store: Store, limit: int) -> None:
+        rollout = await store.enqueue_rollout(1)
+        assert list(await store.dequeue_many_rollouts(limit=limit)) == []
+        assert await statuses(store, rollout) == ("queuing",)
+
+    @pytest.mark.parametrize("status", ["preparing", "running", "succeeded", "failed", "cancelled"])
+    async def test_a_claim_passes_over_a_rollout_that_is_no_longer_queued(self, store: Store, status: Any) -> None:
+        gone = await store.enqueue_rollout("gone")
+        await store.enqueue_rollout("next")
+        await store.update_rollout(gone.rollout_id, status=status)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.input == "next"
+        assert await store.dequeue_rollout() is None
+        assert await statuses(store, gone) == (status,)
+
+    async def test_claiming_many_goes_on_past_rollouts_that_are_no_longer_queued(self, store: Store) -> None:
+        rollouts = await store.enqueue_many_rollouts(requests(*range(6)))
+        for number in (0, 1, 3):
+            await store.update_rollout(rollouts[number].rollout_id, status="cancelled")
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=2)] == [2, 4]
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=2)] == [5]
+
+    @pytest.mark.parametrize("status", ["queuing", "requeuing"])
+    async def test_setting_a_queuing_status_puts_the_rollout_at_the_end_of_the_queue(
+        self, store: Store, status: Any
+    ) -> None:
+        outside = await store.start_rollout("outside")
+        await store.enqueue_rollout("inside")
+        await store.update_rollout(outside.rollout_id, status=status)
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["inside", "outside"]
+
+    @pytest.mark.parametrize("status", ["queuing", "requeuing"])
+    async def test_a_rollout_already_in_the_queue_keeps_its_place_and_is_there_once(
+        self, store: Store, status: Any
+    ) -> None:
+        first = await store.enqueue_rollout("first")
+        await store.enqueue_rollout("second")
+        await store.update_rollout(first.rollout_id, status=status)
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
+
+    async def test_a_rollout_that_left_the_queue_loses_its_place(self, store: Store) -> None:
+        first = await store.enqueue_rollout("first")
+        await store.enqueue_rollout("second")
+        await store.update_rollout(first.rollout_id, status="running")
+        await store.update_rollout(first.rollout_id, status="requeuing")
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["second", "first"]
+
+    async def test_an_update_without_a_status_keeps_the_place_in_the_queue(self, store: Store) -> None:
+        first = await store.enqueue_rollout("first")
+        await store.enqueue_rollout("second")
+        await store.update_rollout(first.rollout_id, metadata={"m": 1}, mode="val")
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
+
+    async def test_a_claim_keeps_the_end_time_of_an_earlier_ending(self, store: Store) -> None:
+        rollout = await store.start_rollout(1)
+        ended = await store.update_rollout(rollout.rollout_id, status="succeeded")
+        await store.update_rollout(rollout.rollout_id, status="queuing")
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert ended.end_time is not None
+        assert claimed.end_time == ended.end_time
+
+    async def test_a_claim_numbers_on_from_the_attempts_there_are(self, store: Store) -> None:
+        rollout = await store.start_rollout(1)
+        await store.start_attempt(rollout.rollout_id)
+        await store.update_rollout(rollout.rollout_id, status="queuing")
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.attempt.sequence_id == 3
+
+    async def test_a_started_rollout_is_preparing_with_its_first_attempt_and_never_queued(self, store: Store) -> None:
+        rollout = await store.start_rollout({"task": 1}, worker_id="w1")
+        assert (rollout.status, rollout.end_time) == ("preparing", None)
+        attempt = rollout.attempt
+        assert (attempt.rollout_id, attempt.sequence_id, attempt.status) == (rollout.rollout_id, 1, "preparing")
+        assert (attempt.worker_id, attempt.end_time, attempt.last_heartbeat_time) == ("w1", None, None)
+        assert attempt.metadata is None
+        assert attempt.start_time == rollout.start_time
+        assert await store.dequeue_rollout() is None
+        assert await reread(store, rollout) == rollout
+
+    async def test_a_started_rollout_does_not_disturb_the_queue(self, store: Store) -> None:
+        await store.enqueue_rollout("queued")
+        await started(store)
+        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["queued"]

@@ -1,0 +1,132 @@
+"""What callers may rely on when an attempt does not succeed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import RolloutConfig
+from store.testing.contract.given import reread, started, statuses
+from store.testing.samples import make_span
+
+__all__ = ["RetriesContract"]
+
+UNSUCCESSFUL: list[Any] = ["failed", "timeout", "unresponsive"]
+
+
+class RetriesContract:
+    """Which endings are tried again, how often, and how the next attempt comes about."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.mark.parametrize("status", UNSUCCESSFUL)
+    async def test_an_ending_named_in_the_retry_condition_is_queued_again(self, store: Store, status: Any) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=[status])
+        await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        assert await statuses(store, rollout) == ("requeuing", status)
+        assert (await reread(store, rollout)).end_time is None
+        claimed = await store.dequeue_rollout(worker_id="w2")
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
+        assert await statuses(store, rollout) == ("preparing", status, "preparing")
+
+    @pytest.mark.parametrize("status", UNSUCCESSFUL)
+    async def test_an_ending_not_named_in_the_retry_condition_fails_the_rollout(
+        self, store: Store, status: Any
+    ) -> None:
+        others = [one for one in UNSUCCESSFUL if one != status]
+        rollout = await started(store, max_attempts=5, retry_condition=others)
+        await store.update_attempt(rollout.rollout_id, "latest", status=status)
+        assert await statuses(store, rollout) == ("failed", status)
+        assert await store.dequeue_rollout() is None
+
+    async def test_attempts_are_made_until_the_budget_is_spent(self, store: Store) -> None:
+        config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+        rollout = await store.enqueue_rollout(1, config=config)
+        for number in (1, 2, 3):
+            claimed = await store.dequeue_rollout()
+            assert claimed is not None
+            assert claimed.attempt.sequence_id == number
+            await store.update_attempt(rollout.rollout_id, claimed.attempt.attempt_id, status="failed")
+        assert await statuses(store, rollout) == ("failed", "failed", "failed", "failed")
+        assert await store.dequeue_rollout() is None
+
+    async def test_one_attempt_is_the_default_budget(self, store: Store) -> None:
+        rollout = await started(store, retry_condition=["failed"])
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert await statuses(store, rollout) == ("failed", "failed")
+
+    async def test_attempts_started_by_hand_count_towards_the_budget(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=3, retry_condition=["failed"])
+        second = await store.start_attempt(rollout.rollout_id)
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
+        assert await statuses(store, rollout) == ("preparing", "failed", "preparing")
+        await store.update_attempt(rollout.rollout_id, second.attempt.attempt_id, status="failed")
+        assert await statuses(store, rollout) == ("requeuing", "failed", "failed")
+        third = await store.dequeue_rollout()
+        assert third is not None
+        assert third.attempt.sequence_id == 3
+        await store.update_attempt(rollout.rollout_id, third.attempt.attempt_id, status="failed")
+        assert (await reread(store, rollout)).status == "failed"
+
+    async def test_the_budget_is_the_one_in_force_when_the_attempt_ends(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_rollout(rollout.rollout_id, config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert (await reread(store, rollout)).status == "requeuing"
+
+    async def test_a_retry_waits_behind_what_is_already_queued(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["failed"])
+        waiting = await store.enqueue_rollout("waiting")
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        claimed = await store.dequeue_many_rollouts(limit=5)
+        assert [one.rollout_id for one in claimed] == [waiting.rollout_id, rollout.rollout_id]
+
+    async def test_reporting_the_same_failure_twice_queues_one_retry(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=3, retry_condition=["failed"])
+        for _ in range(2):
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert len(await store.dequeue_many_rollouts(limit=5)) == 1
+
+    async def test_a_late_success_rescues_a_failed_rollout(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
+        assert (await reread(store, rollout)).status == "failed"
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert await statuses(store, rollout) == ("succeeded", "succeeded")
+
+    async def test_a_late_success_takes_a_pending_retry_off_the_queue(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["timeout"])
+        await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert await store.dequeue_rollout() is None
+        assert await statuses(store, rollout) == ("succeeded", "succeeded")
+
+    async def test_cancelling_takes_a_pending_retry_off_the_queue(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["failed"])
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_finished_rollout_can_be_tried_again_by_hand_and_fail(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        second = await store.start_attempt(rollout.rollout_id)
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
+        assert await statuses(store, rollout) == ("preparing", "failed", "preparing")
+        await store.update_attempt(rollout.rollout_id, second.attempt.attempt_id, status="failed")
+        assert await statuses(store, rollout) == ("failed", "failed", "failed")
+
+    async def test_the_way_to_success(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        await store.add_span(make_span(claimed.attempt))
+        assert await statuses(store, rollout) == ("running", "running")
+        await store.update_attempt(rollout.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+        ended = await reread(store, rollout)
+        assert await statuses(store, rollout) == ("succeeded", "succeeded")
+        assert ended.end_time is not None

@@ -1,0 +1,110 @@
+"""What callers may rely on when they draw numbers for spans: dense, per rollout, never twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.errors import NotFound
+from store.interface import Store
+from store.testing.contract.given import started
+from store.testing.samples import make_span
+
+__all__ = ["SpanNumbersContract"]
+
+
+class SpanNumbersContract:
+    """get_next_span_sequence_id, get_many_span_sequence_ids, and what explicit numbers do to them."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_numbers_start_at_one_and_rise_by_one(self, store: Store) -> None:
+        rollout = await started(store)
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        assert [await store.get_next_span_sequence_id(*ids) for _ in range(4)] == [1, 2, 3, 4]
+
+    async def test_the_attempts_of_a_rollout_share_its_numbers(self, store: Store) -> None:
+        rollout = await started(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        first_id, second_id = rollout.attempt.attempt_id, second.attempt.attempt_id
+        drawn = [
+            await store.get_next_span_sequence_id(rollout.rollout_id, one) for one in (first_id, second_id, first_id)
+        ]
+        assert drawn == [1, 2, 3]
+
+    async def test_rollouts_number_independently(self, store: Store) -> None:
+        one, two = await started(store), await started(store)
+        assert await store.get_next_span_sequence_id(one.rollout_id, one.attempt.attempt_id) == 1
+        assert await store.get_next_span_sequence_id(two.rollout_id, two.attempt.attempt_id) == 1
+
+    async def test_an_unknown_attempt_draws_from_its_rollouts_numbers(self, store: Store) -> None:
+        rollout = await started(store)
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, "at-none") == 1
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 2
+
+    async def test_an_unknown_rollout_has_numbers_of_its_own(self, store: Store) -> None:
+        assert await store.get_next_span_sequence_id("ro-none", "at-none") == 1
+        assert await store.get_next_span_sequence_id("ro-none", "at-other") == 2
+        assert await store.get_rollout_by_id("ro-none") is None
+
+    async def test_many_numbers_are_drawn_as_if_one_by_one(self, store: Store) -> None:
+        a, b = await started(store), await started(store)
+        pairs = [(a.rollout_id, "1"), (b.rollout_id, "1"), (a.rollout_id, "2"), (a.rollout_id, "1")]
+        drawn = await store.get_many_span_sequence_ids(pairs)
+        assert isinstance(drawn, list)
+        assert drawn == [1, 1, 2, 3]
+        assert list(await store.get_many_span_sequence_ids(pairs)) == [4, 2, 5, 6]
+
+    async def test_no_pairs_give_no_numbers(self, store: Store) -> None:
+        assert list(await store.get_many_span_sequence_ids([])) == []
+
+    async def test_an_explicit_number_lifts_the_next_one_above_it(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.add_span(make_span(rollout.attempt, 100))
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 101
+
+    @pytest.mark.parametrize("number", [0, -7])
+    async def test_zero_and_negative_numbers_are_stored_and_the_next_is_one(self, store: Store, number: int) -> None:
+        rollout = await started(store)
+        await store.add_span(make_span(rollout.attempt, number))
+        (span,) = await store.query_spans(rollout.rollout_id)
+        assert span.sequence_id == number
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 1
+
+    async def test_a_lower_explicit_number_is_stored_and_lowers_nothing(self, store: Store) -> None:
+        rollout = await started(store)
+        for number in (10, 3):
+            await store.add_span(make_span(rollout.attempt, number))
+        assert [one.sequence_id for one in await store.query_spans(rollout.rollout_id)] == [3, 10]
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 11
+
+    async def test_a_duplicate_lifts_the_numbers_too(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.add_span(make_span(rollout.attempt, 1, span_id="same"))
+        await store.add_span(make_span(rollout.attempt, 40, span_id="same"))
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 41
+
+    async def test_a_refused_span_lifts_the_numbers_too(self, store: Store) -> None:
+        rollout = await started(store)
+        with pytest.raises(NotFound):
+            await store.add_span(make_span(rollout.attempt, 20, attempt_id="at-none"))
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 21
+        with pytest.raises(NotFound):
+            await store.add_span(make_span(rollout.attempt, 30, rollout_id="ro-none"))
+        assert await store.get_next_span_sequence_id("ro-none", "at-none") == 31
+
+    async def test_many_spans_lift_the_numbers_to_the_greatest_of_each_rollout(self, store: Store) -> None:
+        one, two = await started(store), await started(store)
+        await store.add_many_spans(
+            [make_span(one.attempt, 9), make_span(two.attempt, 3), make_span(one.attempt, 4), make_span(two.attempt, 5)]
+        )
+        pairs = [(one.rollout_id, one.attempt.attempt_id), (two.rollout_id, two.attempt.attempt_id)]
+        assert list(await store.get_many_span_sequence_ids(pairs)) == [10, 6]
+
+    async def test_a_refused_group_among_many_lifts_its_numbers_and_a_later_one_does_not(self, store: Store) -> None:
+        rollout, later = await started(store), await started(store)
+        with pytest.raises(NotFound):
+            await store.add_many_spans(
+                [make_span(rollout.attempt, 9, attempt_id="at-none"), make_span(later.attempt, 9)]
+            )
+        pairs = [(rollout.rollout_id, "any"), (later.rollout_id, "any")]
+        assert list(await store.get_many_span_sequence_ids(pairs)) == [10, 1]

@@ -1,0 +1,173 @@
+"""What callers may rely on when they look for spans.
+
+The rules are those of every list, but for one: `filter_logic="or"` without any filter finds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import AttemptedRollout
+from store.testing.contract.given import reread, started
+from store.testing.samples import make_span
+
+__all__ = ["SpanQueriesContract"]
+
+
+class SpanQueriesContract:
+    """query_spans."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def traced(self, store: Store) -> AttemptedRollout:
+        """Store three spans that differ in every field a query may name."""
+        rollout = await started(store)
+        await store.add_many_spans(
+            [
+                make_span(rollout.attempt, 3, span_id="s-root", trace_id="t-1", name="agent", start_time=10.0),
+                make_span(
+                    rollout.attempt,
+                    1,
+                    span_id="s-call",
+                    trace_id="t-1",
+                    parent_id="s-root",
+                    name="llm.call",
+                    start_time=None,
+                ),
+                make_span(
+                    rollout.attempt,
+                    2,
+                    span_id="s-tool",
+                    trace_id="t-2",
+                    parent_id="s-call",
+                    name="tool.call",
+                    start_time=5.0,
+                ),
+            ]
+        )
+        return rollout
+
+    async def found(self, store: Store, rollout: AttemptedRollout, **filters: Any) -> list[str]:
+        return [one.span_id for one in await store.query_spans(rollout.rollout_id, **filters)]
+
+    async def test_spans_are_listed_by_their_number(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        assert await self.found(store, rollout) == ["s-call", "s-tool", "s-root"]
+        assert await self.found(store, rollout, sort_order="desc") == ["s-root", "s-tool", "s-call"]
+
+    @pytest.mark.parametrize(
+        ("filters", "expected"),
+        [
+            ({"trace_id": "t-1"}, ["s-call", "s-root"]),
+            ({"trace_id_contains": "t-"}, ["s-call", "s-tool", "s-root"]),
+            ({"trace_id_contains": "T-"}, []),
+            ({"span_id": "s-tool"}, ["s-tool"]),
+            ({"span_id": "s-"}, []),
+            ({"span_id_contains": "oo"}, ["s-tool", "s-root"]),
+            ({"parent_id": "s-root"}, ["s-call"]),
+            ({"parent_id": ""}, []),
+            ({"parent_id_contains": "s-"}, ["s-call", "s-tool"]),
+            ({"parent_id_contains": ""}, ["s-call", "s-tool"]),
+            ({"name": "agent"}, ["s-root"]),
+            ({"name_contains": ".call"}, ["s-call", "s-tool"]),
+            ({"name_contains": ""}, ["s-call", "s-tool", "s-root"]),
+            ({"name_contains": "%"}, []),
+            ({"name_contains": ".call", "trace_id": "t-2"}, ["s-tool"]),
+            ({"name_contains": ".call", "trace_id": "t-1", "filter_logic": "or"}, ["s-call", "s-tool", "s-root"]),
+            ({"name": "agent", "name_contains": "tool", "filter_logic": "or"}, ["s-tool", "s-root"]),
+            ({"name": "agent", "name_contains": "tool"}, []),
+            ({"filter_logic": "or"}, []),
+            ({"filter_logic": "and"}, ["s-call", "s-tool", "s-root"]),
+        ],
+        ids=str,
+    )
+    async def test_spans_are_filtered_exactly_and_by_parts(
+        self, store: Store, filters: dict[str, Any], expected: list[str]
+    ) -> None:
+        rollout = await self.traced(store)
+        assert await self.found(store, rollout, **filters) == expected
+
+    async def test_or_never_leads_out_of_the_rollout_or_the_attempt(self, store: Store) -> None:
+        rollout, other = await self.traced(store), await self.traced(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        await store.add_span(make_span(second.attempt, 9, span_id="s-second", name="agent"))
+        either: dict[str, Any] = {"name": "agent", "trace_id": "t-2", "filter_logic": "or"}
+        assert await self.found(store, rollout, **either) == ["s-tool", "s-root", "s-second"]
+        first_id = rollout.attempt.attempt_id
+        assert await self.found(store, rollout, attempt_id=first_id, **either) == ["s-tool", "s-root"]
+        assert await self.found(store, other, **either) == ["s-tool", "s-root"]
+
+    async def test_spans_can_be_asked_for_one_attempt_or_the_latest(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        await store.add_span(make_span(second.attempt, 2, span_id="s-second"))
+        assert await self.found(store, rollout, attempt_id="latest") == ["s-second"]
+        assert await self.found(store, rollout, attempt_id=second.attempt.attempt_id) == ["s-second"]
+        assert len(await self.found(store, rollout, attempt_id=rollout.attempt.attempt_id)) == 3
+        assert len(await self.found(store, rollout)) == 4
+
+    @pytest.mark.parametrize("attempt_id", [None, "latest", "at-none"])
+    async def test_spans_of_what_is_unknown_are_none_and_the_page_tells_what_was_asked(
+        self, store: Store, attempt_id: str | None
+    ) -> None:
+        queued = await store.enqueue_rollout(1)
+        for rollout_id in ("ro-none", queued.rollout_id):
+            page = await store.query_spans(rollout_id, attempt_id, limit=5, offset=2)
+            assert (list(page), page.limit, page.offset, page.total) == ([], 5, 2, 0)
+
+    async def test_spans_are_paged_after_filtering_and_sorting(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        page = await store.query_spans(rollout.rollout_id, trace_id_contains="t-", limit=1, offset=1)
+        assert [one.span_id for one in page] == ["s-tool"]
+        assert (page.limit, page.offset, page.total) == (1, 1, 3)
+        none = await store.query_spans(rollout.rollout_id, limit=0)
+        assert (list(none), none.total) == ([], 3)
+
+    @pytest.mark.parametrize(
+        ("field", "rising", "falling"),
+        [
+            ("start_time", ["s-tool", "s-root", "s-call"], ["s-call", "s-root", "s-tool"]),
+            ("parent_id", ["s-root", "s-tool", "s-call"], ["s-call", "s-tool", "s-root"]),
+            ("name", ["s-root", "s-call", "s-tool"], ["s-tool", "s-call", "s-root"]),
+            ("trace_id", ["s-root", "s-call", "s-tool"], ["s-tool", "s-root", "s-call"]),
+        ],
+    )
+    async def test_spans_sort_by_their_plain_fields(
+        self, store: Store, field: str, rising: list[str], falling: list[str]
+    ) -> None:
+        rollout = await self.traced(store)
+        assert await self.found(store, rollout, sort_by=field) == rising
+        assert await self.found(store, rollout, sort_by=field, sort_order="desc") == falling
+
+    async def test_spans_of_one_number_are_listed_by_their_times_and_then_as_they_came(self, store: Store) -> None:
+        rollout = await started(store)
+        times: list[tuple[str, float | None, float | None]] = [
+            ("never", None, None),
+            ("late", 9.0, 9.5),
+            ("open", 5.0, None),
+            ("long", 5.0, 8.0),
+            ("short", 5.0, 6.0),
+            ("short-again", 5.0, 6.0),
+            ("never-again", None, None),
+        ]
+        spans = [make_span(rollout.attempt, 4, span_id=one, start_time=a, end_time=b) for one, a, b in times]
+        await store.add_many_spans(spans)
+        await store.add_span(make_span(rollout.attempt, 3, span_id="before", start_time=99.0))
+        expected = ["before", "short", "short-again", "long", "open", "late", "never", "never-again"]
+        assert await self.found(store, rollout) == expected
+
+    async def test_spans_of_one_number_in_several_attempts_follow_the_same_order(self, store: Store) -> None:
+        rollout = await started(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        await store.add_span(make_span(second.attempt, 1, span_id="later", start_time=7.0))
+        await store.add_span(make_span(rollout.attempt, 1, span_id="earlier", start_time=3.0))
+        assert await self.found(store, rollout) == ["earlier", "later"]
+
+    async def test_a_query_of_spans_does_not_change_what_it_reads(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        before = await reread(store, rollout)
+        await store.query_spans(rollout.rollout_id)
+        assert await reread(store, rollout) == before

@@ -1,0 +1,351 @@
+"""What callers may rely on when spans arrive: what is kept, what counts as a sign of life, and what they move."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from store.errors import NotFound
+from store.interface import Store
+from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, SpanContext, TraceStatus
+from store.testing.clock import ManualClock
+from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of
+from store.testing.samples import make_sdk_span, make_span
+
+__all__ = ["SpansContract"]
+
+
+async def ended(store: Store, status: Any, **config: Any) -> AttemptedRollout:
+    """Start a rollout and bring its only attempt into this status."""
+    rollout = await started(store, **config)
+    await store.update_attempt(rollout.rollout_id, "latest", status=status)
+    return rollout
+
+
+async def span_ids(store: Store, attempt: Attempt) -> list[str]:
+    return [one.span_id for one in await store.query_spans(attempt.rollout_id, attempt.attempt_id)]
+
+
+class SpansContract:
+    """add_span, add_many_spans, add_otel_span."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_a_stored_span_is_given_back_as_it_came(self, store: Store) -> None:
+        rollout = await started(store)
+        span = make_span(
+            rollout.attempt,
+            7,
+            parent_id="00f067aa0ba902b7",
+            status=TraceStatus(status_code="ERROR", description="boom"),
+            events=[Event(name="e", attributes={"k": 1}, timestamp=1_700_000_000.125)],
+            links=[Link(context=SpanContext(trace_id="t", span_id="s", is_remote=True, trace_state={"a": "b"}))],
+            context=SpanContext(trace_id="t", span_id="s", is_remote=False, trace_state={}),
+            parent=SpanContext(trace_id="t", span_id="p", is_remote=False, trace_state={}),
+            resource=OtelResource(attributes={"service.name": "x"}, schema_url="http://schema"),
+        )
+        assert await store.add_span(span) == span
+        assert list(await store.query_spans(rollout.rollout_id)) == [span]
+
+    async def test_the_kinds_of_attribute_values_survive(self, store: Store) -> None:
+        rollout = await started(store)
+        attributes = {"int": 1, "bool": True, "float": 1.0, "text": "1", "ints": [1, 2], "floats": [1.0], "none": []}
+        attributes |= {"big": 2**63 - 1, "small": 5e-324, "bools": [False, True], "texts": ["", "é\n"]}
+        await store.add_span(make_span(rollout.attempt, attributes=attributes))
+        (span,) = await store.query_spans(rollout.rollout_id)
+        assert json.dumps(span.attributes, sort_keys=True) == json.dumps(attributes, sort_keys=True)
+
+    async def test_unknown_keys_of_a_span_and_its_parts_survive(self, store: Store) -> None:
+        rollout = await started(store)
+        extra: dict[str, Any] = {"x_list": [1, None, {"deep": 1.0}], "x_null": None}
+        context = SpanContext(trace_id="t", span_id="s", is_remote=False, trace_state={}, **extra)
+        span = make_span(
+            rollout.attempt,
+            status=TraceStatus(status_code="OK", **extra),
+            events=[Event(name="e", attributes={}, **extra)],
+            links=[Link(context=context, **extra)],
+            context=context,
+            **extra,
+        )
+        await store.add_span(span)
+        (read,) = await store.query_spans(rollout.rollout_id)
+        assert read.model_dump() == span.model_dump()
+        assert read.model_extra == extra
+
+    @pytest.mark.parametrize("time", [None, 0.1 + 0.2, 1_795_168_705.447347, 1_700_000_000.123456789, 0.0, -1.5])
+    async def test_span_times_come_back_exactly(self, store: Store, time: float | None) -> None:
+        rollout = await started(store)
+        await store.add_span(make_span(rollout.attempt, start_time=time, end_time=time))
+        (span,) = await store.query_spans(rollout.rollout_id)
+        assert (span.start_time, span.end_time) == (time, time)
+
+    async def test_the_first_span_makes_the_attempt_and_its_rollout_run(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store)
+        clock.advance(3)
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("running", "running")
+        attempt = await attempt_of(store, rollout)
+        assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
+        assert (attempt.end_time, (await reread(store, rollout)).end_time) == (None, None)
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("preparing", "running"),
+            ("unresponsive", "running"),
+            ("running", "running"),
+            ("succeeded", "succeeded"),
+            ("failed", "failed"),
+            ("timeout", "timeout"),
+        ],
+    )
+    async def test_a_span_is_a_sign_of_life_and_wakes_only_what_prepared_or_fell_silent(
+        self, store: Store, clock: ManualClock, before: str, after: str
+    ) -> None:
+        rollout = await ended(store, before)
+        clock.advance(3)
+        await store.add_span(make_span(rollout.attempt))
+        attempt = await attempt_of(store, rollout)
+        assert attempt.status == after
+        assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("preparing", "running"),
+            ("requeuing", "running"),
+            ("running", "running"),
+            ("queuing", "queuing"),
+            ("succeeded", "succeeded"),
+            ("failed", "failed"),
+            ("cancelled", "cancelled"),
+        ],
+    )
+    async def test_a_span_moves_a_rollout_that_prepares_or_waits_for_a_retry_and_no_other(
+        self, store: Store, before: Any, after: str
+    ) -> None:
+        rollout = await started(store)
+        await store.update_rollout(rollout.rollout_id, status=before)
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == (after, "running")
+
+    async def test_a_span_for_a_silent_attempt_calls_its_retry_off(self, store: Store) -> None:
+        rollout = await ended(store, "unresponsive", max_attempts=2, retry_condition=["unresponsive"])
+        assert await statuses(store, rollout) == ("requeuing", "unresponsive")
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("running", "running")
+        assert await store.dequeue_rollout() is None
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert await statuses(store, rollout) == ("failed", "failed")
+
+    async def test_a_silent_attempt_that_was_replaced_runs_again_without_moving_the_rollout(self, store: Store) -> None:
+        rollout = await ended(store, "unresponsive", max_attempts=2, retry_condition=["unresponsive"])
+        await store.dequeue_rollout()
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("preparing", "running", "preparing")
+
+    @pytest.mark.parametrize("status", ["failed", "timeout"])
+    async def test_a_late_span_does_not_kill_a_pending_retry(self, store: Store, status: Any) -> None:
+        rollout = await ended(store, status, max_attempts=2, retry_condition=[status])
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("requeuing", status)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.attempt.sequence_id == 2
+
+    async def test_a_late_span_does_not_revive_a_rollout_that_timed_out(self, store: Store) -> None:
+        rollout = await ended(store, "timeout")
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_a_silent_attempt_of_a_failed_rollout_runs_again_and_the_rollout_stays_failed(
+        self, store: Store
+    ) -> None:
+        rollout = await ended(store, "unresponsive")
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("failed", "running")
+
+    async def test_a_span_of_an_attempt_that_is_not_the_latest_moves_only_that_attempt(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.start_attempt(rollout.rollout_id)
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("preparing", "running", "preparing")
+
+    async def test_a_span_touches_no_worker(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, worker_id="w1")
+        before = await worker_of(store, "w1")
+        clock.advance(3)
+        await store.add_span(make_span(rollout.attempt))
+        assert await worker_of(store, "w1") == before
+
+    async def test_a_span_leaves_the_other_fields_of_its_attempt_alone(self, store: Store) -> None:
+        rollout = await started(store, worker_id="w1")
+        before = await store.update_attempt(rollout.rollout_id, "latest", status="running", metadata={"m": 1})
+        await store.add_span(make_span(rollout.attempt))
+        after = await attempt_of(store, rollout)
+        assert after.model_copy(update={"last_heartbeat_time": None}) == before
+
+    async def test_a_duplicate_is_not_stored_again_and_is_logged(
+        self, store: Store, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rollout = await started(store)
+        first = make_span(rollout.attempt, 1, name="first")
+        await store.add_span(first)
+        with caplog.at_level(logging.ERROR):
+            assert await store.add_span(make_span(rollout.attempt, 2, name="second", span_id=first.span_id)) is None
+        assert "Duplicated span added" in caplog.text
+        assert list(await store.query_spans(rollout.rollout_id)) == [first]
+
+    async def test_the_trace_and_the_number_do_not_make_a_span_another_one(self, store: Store) -> None:
+        rollout = await started(store)
+        first = make_span(rollout.attempt, 1, trace_id="a")
+        await store.add_span(first)
+        assert await store.add_span(make_span(rollout.attempt, 9, trace_id="b", span_id=first.span_id)) is None
+
+    async def test_the_same_span_id_in_another_attempt_or_rollout_is_another_span(self, store: Store) -> None:
+        rollout = await started(store)
+        second = await store.start_attempt(rollout.rollout_id)
+        other = await started(store)
+        for attempt in (rollout.attempt, second.attempt, other.attempt):
+            assert await store.add_span(make_span(attempt, span_id="same")) is not None
+        assert (await store.query_spans(rollout.rollout_id)).total == 2
+        assert (await store.query_spans(other.rollout_id)).total == 1
+
+    async def test_a_duplicate_is_no_sign_of_life(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        span = make_span(rollout.attempt)
+        await store.add_span(span)
+        before = await attempt_of(store, rollout)
+        clock.advance(4)
+        await store.add_span(span)
+        assert list(await store.add_many_spans([span, span])) == []
+        assert await attempt_of(store, rollout) == before
+        clock.advance(2)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_a_duplicate_wakes_nothing(self, store: Store) -> None:
+        rollout = await started(store)
+        span = make_span(rollout.attempt)
+        await store.add_span(span)
+        await store.update_attempt(rollout.rollout_id, "latest", status="unresponsive")
+        await store.add_span(span)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_a_span_of_an_unknown_rollout_or_attempt_is_refused(self, store: Store) -> None:
+        rollout = await started(store)
+        with pytest.raises(ValueError, match=r"^Rollout ro-none not found$") as refused:
+            await store.add_span(make_span(rollout.attempt, rollout_id="ro-none"))
+        assert isinstance(refused.value, NotFound)
+        with pytest.raises(ValueError, match=f"^Attempt at-none not found for rollout {rollout.rollout_id}$"):
+            await store.add_span(make_span(rollout.attempt, attempt_id="at-none"))
+        assert (await store.query_spans(rollout.rollout_id)).total == 0
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+
+    async def test_a_queued_rollout_has_no_attempt_to_take_a_span(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1)
+        attempt = (await started(store)).attempt
+        with pytest.raises(NotFound, match="not found for rollout"):
+            await store.add_span(make_span(attempt, rollout_id=rollout.rollout_id))
+
+    async def test_no_spans_give_no_spans(self, store: Store) -> None:
+        assert list(await store.add_many_spans([])) == []
+
+    async def test_many_spans_are_stored_and_returned_group_by_group_in_order_of_appearance(self, store: Store) -> None:
+        one, two = await started(store), await started(store)
+        spans = [
+            make_span(two.attempt, 1),
+            make_span(one.attempt, 1),
+            make_span(two.attempt, 2),
+            make_span(one.attempt, 2),
+        ]
+        stored = await store.add_many_spans(spans)
+        assert list(stored) == [spans[0], spans[2], spans[1], spans[3]]
+        assert await span_ids(store, one.attempt) == [spans[1].span_id, spans[3].span_id]
+        assert await statuses(store, one) == await statuses(store, two) == ("running", "running")
+
+    async def test_among_many_the_first_of_two_equal_span_ids_wins(self, store: Store) -> None:
+        rollout = await started(store)
+        spans = [make_span(rollout.attempt, number, span_id="same", name=str(number)) for number in (1, 2)]
+        assert list(await store.add_many_spans(spans)) == spans[:1]
+        assert list(await store.query_spans(rollout.rollout_id)) == spans[:1]
+
+    async def test_all_new_spans_are_returned_when_some_were_stored_before(self, store: Store) -> None:
+        rollout = await started(store)
+        old = make_span(rollout.attempt, 1)
+        await store.add_span(old)
+        before, after = make_span(rollout.attempt, 2), make_span(rollout.attempt, 3)
+        assert list(await store.add_many_spans([before, old, after])) == [before, after]
+        assert await span_ids(store, rollout.attempt) == [old.span_id, before.span_id, after.span_id]
+
+    async def test_many_spans_are_one_sign_of_life(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store)
+        clock.advance(3)
+        await store.add_many_spans([make_span(rollout.attempt, number) for number in range(1, 4)])
+        attempt = await attempt_of(store, rollout)
+        assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
+
+    async def test_thousands_of_spans_are_stored_in_one_call(self, store: Store) -> None:
+        rollouts = [await started(store) for _ in range(2)]
+        spans = [make_span(one.attempt, number) for one in rollouts for number in range(1, 1001)]
+        assert list(await store.add_many_spans(spans)) == spans
+        assert list(await store.query_spans(rollouts[1].rollout_id)) == spans[1000:]
+
+    async def test_an_unknown_attempt_among_many_keeps_the_groups_before_it_and_drops_those_after(
+        self, store: Store
+    ) -> None:
+        first, last = await started(store), await started(store)
+        spans = [
+            make_span(first.attempt, 1),
+            make_span(first.attempt, 1, attempt_id="at-none"),
+            make_span(last.attempt, 1),
+            make_span(first.attempt, 2),
+        ]
+        with pytest.raises(ValueError, match=f"^Attempt at-none not found for rollout {first.rollout_id}$"):
+            await store.add_many_spans(spans)
+        assert await span_ids(store, first.attempt) == [spans[0].span_id, spans[3].span_id]
+        assert (await store.query_spans(last.rollout_id)).total == 0
+        assert await statuses(store, last) == ("preparing", "preparing")
+
+    async def test_an_unknown_rollout_among_many_is_refused_by_name(self, store: Store) -> None:
+        rollout = await started(store)
+        spans = [make_span(rollout.attempt, 1), make_span(rollout.attempt, 2, rollout_id="ro-none")]
+        with pytest.raises(ValueError, match=r"^Rollout ro-none not found$"):
+            await store.add_many_spans(spans)
+        assert await span_ids(store, rollout.attempt) == [spans[0].span_id]
+
+    async def test_a_span_of_the_opentelemetry_sdk_is_converted_and_numbered(self, store: Store) -> None:
+        rollout = await started(store)
+        sdk_span = make_sdk_span("llm.call", tokens=3, model="small", stream=True, cost=1.0)
+        span = await store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, sdk_span)
+        assert span is not None
+        assert (span.rollout_id, span.attempt_id) == (rollout.rollout_id, rollout.attempt.attempt_id)
+        assert (span.name, span.sequence_id, span.parent_id) == ("llm.call", 1, None)
+        assert (span.status.status_code, span.status.description) == ("ERROR", "boom")
+        assert (span.start_time, span.end_time) == (1_700_000_000.25, 1_700_000_001.5)
+        assert json.dumps(span.attributes) == '{"tokens": 3, "model": "small", "stream": true, "cost": 1.0}'
+        assert span.trace_id == "0af7651916cd43dd8448eb211c80319c"
+        assert span.resource.attributes["service.name"] == "contract"
+        assert list(await store.query_spans(rollout.rollout_id)) == [span]
+        assert await statuses(store, rollout) == ("running", "running")
+
+    async def test_a_span_of_the_opentelemetry_sdk_may_bring_its_number(self, store: Store) -> None:
+        rollout = await started(store)
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        given = await store.add_otel_span(*ids, make_sdk_span(), sequence_id=5)
+        drawn = await store.add_otel_span(*ids, make_sdk_span())
+        assert given is not None
+        assert drawn is not None
+        assert (given.sequence_id, drawn.sequence_id) == (5, 6)
+
+    async def test_a_duplicate_or_misplaced_span_of_the_opentelemetry_sdk_is_treated_as_any_other(
+        self, store: Store
+    ) -> None:
+        rollout = await started(store)
+        sdk_span = make_sdk_span()
+        await store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, sdk_span)
+        assert await store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, sdk_span) is None
+        with pytest.raises(NotFound, match=r"^Rollout ro-none not found$"):
+            await store.add_otel_span("ro-none", "at-none", sdk_span)

@@ -1,0 +1,320 @@
+"""What callers may rely on when they wait: for rollouts to end, and for rollouts to claim.
+
+Waiting is measured in real seconds, whatever the store's clock says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import EnqueueRolloutRequest, Rollout
+from store.testing.clock import ManualClock
+from store.testing.contract.given import reread, started, statuses, worker_of
+
+__all__ = ["WaitingContract", "WaitingForWorkContract"]
+
+T = TypeVar("T")
+
+PARKED = 0.05
+"""Seconds after which a call that was started is taken to be waiting."""
+
+PROMPT = 0.25
+"""Seconds within which a wake-up arrives when the machine is not busy with something else."""
+
+HUNG = 10.0
+"""Seconds after which a call that should have answered is taken to hang."""
+
+
+async def parked(call: Awaitable[T]) -> Future[T]:
+    """Start the call and give it time to wait."""
+    waiting = asyncio.ensure_future(call)
+    await asyncio.sleep(PARKED)
+    assert not waiting.done(), "the call answered instead of waiting"
+    return waiting
+
+
+async def answer(task: Awaitable[T]) -> T:
+    async with asyncio.timeout(HUNG):
+        return await task
+
+
+async def given_up(task: Future[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await answer(task)
+
+
+async def fastest_of_three(measured: Callable[[], Awaitable[float]]) -> float:
+    """Return the shortest of three times in seconds: a busy machine may delay one."""
+    return min([await measured() for _ in range(3)])
+
+
+class WaitingContract:
+    """wait_for_rollouts."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_rollouts_that_have_ended_are_returned_at_once_in_the_order_asked_for(self, store: Store) -> None:
+        rollouts = [await store.enqueue_rollout(number) for number in range(3)]
+        ends: list[Any] = ["succeeded", "failed", "cancelled"]
+        for rollout, status in zip(rollouts, ends, strict=True):
+            await store.update_rollout(rollout.rollout_id, status=status)
+        asked = [rollouts[2].rollout_id, rollouts[0].rollout_id, rollouts[1].rollout_id, rollouts[2].rollout_id]
+        ended = await answer(store.wait_for_rollouts(rollout_ids=asked))
+        assert [one.rollout_id for one in ended] == asked
+        assert [one.status for one in ended] == ["cancelled", "succeeded", "failed", "cancelled"]
+
+    async def test_a_rollout_is_returned_without_its_attempt(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)
+        assert type(ended) is Rollout
+        assert ended.model_dump() == (await reread(store, rollout)).model_dump(exclude={"attempt"})
+
+    @pytest.mark.parametrize("seconds", [0, -1, -0.5])
+    async def test_a_timeout_of_zero_or_less_is_a_snapshot(self, store: Store, seconds: float) -> None:
+        done, open_one = await started(store), await started(store)
+        await store.update_rollout(done.rollout_id, status="succeeded")
+
+        async def snapshot() -> float:
+            before = monotonic()
+            ended = await store.wait_for_rollouts(rollout_ids=[open_one.rollout_id, done.rollout_id], timeout=seconds)
+            assert [one.rollout_id for one in ended] == [done.rollout_id]
+            return monotonic() - before
+
+        assert await fastest_of_three(snapshot) < PROMPT
+
+    async def test_at_the_deadline_those_that_have_ended_are_returned(self, store: Store) -> None:
+        done, open_one = await started(store), await started(store)
+        await store.update_rollout(done.rollout_id, status="failed")
+        before = monotonic()
+        ended = await store.wait_for_rollouts(rollout_ids=[open_one.rollout_id, done.rollout_id], timeout=0.1)
+        assert monotonic() - before >= 0.1
+        assert [one.rollout_id for one in ended] == [done.rollout_id]
+
+    async def test_waiting_for_nobody_returns_at_once(self, store: Store) -> None:
+        assert list(await answer(store.wait_for_rollouts(rollout_ids=[]))) == []
+
+    async def test_unknown_rollouts_are_not_waited_for(self, store: Store) -> None:
+        assert list(await answer(store.wait_for_rollouts(rollout_ids=["ro-none"]))) == []
+        done = await started(store)
+        await store.update_rollout(done.rollout_id, status="succeeded")
+        ended = await answer(store.wait_for_rollouts(rollout_ids=["ro-none", done.rollout_id]))
+        assert [one.rollout_id for one in ended] == [done.rollout_id]
+
+    async def test_known_rollouts_are_waited_for_beside_unknown_ones(self, store: Store) -> None:
+        rollout = await started(store)
+        task = await parked(store.wait_for_rollouts(rollout_ids=["ro-none", rollout.rollout_id]))
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        assert [one.rollout_id for one in await answer(task)] == [rollout.rollout_id]
+
+    async def test_a_waiter_wakes_promptly_when_the_last_rollout_ends(self, store: Store) -> None:
+        async def wake_up() -> float:
+            rollouts = [await started(store) for _ in range(2)]
+            task = await parked(store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts]))
+            await store.update_attempt(rollouts[0].rollout_id, "latest", status="succeeded")
+            await asyncio.sleep(PARKED / 5)
+            assert not task.done()
+            await store.update_attempt(rollouts[1].rollout_id, "latest", status="failed")
+            before = monotonic()
+            assert [one.status for one in await answer(task)] == ["succeeded", "failed"]
+            return monotonic() - before
+
+        assert await fastest_of_three(wake_up) < PROMPT
+
+    async def test_everybody_who_waits_for_a_rollout_wakes(self, store: Store) -> None:
+        rollout = await started(store)
+        waits = [store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=HUNG) for _ in range(5)]
+        tasks = await parked(asyncio.gather(*waits))
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        assert [[one.status for one in ended] for ended in await answer(tasks)] == [["cancelled"]] * 5
+
+    async def test_a_wait_can_be_cancelled_and_leaves_no_trace(self, store: Store) -> None:
+        rollout = await started(store)
+        task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        await given_up(task)
+        assert task.cancelled()
+        assert await reread(store, rollout) == rollout
+
+    async def test_a_wait_blocks_no_other_call(self, store: Store) -> None:
+        rollout = await started(store)
+        task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        other = await answer(store.enqueue_rollout(1))
+        assert (await answer(store.query_rollouts())).total == 2
+        claimed = await answer(store.dequeue_rollout())
+        assert claimed is not None
+        assert claimed.rollout_id == other.rollout_id
+        assert not task.done()
+        await given_up(task)
+
+    async def test_a_rollout_that_was_opened_again_is_waited_for_again(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        await store.start_attempt(rollout.rollout_id)
+        task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert [one.status for one in await answer(task)] == ["failed"]
+
+    async def test_a_retry_in_the_queue_is_not_an_end(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["failed"])
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        assert list(await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)) == []
+
+    async def test_a_wait_finds_the_rollout_that_timed_out_before_it(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        clock.advance(6)
+        ended = await answer(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        assert [one.status for one in ended] == ["failed"]
+
+    @pytest.mark.parametrize("limit", ["timeout_seconds", "unresponsive_seconds"])
+    async def test_a_rollout_that_times_out_during_the_wait_ends_it(
+        self, store: Store, clock: ManualClock, limit: str
+    ) -> None:
+        config: dict[str, Any] = {limit: 0.2}
+        rollout = await started(store, **config)
+        task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        clock.advance(1)
+        assert [one.status for one in await answer(task)] == ["failed"]
+
+    async def test_a_rollout_started_during_a_wait_is_watched_too(self, store: Store, clock: ManualClock) -> None:
+        rollout = await store.enqueue_rollout(1)
+        task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
+        late = await started(store, timeout_seconds=0.2, worker_id="w1")
+        clock.advance(1)
+        # Any other read of the rollout would look by itself; the waiting call has to.
+        for _ in range(int(HUNG / PARKED)):
+            if (await worker_of(store, "w1")).status == "unknown":
+                break
+            await asyncio.sleep(PARKED)
+        assert (await worker_of(store, "w1")).status == "unknown"
+        assert await statuses(store, late) == ("failed", "timeout")
+        await given_up(task)
+
+    async def test_a_timeout_that_is_no_number_is_refused(self, store: Store) -> None:
+        rollout = await started(store)
+        with pytest.raises(Invalid, match="timeout"):
+            await answer(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=float("nan")))
+
+
+class WaitingForWorkContract:
+    """dequeue_rollout and dequeue_many_rollouts with `wait_seconds`."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_a_rollout_that_waits_is_claimed_without_waiting(self, store: Store) -> None:
+        await store.enqueue_rollout(1)
+        claimed = await answer(store.dequeue_rollout(wait_seconds=1000))
+        assert claimed is not None
+
+    async def test_a_claim_that_waits_gets_the_next_rollout_promptly(self, store: Store) -> None:
+        async def wake_up() -> float:
+            task = await parked(store.dequeue_rollout("w1", wait_seconds=1000))
+            rollout = await store.enqueue_rollout(1)
+            before = monotonic()
+            claimed = await answer(task)
+            assert claimed is not None
+            assert (claimed.rollout_id, claimed.attempt.worker_id) == (rollout.rollout_id, "w1")
+            return monotonic() - before
+
+        assert await fastest_of_three(wake_up) < PROMPT
+        assert (await worker_of(store, "w1")).status == "busy"
+
+    async def test_a_claim_that_waits_in_vain_comes_back_empty_after_its_time(self, store: Store) -> None:
+        before = monotonic()
+        assert await answer(store.dequeue_rollout("w1", wait_seconds=0.1)) is None
+        assert monotonic() - before >= 0.1
+        assert list(await answer(store.dequeue_many_rollouts(2, "w1", wait_seconds=0.05))) == []
+        assert (await worker_of(store, "w1")).status == "idle"
+
+    async def test_a_claim_of_many_stops_waiting_when_there_is_one(self, store: Store) -> None:
+        task = await parked(store.dequeue_many_rollouts(limit=5, wait_seconds=1000))
+        await store.enqueue_rollout("only")
+        assert [one.input for one in await answer(task)] == ["only"]
+
+    async def test_a_claim_that_waits_gets_a_retry(self, store: Store) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["failed"])
+        task = await parked(store.dequeue_rollout(wait_seconds=1000))
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        claimed = await answer(task)
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
+
+    async def test_a_claim_that_waits_gets_a_rollout_put_back_by_hand(self, store: Store) -> None:
+        rollout = await started(store)
+        task = await parked(store.dequeue_rollout(wait_seconds=1000))
+        await store.update_rollout(rollout.rollout_id, status="queuing")
+        claimed = await answer(task)
+        assert claimed is not None
+        assert claimed.rollout_id == rollout.rollout_id
+
+    async def test_a_claim_that_waits_gets_the_retry_of_an_attempt_that_times_out_meanwhile(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, timeout_seconds=0.2, max_attempts=2, retry_condition=["timeout"])
+        task = await parked(store.dequeue_rollout(wait_seconds=1000))
+        clock.advance(1)
+        claimed = await answer(task)
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
+
+    async def test_of_two_that_wait_one_gets_the_rollout_and_the_other_goes_on_waiting(self, store: Store) -> None:
+        first = await parked(store.dequeue_rollout(wait_seconds=1000))
+        second = await parked(store.dequeue_rollout(wait_seconds=1000))
+        await store.enqueue_rollout(1)
+        async with asyncio.timeout(HUNG):
+            done, pending = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(PARKED)
+        assert (len(done), len(pending)) == (1, 1)
+        (other,) = pending
+        assert not other.done()
+        await given_up(other)
+
+    async def test_several_that_wait_share_what_comes_in_one_call(self, store: Store) -> None:
+        tasks = await parked(asyncio.gather(*[store.dequeue_rollout(wait_seconds=1000) for _ in range(3)]))
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+        claimed = await answer(tasks)
+        assert sorted(one.input for one in claimed if one) == [0, 1, 2]
+
+    async def test_a_claim_whose_caller_is_gone_takes_nothing(self, store: Store) -> None:
+        await given_up(await parked(store.dequeue_rollout("w1", wait_seconds=1000)))
+        rollout = await store.enqueue_rollout(1)
+        await asyncio.sleep(PARKED)
+        assert await statuses(store, rollout) == ("queuing",)
+
+    async def test_a_claim_whose_caller_leaves_as_it_is_made_is_not_lost_and_costs_no_attempt(
+        self, store: Store
+    ) -> None:
+        for number in range(10):
+            task = await parked(store.dequeue_rollout("w1", wait_seconds=1000))
+            rollout = await store.enqueue_rollout(number)
+            await asyncio.sleep(number / 5000)
+            await given_up(task)
+            claimed = task.result() if not task.cancelled() else None
+            claimed = claimed or await answer(store.dequeue_rollout("w1", wait_seconds=1000))
+            assert claimed is not None
+            assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 1)
+
+    async def test_a_wait_for_work_blocks_no_other_call(self, store: Store) -> None:
+        task = await parked(store.dequeue_rollout(wait_seconds=1000))
+        rollout = await answer(store.start_rollout(1))
+        await answer(store.update_attempt(rollout.rollout_id, "latest", status="succeeded"))
+        assert [one.status for one in await answer(store.wait_for_rollouts([rollout.rollout_id]))] == ["succeeded"]
+        assert not task.done()
+        await given_up(task)
+
+    @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+    async def test_a_time_to_wait_that_cannot_be_is_refused(self, store: Store, seconds: float) -> None:
+        await store.enqueue_rollout(1)
+        with pytest.raises(Invalid, match="wait_seconds"):
+            await answer(store.dequeue_rollout(wait_seconds=seconds))
+        with pytest.raises(Invalid, match="wait_seconds"):
+            await answer(store.dequeue_many_rollouts(wait_seconds=seconds))

@@ -1,0 +1,305 @@
+"""What callers may rely on when an attempt takes too long or falls silent.
+
+With `scan_debounce_seconds=0` every marked call first lets the watchdog look. `get_worker_by_id` is not marked, so the
+worker of a stuck attempt tells whether the watchdog has looked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig
+from store.testing.clock import ManualClock
+from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of
+from store.testing.samples import make_llm, make_span
+
+__all__ = ["WatchdogContract"]
+
+YEAR = 365 * 24 * 3600
+
+
+async def call_marked(store: Store, name: str, other: Rollout) -> None:
+    """Make one of the calls that let the watchdog look first, none of which is about the stuck rollout."""
+    calls: dict[str, Any] = {
+        "start_rollout": lambda: store.start_rollout(1),
+        "enqueue_rollout": lambda: store.enqueue_rollout(1),
+        "enqueue_many_rollouts": lambda: store.enqueue_many_rollouts([EnqueueRolloutRequest(input=1)]),
+        "dequeue_rollout": store.dequeue_rollout,
+        "dequeue_many_rollouts": lambda: store.dequeue_many_rollouts(limit=1),
+        "start_attempt": lambda: store.start_attempt(other.rollout_id),
+        "query_rollouts": lambda: store.query_rollouts(limit=0),
+        "get_rollout_by_id": lambda: store.get_rollout_by_id(other.rollout_id),
+        "update_rollout": lambda: store.update_rollout(other.rollout_id, metadata={}),
+        "query_attempts": lambda: store.query_attempts(other.rollout_id),
+        "get_latest_attempt": lambda: store.get_latest_attempt(other.rollout_id),
+        "update_attempt": lambda: store.update_attempt(other.rollout_id, "latest", metadata={}),
+        "query_workers": lambda: store.query_workers(limit=0),
+        "update_resources": lambda: store.update_resources("rs-1", make_llm()),
+        "query_spans": lambda: store.query_spans(other.rollout_id),
+        "wait_for_rollouts": lambda: store.wait_for_rollouts(rollout_ids=[other.rollout_id], timeout=0),
+    }
+    await calls[name]()
+
+
+MARKED = [
+    "start_rollout",
+    "enqueue_rollout",
+    "enqueue_many_rollouts",
+    "dequeue_rollout",
+    "dequeue_many_rollouts",
+    "start_attempt",
+    "query_rollouts",
+    "get_rollout_by_id",
+    "update_rollout",
+    "query_attempts",
+    "get_latest_attempt",
+    "update_attempt",
+    "query_workers",
+    "update_resources",
+    "query_spans",
+    "wait_for_rollouts",
+]
+
+
+class WatchdogContract:
+    """Time limits, silence, and what happens to the attempt, the rollout and the worker."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_an_attempt_above_its_time_limit_times_out(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        clock.advance(5.1)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_an_attempt_exactly_at_its_time_limit_goes_on(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        clock.move_to(rollout.attempt.start_time + 5)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        clock.advance(0.001)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_the_time_limit_counts_from_the_start_of_the_attempt(self, store: Store, clock: ManualClock) -> None:
+        rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5))
+        clock.advance(100)
+        await store.dequeue_rollout()
+        clock.advance(4)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        await store.start_attempt(rollout.rollout_id)
+        clock.advance(4)
+        assert await statuses(store, rollout) == ("preparing", "preparing", "preparing")
+        clock.advance(2)
+        assert await statuses(store, rollout) == ("failed", "preparing", "timeout")
+
+    async def test_signs_of_life_do_not_extend_the_time_limit(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5, unresponsive_seconds=5)
+        for number in range(1, 4):
+            clock.advance(1.5)
+            await store.add_span(make_span(rollout.attempt, number))
+        await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=clock.seconds)
+        assert await statuses(store, rollout) == ("running", "running")
+        clock.advance(1)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    async def test_a_limit_of_zero_or_less_ends_the_attempt_at_the_next_look(
+        self, store: Store, clock: ManualClock, limit: float
+    ) -> None:
+        rollout = await started(store, timeout_seconds=limit)
+        clock.advance(0.001)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_silence_since_the_start_makes_an_attempt_unresponsive(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        clock.move_to(rollout.attempt.start_time + 5)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        clock.advance(0.001)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_silence_since_the_last_span_makes_an_attempt_unresponsive(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        clock.advance(4)
+        await store.add_span(make_span(rollout.attempt))
+        clock.advance(4)
+        assert await statuses(store, rollout) == ("running", "running")
+        clock.advance(2)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_silence_since_the_last_reported_heartbeat_makes_an_attempt_unresponsive(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        clock.advance(4)
+        await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=clock.seconds)
+        clock.advance(4)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        clock.advance(2)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_a_heartbeat_set_back_shortens_the_silence_allowed(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, unresponsive_seconds=50)
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("running", "running")
+        await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=clock.seconds - 60)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_a_heartbeat_from_the_future_lengthens_the_silence_allowed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=clock.seconds + 100)
+        clock.advance(104)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        clock.advance(2)
+        assert await statuses(store, rollout) == ("failed", "unresponsive")
+
+    async def test_the_time_limit_is_named_when_both_limits_are_passed(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=9, unresponsive_seconds=5)
+        clock.advance(10)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_an_attempt_without_limits_may_take_for_ever(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store)
+        clock.advance(10 * YEAR)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+
+    async def test_limits_set_later_hold_from_then_on(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store)
+        clock.advance(10)
+        await store.update_rollout(rollout.rollout_id, config=RolloutConfig(timeout_seconds=15))
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+        clock.advance(6)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_limits_lifted_in_time_hold_no_more(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        await store.update_rollout(rollout.rollout_id, config=RolloutConfig())
+        clock.advance(10)
+        assert await statuses(store, rollout) == ("preparing", "preparing")
+
+    @pytest.mark.parametrize("status", ["queuing", "requeuing", "succeeded", "failed", "cancelled"])
+    async def test_only_rollouts_that_prepare_or_run_are_watched(
+        self, store: Store, clock: ManualClock, status: Any
+    ) -> None:
+        rollout = await started(store, timeout_seconds=5, unresponsive_seconds=5)
+        await store.update_rollout(rollout.rollout_id, status=status)
+        clock.advance(100)
+        assert await statuses(store, rollout) == (status, "preparing")
+
+    async def test_only_the_latest_attempt_is_watched(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        await store.add_span(make_span(rollout.attempt))
+        clock.advance(4)
+        await store.start_attempt(rollout.rollout_id)
+        clock.advance(3)
+        assert await statuses(store, rollout) == ("preparing", "running", "preparing")
+
+    async def test_a_running_rollout_is_watched_whatever_its_attempts_status(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        await store.update_rollout(rollout.rollout_id, status="running")
+        clock.advance(6)
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_one_look_finds_every_stuck_attempt(self, store: Store, clock: ManualClock) -> None:
+        stuck = [await started(store, timeout_seconds=5) for _ in range(3)]
+        silent = await started(store, unresponsive_seconds=5)
+        fine = await started(store, timeout_seconds=50)
+        clock.advance(6)
+        page = await store.query_rollouts(status_in=["failed"])
+        assert {one.rollout_id for one in page} == {one.rollout_id for one in [*stuck, silent]}
+        assert await statuses(store, fine) == ("preparing", "preparing")
+
+    @pytest.mark.parametrize(
+        ("config", "status"),
+        [({"timeout_seconds": 5}, "timeout"), ({"unresponsive_seconds": 5}, "unresponsive")],
+        ids=["timeout", "unresponsive"],
+    )
+    async def test_the_watchdog_ends_the_rollout_but_stamps_no_end_on_the_attempt(
+        self, store: Store, clock: ManualClock, config: Any, status: str
+    ) -> None:
+        rollout = await started(store, **config)
+        clock.advance(6)
+        read = await reread(store, rollout)
+        attempt = await attempt_of(store, rollout)
+        assert (attempt.status, attempt.end_time) == (status, None)
+        assert read.status == "failed"
+        assert read.end_time == pytest.approx(clock.seconds, abs=0.001)
+
+    @pytest.mark.parametrize(
+        ("config", "status"),
+        [({"timeout_seconds": 5}, "timeout"), ({"unresponsive_seconds": 5}, "unresponsive")],
+        ids=["timeout", "unresponsive"],
+    )
+    async def test_the_watchdog_queues_a_retry_while_the_budget_lasts(
+        self, store: Store, clock: ManualClock, config: Any, status: Any
+    ) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=[status], **config)
+        clock.advance(6)
+        assert await statuses(store, rollout) == ("requeuing", status)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.attempt.sequence_id == 2
+        clock.advance(6)
+        assert await statuses(store, rollout) == ("failed", status, status)
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_claim_finds_the_retry_of_an_attempt_that_just_timed_out(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, max_attempts=2, retry_condition=["timeout"], timeout_seconds=5)
+        clock.advance(6)
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
+
+    @pytest.mark.parametrize(
+        "config", [{"timeout_seconds": 5}, {"unresponsive_seconds": 5}], ids=["timeout", "unresponsive"]
+    )
+    async def test_the_worker_of_a_stuck_attempt_becomes_unknown_and_has_no_work(
+        self, store: Store, clock: ManualClock, config: Any
+    ) -> None:
+        await started(store, worker_id="w1", **config)
+        before = await worker_of(store, "w1")
+        clock.advance(6)
+        await store.query_rollouts()
+        worker = await worker_of(store, "w1")
+        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
+        assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
+        assert worker.last_busy_time == before.last_busy_time
+
+    @pytest.mark.parametrize("name", MARKED)
+    async def test_the_watchdog_looks_before_a_marked_call(self, store: Store, clock: ManualClock, name: str) -> None:
+        other = await store.start_rollout("other")
+        await started(store, worker_id="w1", timeout_seconds=5)
+        clock.advance(6)
+        await call_marked(store, name, other)
+        assert (await worker_of(store, "w1")).status == "unknown"
+
+    async def test_reads_show_the_state_after_the_look(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        clock.advance(6)
+        (attempt,) = await store.query_attempts(rollout.rollout_id)
+        assert attempt.status == "timeout"
+
+    async def test_an_update_decides_on_the_state_after_the_look(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=5)
+        clock.advance(6)
+        await store.update_attempt(rollout.rollout_id, "latest", metadata={"m": 1})
+        assert await statuses(store, rollout) == ("failed", "timeout")
+
+    async def test_a_span_that_comes_before_the_look_keeps_a_silent_attempt_alive(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        rollout = await started(store, unresponsive_seconds=5)
+        clock.advance(6)
+        await store.add_span(make_span(rollout.attempt))
+        assert await statuses(store, rollout) == ("running", "running")

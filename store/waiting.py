@@ -1,0 +1,228 @@
+"""Who waits for what, and who is told. Lives in the store's own loop; nothing here polls while nobody waits."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.db.dialect import Wakeups
+from store.domain.rollout import TERMINAL
+from store.domain.world import World
+from store.errors import Closed, StoreError
+
+# News are hints: whoever waits looks again after this long, whatever it heard.
+FALLBACK_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class ClaimWaiter:
+    """A call that waits for rollouts to claim."""
+
+    worker_id: str | None
+    limit: int
+    future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Set to None to try again, or to claims handed over."""
+
+
+@dataclass(slots=True, eq=False)
+class FinishWaiter:
+    """A call that waits for rollouts to end."""
+
+    missing: set[str]
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Waiting:
+    """The calls that are parked, what wakes them, and the watch that goes on while they are."""
+
+    def __init__(
+        self,
+        wakeups: Wakeups,
+        *,
+        depth: Callable[[], Awaitable[int]],
+        ended: Callable[[set[str]], Awaitable[set[str]]],
+        next_check: Callable[[], Awaitable[float | None]],
+        sweep: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._wakeups = wakeups
+        self._depth = depth
+        self._ended = ended
+        self._next_check = next_check
+        self._sweep = sweep
+        self._claimers: deque[ClaimWaiter] = deque()
+        self._finishers: dict[str, set[FinishWaiter]] = {}
+        self._followers: set[asyncio.Event] = set()
+        self._parked = 0
+        self._attending: list[asyncio.Task[None]] = []
+        self._rearm = asyncio.Event()
+        self._closed = False
+
+    # -- news --------------------------------------------------------------------------------------------------------
+
+    def committed(self, world: World) -> None:
+        """Tell those whom a commit of this process concerns."""
+        joined = 0
+        for rollout_id, before in world.queued_before.items():
+            state = world.rollouts[rollout_id]
+            if state.queued_position is not None and state.queued_position != before:
+                joined += 1
+            if state.status in TERMINAL:
+                self._finish(rollout_id)
+        if joined:
+            self._wake_claimers(joined)
+        if world.rewatch:
+            self._rearm.set()
+        if world.events:
+            for event in self._followers:
+                event.set()
+
+    def _finish(self, rollout_id: str) -> None:
+        for waiter in self._finishers.get(rollout_id, ()):
+            waiter.missing.discard(rollout_id)
+            if not waiter.missing:
+                waiter.event.set()
+
+    def _wake_claimers(self, available: int) -> None:
+        """Let as many of those who waited longest try as can succeed."""
+        while available > 0 and self._claimers:
+            waiter = self._claimers.popleft()
+            if not waiter.future.done():
+                waiter.future.set_result(None)
+                available -= waiter.limit
+
+    async def _look_again(self) -> None:
+        """Read, once for all who wait, what another process may have changed."""
+        if self._claimers:
+            self._wake_claimers(await self._depth())
+        if self._finishers:
+            for rollout_id in await self._ended(set(self._finishers)):
+                self._finish(rollout_id)
+        for event in self._followers:
+            event.set()
+        self._rearm.set()
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def parked(self) -> Iterator[None]:
+        """Keep the news coming, and the watchdog awake, while somebody waits."""
+        self._parked += 1
+        if self._parked == 1:
+            self._attending = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+        try:
+            yield
+        finally:
+            self._parked -= 1
+            if self._parked == 0:
+                for task in self._attending:
+                    task.cancel()
+
+    @contextlib.contextmanager
+    def in_line(self, waiter: ClaimWaiter) -> Iterator[None]:
+        """Stand in line for the queue; look at the queue only after this, or what joins in between is missed."""
+        if self._closed:
+            raise Closed("waiting")
+        self._claimers.append(waiter)
+        try:
+            yield
+        finally:
+            if not waiter.future.done():
+                waiter.future.cancel()
+            with contextlib.suppress(ValueError):
+                self._claimers.remove(waiter)
+
+    def pass_on(self) -> None:
+        """Give news that somebody could not use to the next who waits."""
+        self._wake_claimers(1)
+
+    def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
+        """Give claims that nobody took to a waiting call of the same worker; say if there was one."""
+        for waiter in self._claimers:
+            if waiter.worker_id == worker_id and waiter.limit >= len(claims) and not waiter.future.done():
+                self._claimers.remove(waiter)
+                waiter.future.set_result(claims)
+                return True
+        return False
+
+    def expect(self, rollout_ids: Iterable[str]) -> FinishWaiter:
+        """Begin to hear of the end of these rollouts; read only after this."""
+        if self._closed:
+            raise Closed("waiting")
+        waiter = FinishWaiter(set(rollout_ids))
+        for rollout_id in waiter.missing:
+            self._finishers.setdefault(rollout_id, set()).add(waiter)
+        return waiter
+
+    def forget(self, waiter: FinishWaiter, rollout_ids: Iterable[str]) -> None:
+        """Hear of them no more."""
+        for rollout_id in rollout_ids:
+            waiters = self._finishers.get(rollout_id)
+            if waiters is not None:
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._finishers[rollout_id]
+
+    def follow(self) -> asyncio.Event:
+        """Begin to hear of commits; the event is set at each."""
+        event = asyncio.Event()
+        self._followers.add(event)
+        return event
+
+    def unfollow(self, event: asyncio.Event) -> None:
+        """Hear of commits no more."""
+        self._followers.discard(event)
+
+    async def announce(self, commit_id: int) -> None:
+        """Tell other processes of a commit."""
+        await self._wakeups.announce(commit_id)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store is being closed, and whoever wakes should leave."""
+        return self._closed
+
+    async def close(self) -> None:
+        """Send everybody away."""
+        self._closed = True
+        for waiter in self._claimers:
+            if not waiter.future.done():
+                waiter.future.set_exception(Closed("waiting"))
+        for waiters in self._finishers.values():
+            for finish in waiters:
+                finish.event.set()
+        for event in self._followers:
+            event.set()
+        for task in self._attending:
+            task.cancel()
+        await asyncio.gather(*self._attending, return_exceptions=True)
+        await self._wakeups.close()
+
+    # -- while somebody waits ------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._wakeups.wait(FALLBACK_SECONDS)
+                await self._look_again()
+            except StoreError:
+                await asyncio.sleep(1)
+
+    async def _watch(self) -> None:
+        while True:
+            self._rearm.clear()
+            try:
+                seconds = await self._next_check()
+            except StoreError:
+                seconds = 1.0
+            wait = FALLBACK_SECONDS if seconds is None else min(max(seconds, 0.0), FALLBACK_SECONDS)
+            if seconds is not None and seconds <= 0:
+                with contextlib.suppress(StoreError):
+                    await self._sweep()
+                # A rollout that is found alive is due again later, never at once.
+                wait = 0.01
+            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, 0.01)):
+                    await self._rearm.wait()

@@ -1,0 +1,121 @@
+"""Fixtures for every test: a clock, a Postgres, a fresh empty store on each backend.
+
+`store` is imported inside the fixtures, so that a test of one part needs only that part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import postgres
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.testing import ManualClock
+
+# The contract lies in the package, where pytest would not look for asserts to explain.
+pytest.register_assert_rewrite("store.testing.contract")
+
+IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
+
+SQLITE = pytest.param("sqlite", id="sqlite")
+POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)
+MEMORY = pytest.param("memory", id="memory")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still until a test moves it."""
+    from store.testing import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of the suite's Postgres, one for each test process: ours, or that of ROLLBOOK_TEST_POSTGRES_URL."""
+    if postgres.EXTERNAL_URL:
+        yield postgres.EXTERNAL_URL
+        return
+    with postgres.PostgresServer.start() as server:
+        yield server.url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A Postgres URL with a partition that was never used."""
+    url = postgres.with_partition(postgres_server)
+    yield url
+    # Our own server goes away whole; dropping each schema would only cost time.
+    if postgres.EXTERNAL_URL:
+        postgres.drop_partition(url)
+
+
+@pytest.fixture
+def postgres_database(postgres_server: str) -> Iterator[Callable[..., str]]:
+    """A function that creates an empty database with the given defaults and returns its URL, without a partition."""
+    created: list[str] = []
+
+    def create(**settings: str) -> str:
+        created.append(postgres.create_database(postgres_server, **settings))
+        return created[-1]
+
+    yield create
+    for url in created:
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[postgres.PostgresServer]:
+    """A Postgres that belongs to one test, which may stop, crash, freeze and restart it."""
+    with postgres.PostgresServer.start() as server:
+        yield server
+
+
+@pytest.fixture(params=[MEMORY, SQLITE, POSTGRES])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet, on each backend in turn."""
+    return _fresh_url(request, tmp_path)
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """As `store_url`, on the backends that outlive `close()`."""
+    return _fresh_url(request, tmp_path)
+
+
+@pytest.fixture
+async def store(store_url: str, clock: ManualClock) -> AsyncIterator[Store]:
+    """An open, empty store that sweeps whenever it is asked, with the test's clock."""
+    from store import open_store
+
+    opened = await open_store(store_url, clock=clock, scan_debounce_seconds=0)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@pytest.fixture(scope="session")
+def rounds() -> Callable[[int], int]:
+    """A function from a full count of rounds to those to run: all under ROLLBOOK_TORTURE=1, else a tenth.
+
+    For tests marked `torture`.
+    """
+    return lambda full: full if IS_TORTURE else max(1, full // 10)
+
+
+def _fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{directory / 'rollbook.db'}"
+        case _:
+            url: str = request.getfixturevalue("postgres_url")
+            return url

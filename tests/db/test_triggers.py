@@ -1,0 +1,238 @@
+"""The log is append-only by the database itself, and whoever takes a trigger away is found out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store.db import triggers
+from store.db.schema.postgres import PREFIX
+from store.db.tables import LOG, metadata
+from store.db.url import parse
+from tests import databases
+from tests.databases import Database
+
+REFUSED = "the log is append-only"
+COMMIT = ", ".join(metadata.tables["commits"].columns.keys())
+EVENT = "position, stream, " + ", ".join(sorted({*metadata.tables["events"].columns.keys()} - {"position", "stream"}))
+LOG_TABLES = [table.name for table in LOG]
+
+
+@pytest.fixture
+async def log(durable_url: str) -> AsyncIterator[Database]:
+    """A partition with a commit of three events, the last of which lets the body of the first go."""
+    await databases.prepare(durable_url)
+    database = await databases.connect(durable_url)
+    await databases.fill_log(database)
+    await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def postgres_log(postgres_url: str) -> AsyncIterator[Database]:
+    await databases.prepare(postgres_url)
+    database = await databases.connect(postgres_url)
+    await databases.fill_log(database)
+    await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def sqlite_log(tmp_path: Path) -> AsyncIterator[Database]:
+    url = f"sqlite:///{tmp_path / 'run.db'}"
+    await databases.prepare(url)
+    database = await databases.connect(url)
+    await databases.fill_log(database)
+    yield database
+    await database.close()
+
+
+async def missing(database: Database, url: str) -> list[str]:
+    """Return what verify would say about triggers and unique keys."""
+    asked = triggers.in_place(database.kind, PREFIX + parse(url).partition)
+    return triggers.missing(database.kind, await database.rows(asked.text, *asked.args({})))
+
+
+async def refuses(database: Database, statement: str) -> None:
+    """Assert that the triggers refuse a statement and that it changes nothing."""
+    before = await databases.read_log(database)
+    with pytest.raises(Exception, match=REFUSED):
+        await database.execute(statement)
+    assert await databases.read_log(database) == before
+
+
+@pytest.mark.parametrize("column", metadata.tables["events"].columns.keys())
+async def test_no_column_of_an_event_can_be_changed(log: Database, column: str) -> None:
+    await refuses(log, f"UPDATE events SET {column} = {column} WHERE position = 2")
+
+
+@pytest.mark.parametrize("table", LOG_TABLES)
+async def test_no_row_of_the_log_can_be_changed(log: Database, table: str) -> None:
+    key = metadata.tables[table].primary_key.columns[0].name
+    await refuses(log, f"UPDATE {table} SET {key} = {key} + 100")
+
+
+@pytest.mark.parametrize("table", ["commits", "events", "dropped"])
+async def test_no_row_of_the_log_can_be_deleted(log: Database, table: str) -> None:
+    await refuses(log, f"DELETE FROM {table}")
+
+
+@pytest.mark.parametrize("table", LOG_TABLES)
+async def test_no_table_of_the_log_can_be_emptied_at_once(postgres_log: Database, table: str) -> None:
+    await refuses(postgres_log, f"TRUNCATE {table}")
+    await refuses(postgres_log, f"TRUNCATE {table} CASCADE")
+
+
+@pytest.mark.parametrize("table", LOG_TABLES)
+async def test_a_delete_without_where_takes_no_short_cut_past_the_triggers(sqlite_log: Database, table: str) -> None:
+    await sqlite_log.execute("INSERT INTO dropped (position, event_position) VALUES (7, 3)")
+    await refuses(sqlite_log, f"DELETE FROM {table}")
+
+
+@pytest.mark.parametrize("statement", ["INSERT OR REPLACE INTO", "REPLACE INTO", "INSERT OR IGNORE INTO"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(f"commits ({COMMIT}) SELECT {COMMIT} FROM commits", id="commit"),
+        pytest.param(f"commits ({COMMIT}) SELECT commit_id + 1{COMMIT[9:]} FROM commits", id="batch key"),
+        pytest.param(f"events ({EVENT}) SELECT {EVENT} FROM events", id="position"),
+        pytest.param(f"events ({EVENT}) SELECT position + 9{EVENT[8:]} FROM events", id="version"),
+        pytest.param(f"events ({EVENT}) SELECT position - 9, 'new'{EVENT[16:]} FROM events", id="past position"),
+        pytest.param("bodies SELECT * FROM bodies", id="body"),
+        pytest.param("dropped SELECT 1, 2", id="dropped"),
+    ],
+)
+async def test_an_insert_over_a_row_is_refused_since_replace_fires_no_delete_trigger(
+    sqlite_log: Database, statement: str, values: str
+) -> None:
+    await sqlite_log.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
+    await refuses(sqlite_log, f"{statement} {values}")
+
+
+@pytest.mark.parametrize("table", LOG_TABLES)
+async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log: Database, table: str) -> None:
+    key = metadata.tables[table].primary_key.columns[0].name
+    await refuses(
+        postgres_log,
+        f"INSERT INTO {table} SELECT * FROM {table} WHERE {key} < 0 ON CONFLICT ({key}) DO UPDATE SET {key} = 9",
+    )
+
+
+async def test_a_replicas_session_is_refused_too(postgres_log: Database) -> None:
+    await postgres_log.execute("SET session_replication_role = replica")
+    await refuses(postgres_log, "DELETE FROM events")
+    await refuses(postgres_log, "DELETE FROM bodies")
+
+
+async def test_a_body_goes_once_an_event_ordered_it(log: Database) -> None:
+    await log.execute("DELETE FROM bodies WHERE position = 1")
+    assert await log.rows("SELECT position FROM bodies") == [(2,)]
+
+
+async def test_a_body_that_no_event_dropped_stays(log: Database) -> None:
+    await refuses(log, "DELETE FROM bodies WHERE position = 2")
+    # One of them may go: all stay.
+    await refuses(log, "DELETE FROM bodies")
+
+
+@pytest.mark.parametrize("event", [1, 99], ids=["an event that orders nothing", "no event"])
+async def test_a_line_in_dropped_alone_lets_no_body_go(log: Database, event: int) -> None:
+    await log.execute(f"INSERT INTO dropped (position, event_position) VALUES (2, {event})")
+    await refuses(log, "DELETE FROM bodies WHERE position = 2")
+
+
+async def test_one_statement_may_order_and_delete(postgres_log: Database) -> None:
+    await postgres_log.execute(
+        "WITH event AS (INSERT INTO events (position, commit_id, stream, version, command, type, shape, at, data)"
+        " VALUES (4, 2, 'store', 2, 0, 'body.dropped', 1, 1, '{}')), line AS (INSERT INTO dropped VALUES (2, 4))"
+        " DELETE FROM bodies WHERE position = 2"
+    )
+    assert await postgres_log.rows("SELECT position FROM bodies") == [(1,)]
+
+
+async def test_the_search_path_of_whoever_deletes_decides_nothing(postgres_log: Database, postgres_url: str) -> None:
+    await postgres_log.execute("SET search_path TO public")
+    with pytest.raises(Exception, match=REFUSED):
+        await postgres_log.execute(f'DELETE FROM "{PREFIX}{parse(postgres_url).partition}".bodies WHERE position = 2')
+
+
+async def test_appending_is_allowed(log: Database) -> None:
+    await log.execute(
+        "INSERT INTO events (position, commit_id, stream, version, command, type, shape, at, data)"
+        " VALUES (7, 2, 'rollout/a', 3, 0, 'rollout.amended', 1, 1, '{}')"
+    )
+    assert await log.rows("SELECT max(position) FROM events") == [(7,)]
+
+
+async def test_a_sound_partition_misses_nothing(log: Database, durable_url: str) -> None:
+    assert await missing(log, durable_url) == []
+
+
+async def test_every_trigger_that_is_dropped_is_named(durable_url: str) -> None:
+    await databases.prepare(durable_url)
+    database = await databases.connect(durable_url)
+    names = triggers.trigger_names(database.kind)
+    tables = [guard.table for guard in triggers.expected(database.kind) if guard.kind == "trigger"]
+    told: list[str] = []
+    for name, table in zip(names, tables, strict=True):
+        await database.execute(f"DROP TRIGGER {name}" + (f" ON {table}" if database.kind == "postgresql" else ""))
+        told.append(f"table {table}: trigger {name} is missing")
+        assert await missing(database, durable_url) == told
+    await database.close()
+
+
+async def test_a_trigger_that_lets_something_pass_is_named(log: Database, durable_url: str) -> None:
+    if log.kind == "sqlite":
+        await log.execute("DROP TRIGGER events_refuse_delete")
+        # Two statements, no transaction: the second holds semicolons of its own.
+        await log.rows(
+            "CREATE TRIGGER events_refuse_delete BEFORE DELETE ON events WHEN OLD.position > 5"
+            " BEGIN SELECT RAISE(ABORT, 'the log is append-only: DELETE of events refused'); END"
+        )
+        name = "events_refuse_delete"
+    else:
+        await log.execute(
+            "DROP TRIGGER events_refuse_change ON events; CREATE TRIGGER events_refuse_change BEFORE UPDATE OR TRUNCATE"
+            " ON events FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+        )
+        name = "events_refuse_change"
+    assert await missing(log, durable_url) == [f"table events: trigger {name} was changed or disabled"]
+
+
+@pytest.mark.parametrize("state", ["DISABLE TRIGGER", "ENABLE REPLICA TRIGGER", "ENABLE TRIGGER"])
+async def test_a_trigger_that_does_not_always_fire_is_named(
+    postgres_log: Database, postgres_url: str, state: str
+) -> None:
+    await postgres_log.execute(f"ALTER TABLE events {state} events_refuse_change")
+    told = ["table events: trigger events_refuse_change was changed or disabled"]
+    assert await missing(postgres_log, postgres_url) == told
+
+
+async def test_a_function_that_refuses_nothing_is_named(postgres_log: Database, postgres_url: str) -> None:
+    await postgres_log.execute(
+        "CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    )
+    assert await missing(postgres_log, postgres_url) == [
+        f"table {table}: trigger {table}_refuse_change was changed or disabled" for table in LOG_TABLES
+    ]
+
+
+async def test_a_unique_key_that_is_dropped_is_named(postgres_log: Database, postgres_url: str) -> None:
+    await postgres_log.execute(
+        "ALTER TABLE events DROP CONSTRAINT uq_events_stream_version; ALTER TABLE rollouts DROP CONSTRAINT pk_rollouts"
+    )
+    assert await missing(postgres_log, postgres_url) == [
+        "table events: (stream, version) is not unique any more",
+        "table rollouts: (rollout_id) is not unique any more",
+    ]
+
+
+async def test_a_table_rebuilt_without_its_unique_key_is_named(sqlite_log: Database, tmp_path: Path) -> None:
+    columns = "rollout_id TEXT PRIMARY KEY, plan_key TEXT"
+    await sqlite_log.execute(f"DROP TABLE rollouts; CREATE TABLE rollouts ({columns})")
+    told = ["table rollouts: (plan_key) is not unique any more"]
+    assert await missing(sqlite_log, f"sqlite:///{tmp_path / 'run.db'}") == told

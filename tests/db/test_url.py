@@ -1,0 +1,103 @@
+"""The URL of a store says which database, where, and which partition; a typo is answered with what exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.db.url import parse
+from store.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    "url,path",
+    [
+        ("sqlite:///run.db", "run.db"),
+        ("sqlite:///runs/one.db", "runs/one.db"),
+        ("sqlite:////var/lib/run.db", "/var/lib/run.db"),
+        ("sqlite:///../run.sqlite3", "../run.sqlite3"),
+        ("sqlite:///run.db?partition=default", "run.db"),
+    ],
+)
+def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(url: str, path: str) -> None:
+    parsed = parse(url)
+    assert (parsed.scheme, parsed.path, parsed.dsn, parsed.partition) == ("sqlite", Path(path), None, "default")
+
+
+def test_a_partition_of_sqlite_is_a_file_beside_the_first() -> None:
+    assert parse("sqlite:////data/run.db?partition=blue_2").path == Path("/data/run.blue_2.db")
+
+
+def test_a_partition_of_postgres_is_no_part_of_the_address() -> None:
+    parsed = parse("postgresql://me@host:5433/db?partition=blue&sslmode=require")
+    assert parsed.partition == "blue"
+    assert parsed.dsn == "postgresql://me@host:5433/db?sslmode=require"
+    assert parsed.path is None
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+asyncpg", "postgresql+psycopg"])
+def test_other_spellings_of_postgres_are_understood(scheme: str) -> None:
+    parsed = parse(f"{scheme}://host/db")
+    assert (parsed.scheme, parsed.dsn, parsed.partition) == ("postgresql", "postgresql://host/db", "default")
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite3", "sqlite+aiosqlite"])
+def test_other_spellings_of_sqlite_are_understood(scheme: str) -> None:
+    assert parse(f"{scheme}:///run.db").path == Path("run.db")
+
+
+def test_memory_has_neither_path_nor_address() -> None:
+    parsed = parse("memory://")
+    assert (parsed.scheme, parsed.path, parsed.dsn) == ("memory", None, None)
+
+
+@pytest.mark.parametrize(
+    "url,told",
+    [
+        ("run.db", "has no scheme"),
+        ("", "has no scheme"),
+        ("sqlite:run.db", "has no scheme"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///", "needs a file"),
+        ("sqlite:///:memory:", "use memory://"),
+        ("sqlite://run.db", "names a host; SQLite takes a path: sqlite:///run.db"),
+        ("sqlite:///run.db?durabilty=full", "option 'durabilty' is not known for sqlite:// (known: durability, "),
+        ("sqlite:///run.db?durability=fast", "durability 'fast' must be full or normal"),
+        ("memory://?partition=a", "option 'partition' is not known for memory:// (known: none)"),
+        ("postgresql://host/db?durability=full", "option 'durability' is not known for postgresql://"),
+    ],
+)
+def test_a_typo_is_answered_with_what_exists(url: str, told: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(url)
+    assert told in str(refused.value)
+    assert refused.value.field == "url"
+
+
+@pytest.mark.parametrize("name", ["", "Blue", "1st", "a-b", "a.b", "a/b", 'a"b', "a" * 41, "ä", "_a"])
+@pytest.mark.parametrize("address", ["sqlite:///run.db", "postgresql://host/db"])
+def test_a_partitions_name_is_safe_in_file_names_and_in_sql(address: str, name: str) -> None:
+    with pytest.raises(Invalid, match="must match"):
+        parse(f"{address}?partition={name}")
+
+
+@pytest.mark.parametrize("name", ["a", "blue_2", "a" * 40])
+@pytest.mark.parametrize("address", ["sqlite:///run.db", "postgresql://host/db"])
+def test_a_partitions_name_may_have_forty_characters(address: str, name: str) -> None:
+    assert parse(f"{address}?partition={name}").partition == name
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+def test_durability_is_an_option_of_sqlite(durability: str) -> None:
+    assert parse(f"sqlite:///run.db?durability={durability}").options["durability"] == durability
+
+
+def test_a_password_is_never_shown() -> None:
+    shown = parse("postgresql://me:se%40cret:x@host:5433/db?partition=blue").shown
+    assert shown == "postgresql://me:***@host:5433/db?partition=blue"
+
+
+def test_a_url_without_a_password_is_shown_as_it_is() -> None:
+    assert parse("postgresql://me@host:5433/db").shown == "postgresql://me@host:5433/db"
+    assert parse("sqlite:///a:b@c.db").shown == "sqlite:///a:b@c.db"

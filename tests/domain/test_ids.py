@@ -1,0 +1,62 @@
+"""Ids have the contract's form; stamps come back as they went."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store import ids
+from store.clock import system_clock, to_micros, to_seconds
+
+
+@pytest.mark.parametrize(
+    "fresh,form",
+    [
+        (ids.rollout_id, "ro-[0-9a-f]{12}"),
+        (ids.attempt_id, "at-[0-9a-f]{8}"),
+        (ids.resources_id, "rs-[0-9a-f]{12}"),
+        (ids.trace_id, "[0-9a-f]{32}"),
+        (ids.span_id, "[0-9a-f]{16}"),
+    ],
+)
+def test_ids_have_the_form_of_agent_lightning(fresh: Callable[[], str], form: str) -> None:
+    drawn = [fresh() for _ in range(100)]
+    assert all(re.fullmatch(form, each) for each in drawn)
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_every_digit_of_an_id_is_as_likely_as_any_other() -> None:
+    drawn = 4_000
+    for place in range(3, 15):
+        seen = Counter(ids.rollout_id()[place] for _ in range(drawn))
+        # Sixteen digits, 250 each on average; nine standard deviations are less than one false alarm in a lifetime.
+        assert all(abs(seen[digit] - drawn / 16) < 140 for digit in "0123456789abcdef")
+
+
+def test_a_span_id_is_never_all_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter([bytes(8), bytes(8), b"\0" * 7 + b"\1"])
+
+    def urandom(size: int) -> bytes:
+        drawn = next(draws)
+        assert len(drawn) == size
+        return drawn
+
+    monkeypatch.setattr("os.urandom", urandom)
+    assert ids.span_id() == "0000000000000001"
+
+
+def test_the_system_clock_counts_microseconds_since_the_epoch() -> None:
+    before = time.time()
+    assert before - 1 < system_clock() / 1_000_000 < time.time() + 1
+    assert isinstance(system_clock(), int)
+
+
+@given(st.integers(min_value=0, max_value=2**32 * 1_000_000))
+def test_a_stamp_comes_back_from_float_seconds_as_it_went_until_2106(stamp: int) -> None:
+    assert to_micros(to_seconds(stamp)) == stamp

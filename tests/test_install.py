@@ -1,0 +1,116 @@
+"""What `pip install rollbook` gives: little, complete, and working without a checkout."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# One environment serves all of them.
+pytestmark = pytest.mark.xdist_group("install")
+
+MOST_DISTRIBUTIONS = 45
+MOST_MEGABYTES = 110
+
+
+def run(*command: str, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(directory), str(ROOT), cwd=directory)
+    (built,) = directory.glob("rollbook-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel and what it depends on."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", str(environment), cwd=environment)
+    run(str(environment / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel), cwd=environment)
+    return environment
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_core_is_small(installed: Path) -> None:
+    listed = run(str(installed / "bin/python"), "-m", "pip", "list", "--format=json", cwd=installed)
+    distributions = {entry["name"] for entry in json.loads(listed)} - {"pip", "setuptools"}
+    (packages,) = installed.glob("lib/python*/site-packages")
+    ours = [
+        entry
+        for entry in packages.iterdir()
+        if not re.match(r"(_distutils_hack|pip|pkg_resources|setuptools)", entry.name)
+    ]
+    files = [file for entry in ours for file in ([entry] if entry.is_file() else entry.rglob("*")) if file.is_file()]
+    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    print(f"{len(distributions)} distributions, {megabytes:.1f} MB with bytecode")
+    assert "rollbook" in distributions
+    assert len(distributions) <= MOST_DISTRIBUTIONS
+    assert megabytes <= MOST_MEGABYTES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_installed_command_explains_itself(installed: Path, tmp_path: Path) -> None:
+    text = run(str(installed / "bin/rollbook"), "--help", cwd=tmp_path)
+    assert {"demo", "migrate", "verify"} <= set(text.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_wheel_migrates_a_database_far_from_any_checkout(installed: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    run(str(installed / "bin/rollbook"), "migrate", cwd=tmp_path, ROLLBOOK_DB=url)
+    assert (tmp_path / "new.db").exists()
+    run(str(installed / "bin/rollbook"), "verify", cwd=tmp_path, ROLLBOOK_DB=url)
+
+
+def test_every_import_is_declared_and_every_dependency_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {_normal(re.split(r"[<>=!~\[; ]", entry)[0]) for entry in project["dependencies"]}
+    providers = {name: {_normal(one) for one in given} for name, given in packages_distributions().items()}
+    imported = {
+        distribution
+        for top, module in _imports(ROOT / "store") | _imports(ROOT / "migrations")
+        if top not in sys.stdlib_module_names and top != "store"
+        for distribution in _distributions(top, module, providers)
+    }
+    # store.testing.contract runs on the extra `testing`.
+    assert imported - {"pytest", "pytest-asyncio"} == declared
+
+
+def _imports(directory: Path) -> set[tuple[str, str]]:
+    nodes = [node for path in directory.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {(name.partition(".")[0], name) for name in names}
+
+
+def _distributions(top: str, module: str, providers: dict[str, set[str]]) -> set[str]:
+    """Return who provides a module; namespace packages are shared by several."""
+    if top == "opentelemetry":
+        return {f"opentelemetry-{part}" for part in ("sdk", "proto") if module.startswith(f"opentelemetry.{part}")}
+    if top == "pydantic_core":  # pydantic's own other half, released in step with it
+        return {"pydantic"}
+    return providers.get(top, {top})
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

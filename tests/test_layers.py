@@ -1,0 +1,63 @@
+"""The storeys of the house hold, and the contracts that say so would notice if they did not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def lint_imports(checkout: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--no-logo"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=checkout,
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the package, to plant violations in."""
+    shutil.copytree(ROOT / "store", tmp_path / "store", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_storey_imports_only_from_below(checkout: Path) -> None:
+    done = lint_imports(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_has_its_storey() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["id"] == "storeys"]
+    named = set(re.findall(r"store\.(\w+)", " ".join(layers)))
+    there = {entry.stem for entry in (ROOT / "store").iterdir() if entry.suffix == ".py" or any(entry.glob("*.py"))}
+    assert there - {"__init__"} <= named
+
+
+@pytest.mark.parametrize(
+    "module,violation,contract",
+    [
+        ("domain/policy.py", "import time", "The domain does no I/O, reads no clock and throws no dice"),
+        ("domain/policy.py", "import sqlalchemy", "The domain does no I/O, reads no clock and throws no dice"),
+        ("domain/policy.py", "import store.db.tables", "Storeys import only downwards"),
+        ("errors.py", "import store.interface", "Storeys import only downwards"),
+        ("db/tables.py", "import store.testing", "Storeys import only downwards"),
+    ],
+)
+def test_a_forbidden_import_breaks_its_contract(checkout: Path, module: str, violation: str, contract: str) -> None:
+    with (checkout / "store" / module).open("a") as source:
+        source.write(f"\n{violation}\n")
+    done = lint_imports(checkout)
+    assert done.returncode == 1
+    assert f"{contract} BROKEN" in done.stdout

@@ -1,0 +1,81 @@
+"""The tests' own Postgres keeps its promises: it crashes on demand and outlives nobody."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import postgres
+
+pytestmark = pytest.mark.postgres
+
+START_AND_WAIT = """
+import sys, time
+from tests.postgres import PostgresServer
+server = PostgresServer.start()
+print(*server.pids(), server.directory, flush=True)
+time.sleep(60)
+"""
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_a_server_dies_with_a_killed_test_process() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", START_AND_WAIT], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    ) as owner:
+        assert owner.stdout is not None
+        *pids, directory = owner.stdout.readline().split()
+        owner.kill()
+    assert eventually(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids))
+    assert eventually(lambda: not Path(directory).exists())
+
+
+def test_a_crashed_server_comes_back_with_what_was_committed(private_postgres: postgres.PostgresServer) -> None:
+    postgres.execute(private_postgres.url, "CREATE TABLE kept AS SELECT 7 AS n")
+    private_postgres.stop("immediate")
+    assert not private_postgres.is_running
+    with pytest.raises(subprocess.CalledProcessError):
+        postgres.execute(private_postgres.url, "SELECT 1")
+    private_postgres.restart()
+    assert private_postgres.is_running
+    assert postgres.execute(private_postgres.url, "SELECT n FROM kept") == "7"
+    assert "not properly shut down" in private_postgres.log()
+
+
+def test_a_frozen_server_answers_when_it_is_thawed(private_postgres: postgres.PostgresServer) -> None:
+    private_postgres.freeze()
+    frozen = {psutil.Process(pid).status() for pid in private_postgres.pids()}
+    private_postgres.thaw()
+    assert frozen == {psutil.STATUS_STOPPED}
+    assert postgres.execute(private_postgres.url, "SELECT 1") == "1"
+
+
+def test_a_frozen_server_can_be_stopped() -> None:
+    server = postgres.PostgresServer.start()
+    pids = server.pids()
+    server.freeze()
+    server.remove()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_database_has_the_defaults_it_was_created_with(postgres_database: Callable[..., str]) -> None:
+    url = postgres_database(default_transaction_isolation="repeatable read")
+    assert postgres.execute(postgres.with_partition(url), "SHOW transaction_isolation") == "repeatable read"
+
+
+def test_every_partition_is_new(postgres_server: str) -> None:
+    urls = {postgres.with_partition(postgres_server) for _ in range(100)}
+    assert len(urls) == 100
+    assert all(url.startswith(postgres_server.partition("?")[0]) for url in urls)
