@@ -172,7 +172,7 @@ class Busy(Unavailable):
 
 
 class TimedOut(Unavailable, TimeoutError):
-    """No answer in time. Whether the call took effect is not known: read, or repeat it with its idempotency key."""
+    """No answer in time. Whether the call took effect is not known: read, then decide."""
 
     status = 504
 

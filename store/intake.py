@@ -206,7 +206,6 @@ def amend_rollout(
 
 def claim(limit: int, worker_id: str | None) -> Claim:
     """Return the command that claims up to `limit` rollouts."""
-    check_call(limit, 0, "limit")
     return Claim(
         limit=limit,
         attempt_ids=[ids.attempt_id() for _ in range(limit)],

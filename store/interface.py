@@ -71,10 +71,11 @@ class Store(abc.ABC):
     always sweeps, and while any call waits the store sweeps by itself.
 
     **The past.** `as_at` on a read answers as the store stood at that moment of the log: an int is the position of the
-    last event to be seen, an aware datetime the time by which it was recorded. No call is ever seen half done. Signs of
-    life that are not events (repeated heartbeats and polls) read None in the past. Such reads do not sweep. They raise
-    `Invalid` for a naive datetime, a float, or a moment after the end of the log, and `PastUnavailable` if too much
-    changed since.
+    last event to be seen, an aware datetime the time by which it was recorded; what lies after the end of the log means
+    its end. Where one rollout is read, `at` is the number of one of its own events, as `history` counts them. No call is
+    ever seen half done by `as_at`. Signs of life that are not events (repeated heartbeats and polls) read None in the past. Such reads do not sweep. They raise
+    `Invalid` for a naive datetime, a float, a negative position or a number the rollout does not have, and
+    `PastUnavailable` if too much changed since.
 
     **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="or"` any given
     condition suffices, with "and" all must hold; without conditions everything matches. `*_contains` is a
@@ -258,7 +259,7 @@ class Store(abc.ABC):
 
         Args:
             rollout_ids: whom to wait for.
-            timeout: seconds; None waits for ever, 0 or less returns at once.
+            timeout: seconds; None waits for ever, 0 or less returns at once; NaN is `Invalid`.
         """
 
     @abc.abstractmethod
@@ -284,7 +285,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def get_rollout_by_id(
-        self, rollout_id: str, *, as_at: AsAt | None = None
+        self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
         """Return the rollout, with its latest attempt if it has one, or None if there is no such rollout. Sweeps."""
 
@@ -320,11 +321,12 @@ class Store(abc.ABC):
         limit: int = -1,
         offset: int = 0,
         as_at: AsAt | None = None,
+        at: int | None = None,
     ) -> PaginatedResult[Attempt]:
         """Return the attempts of a rollout; none if there is no such rollout. Sweeps."""
 
     @abc.abstractmethod
-    async def get_latest_attempt(self, rollout_id: str, *, as_at: AsAt | None = None) -> Attempt | None:
+    async def get_latest_attempt(self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None) -> Attempt | None:
         """Return the attempt with the greatest sequence_id, or None if there is none. Sweeps."""
 
     @abc.abstractmethod
@@ -378,6 +380,7 @@ class Store(abc.ABC):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
         as_at: AsAt | None = None,
+        at: int | None = None,
     ) -> PaginatedResult[Span]:
         """Return the spans of a rollout, or of one of its attempts; none if there is no such. Sweeps.
 

@@ -82,7 +82,6 @@ _rollout = _trusted(Rollout)
 _attempted_rollout = _trusted(AttemptedRollout)
 _attempt = _trusted(Attempt)
 _worker = _trusted(Worker)
-_span = _trusted(Span)
 _status = _trusted(TraceStatus)
 _context = _trusted(SpanContext)
 _event = _trusted(Event)
@@ -315,8 +314,8 @@ def worker_of_page(row: Row) -> Worker:
 
 # -- spans -----------------------------------------------------------------------------------------------------------
 
-# What the body of a span holds, beside the keys the API does not know.
-_BODY_FIELDS = frozenset({"status", "attributes", "events", "links", "context", "parent", "resource"})
+_SPAN_FIELDS = set(Span.model_fields)
+_NO_STATUS = {"status_code": "UNSET", "description": None}
 
 
 def span_model(row: Row, body: Json | None) -> Span:
@@ -325,39 +324,43 @@ def span_model(row: Row, body: Json | None) -> Span:
     Args:
         row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time, whatever
             else, as in the table.
-        body: its payload; a span whose body was dropped has no attributes, and its status is not known.
+        body: its payload, which the model takes over; a span whose body was dropped has no attributes, and its status
+            is not known.
     """
     rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
     held = {} if body is None else body
-    status, resource = held.get("status"), held.get("resource")
-    context, parent = held.get("context"), held.get("parent")
-    span = _span(
-        {
-            "rollout_id": rollout_id,
-            "attempt_id": attempt_id,
-            "sequence_id": sequence_id,
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "parent_id": parent_id,
-            "name": name,
-            "status": _status({"status_code": "UNSET", "description": None} if status is None else status),
-            "attributes": held.get("attributes", {}),
-            "events": [_event(event) for event in held.get("events", ())],
-            "links": [_span_link(link) for link in held.get("links", ())],
-            "start_time": start_time,
-            "end_time": end_time,
-            "context": None if context is None else _context(context),
-            "parent": None if parent is None else _context(parent),
-            "resource": _resource({"attributes": {}, "schema_url": ""} if resource is None else resource),
-        }
-    )
-    if not held.keys() <= _BODY_FIELDS:
-        extras = {name: value for name, value in held.items() if name not in _BODY_FIELDS}
-        _set(span, "__pydantic_extra__", extras)
+    take = held.pop
+    status, resource = take("status", None), take("resource", None)
+    events, links = take("events", None), take("links", None)
+    context, parent = take("context", None), take("parent", None)
+    span = _new(Span)
+    fields: Json = {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": sequence_id,
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": name,
+        "status": _status(status or {**_NO_STATUS}),
+        "attributes": take("attributes", None) or {},
+        "events": [_event(event) for event in events] if events else [],
+        "links": [_link_of(link) for link in links] if links else [],
+        "start_time": start_time,
+        "end_time": end_time,
+        "context": None if context is None else _context(context),
+        "parent": None if parent is None else _context(parent),
+        "resource": _resource(resource or {"attributes": {}, "schema_url": ""}),
+    }
+    _set(span, "__dict__", fields)
+    _set(span, "__pydantic_fields_set__", _SPAN_FIELDS)
+    # What is left are the keys that the API does not know.
+    _set(span, "__pydantic_extra__", held)
+    _set(span, "__pydantic_private__", None)
     return span
 
 
-def _span_link(values: Json) -> Link:
+def _link_of(values: Json) -> Link:
     return _link({**values, "context": _context(values["context"])})
 
 

@@ -1,6 +1,7 @@
 """What a SQL store tells of its log: history, tail, verify, rebuild, seal."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -72,7 +73,8 @@ class SQLProof(SQLReads):
                 # A commit between the last page and this line has been announced already.
                 seen = await self._read_here(partial(tails.log.last_commit, self._dialect), snapshot=False)
                 if seen is None or seen[3] <= place.position:
-                    await asyncio.wait([asyncio.ensure_future(news.wait())], timeout=FALLBACK_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), FALLBACK_SECONDS)
             finally:
                 waiting.unfollow(news)
         if waiting.is_closed:

@@ -11,8 +11,9 @@ from store.clock import system_clock
 from store.db import filters, pages
 from store.db.dialect import Dialect, ReadSession
 from store.db.filters import Condition, Query
-from store.errors import Closed, WrongProcess
+from store.errors import Closed, Invalid, WrongProcess
 from store.interface import AsAt, Store
+from store.journal import timeline
 from store.journal.home import Home
 from store.models import (
     Attempt,
@@ -75,14 +76,24 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        return await self._page(
-            asked, as_at, lambda session: pages.rollouts(self._dialect, session, asked, reads.rollout_of_page)
+        make, dialect = reads.rollout_of_page, self._dialect
+        page = await self._answer(
+            lambda session: pages.rollouts(dialect, session, asked, make),
+            lambda session, until: timeline.rollouts(dialect, session, asked, until, make),
+            as_at,
         )
+        return _paginated(page, asked)
 
     async def get_rollout_by_id(
-        self, rollout_id: str, *, as_at: AsAt | None = None
+        self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
-        row = await self._swept(lambda session: pages.rollout(self._dialect, session, rollout_id))
+        dialect = self._dialect
+        row = await self._answer(
+            lambda session: pages.rollout(dialect, session, rollout_id),
+            lambda session, until: timeline.rollout(dialect, session, rollout_id, until),
+            as_at,
+            (rollout_id, at),
+        )
         return None if row is None else reads.rollout_of_page(row)
 
     async def query_attempts(
@@ -94,14 +105,28 @@ class SQLReads(Store):
         limit: int = -1,
         offset: int = 0,
         as_at: AsAt | None = None,
+        at: int | None = None,
     ) -> PaginatedResult[Attempt]:
         asked = filters.query(filters.ATTEMPTS, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
-        return await self._page(
-            asked, as_at, lambda session: pages.attempts(self._dialect, session, rollout_id, asked, reads.attempt_of_page)
+        make, dialect = reads.attempt_of_page, self._dialect
+        page = await self._answer(
+            lambda session: pages.attempts(dialect, session, rollout_id, asked, make),
+            lambda session, until: timeline.attempts(dialect, session, rollout_id, asked, until, make),
+            as_at,
+            (rollout_id, at),
         )
+        return _paginated(page, asked)
 
-    async def get_latest_attempt(self, rollout_id: str, *, as_at: AsAt | None = None) -> Attempt | None:
-        row = await self._swept(lambda session: pages.latest_attempt(self._dialect, session, rollout_id))
+    async def get_latest_attempt(
+        self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
+    ) -> Attempt | None:
+        dialect = self._dialect
+        row = await self._answer(
+            lambda session: pages.latest_attempt(dialect, session, rollout_id),
+            lambda session, until: timeline.latest_attempt(dialect, session, rollout_id, until),
+            as_at,
+            (rollout_id, at),
+        )
         return None if row is None else reads.attempt_of_page(row)
 
     # -- spans -------------------------------------------------------------------------------------------------------
@@ -125,6 +150,7 @@ class SQLReads(Store):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
         as_at: AsAt | None = None,
+        at: int | None = None,
     ) -> PaginatedResult[Span]:
         asked = filters.query(
             filters.SPANS,
@@ -144,11 +170,14 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        return await self._page(
-            asked,
+        make, dialect = reads.span_of_page, self._dialect
+        page = await self._answer(
+            lambda session: pages.spans(dialect, session, rollout_id, attempt_id, asked, make),
+            lambda session, until: timeline.spans(dialect, session, rollout_id, attempt_id, asked, until, make),
             as_at,
-            lambda session: pages.spans(self._dialect, session, rollout_id, attempt_id, asked, reads.span_of_page),
+            (rollout_id, at),
         )
+        return _paginated(page, asked)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
@@ -174,17 +203,33 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        page = await self._read(
-            lambda session: pages.resources(self._dialect, session, asked, reads.resources_of_page)
+        make, dialect = reads.resources_of_page, self._dialect
+        page = await self._answer(
+            lambda session: pages.resources(dialect, session, asked, make),
+            lambda session, until: timeline.resources(dialect, session, asked, until, make),
+            as_at,
+            sweeps=False,
         )
-        return PaginatedResult(items=page.items, limit=limit, offset=offset, total=page.total)
+        return _paginated(page, asked)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        row = await self._read(lambda session: pages.resources_by_id(self._dialect, session, resources_id))
+        dialect = self._dialect
+        row = await self._answer(
+            lambda session: pages.resources_by_id(dialect, session, resources_id),
+            lambda session, until: timeline.resources_by_id(dialect, session, resources_id, until),
+            as_at,
+            sweeps=False,
+        )
         return None if row is None else reads.resources_of_page(row)
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        row = await self._read(lambda session: pages.latest_resources(self._dialect, session))
+        dialect = self._dialect
+        row = await self._answer(
+            lambda session: pages.latest_resources(dialect, session),
+            lambda session, until: timeline.latest_resources(dialect, session, until),
+            as_at,
+            sweeps=False,
+        )
         return None if row is None else reads.resources_of_page(row)
 
     async def query_workers(
@@ -208,18 +253,34 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        return await self._page(
-            asked, as_at, lambda session: pages.workers(self._dialect, session, asked, reads.worker_of_page)
+        make, dialect = reads.worker_of_page, self._dialect
+        page = await self._answer(
+            lambda session: pages.workers(dialect, session, asked, make),
+            lambda session, until: timeline.workers(dialect, session, asked, until, make),
+            as_at,
         )
+        return _paginated(page, asked)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        row = await self._read(lambda session: pages.worker(self._dialect, session, worker_id))
+        dialect = self._dialect
+        row = await self._answer(
+            lambda session: pages.worker(dialect, session, worker_id),
+            lambda session, until: timeline.worker(dialect, session, worker_id, until),
+            as_at,
+            sweeps=False,
+        )
         return None if row is None else reads.worker_of_page(row)
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
-        totals = await self._read(lambda session: pages.totals(self._dialect, session))
+        dialect = self._dialect
+        totals = await self._answer(
+            lambda session: pages.totals(dialect, session),
+            lambda session, until: timeline.totals(dialect, session, until),
+            as_at,
+            sweeps=False,
+        )
         return {
             "name": type(self).__name__,
             "total_rollouts": totals[1],
@@ -254,15 +315,30 @@ class SQLReads(Store):
 
     # -- how they read -----------------------------------------------------------------------------------------------
 
-    async def _page(
-        self, asked: Query, as_at: AsAt | None, live: Callable[[ReadSession], Awaitable[pages.Page[T]]]
-    ) -> PaginatedResult[T]:
-        page = await self._swept(live)
-        return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)
+    async def _answer(
+        self,
+        live: Callable[[ReadSession], Awaitable[T]],
+        past: Callable[[ReadSession, int], Awaitable[T]],
+        as_at: AsAt | None,
+        own_number: tuple[str, int | None] = ("", None),
+        *,
+        sweeps: bool = True,
+    ) -> T:
+        """Read the present, or the past: at a moment of the log, or at a rollout's own event number."""
+        rollout_id, at = own_number
+        if as_at is None and at is None:
+            if sweeps:
+                await self._sweep_if_due()
+            return await self._read(live)
+        if as_at is not None and at is not None:
+            raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
 
-    async def _swept(self, work: Callable[[ReadSession], Awaitable[T]]) -> T:
-        await self._sweep_if_due()
-        return await self._read(work)
+        async def read(session: ReadSession) -> T:
+            if at is not None:
+                return await past(session, await timeline.moment_of(self._dialect, session, rollout_id, at))
+            return await past(session, await timeline.moment(self._dialect, session, as_at))
+
+        return await self._read(read, snapshot=True)
 
     async def _read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
         self._check()
@@ -279,3 +355,7 @@ class SQLReads(Store):
             raise WrongProcess(self._pid, os.getpid())
         if self._closed:
             raise Closed("a call")
+
+
+def _paginated(page: pages.Page[T], asked: Query) -> PaginatedResult[T]:
+    return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)

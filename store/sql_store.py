@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from store import intake, reads
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for
+from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.commands import Claim, Command, ReleaseClaim, Sweep
 from store.domain.views import ClaimView
@@ -159,7 +160,8 @@ class SQLStore(SQLReads):
     ) -> list[AttemptedRollout]:
         if limit <= 0:
             return []
-        claims = await self._claim(limit, worker_id, wait_seconds)
+        # One call carries no more than that; whoever wants more asks again.
+        claims = await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
         return [_attempted(claim.rollout) for claim in claims]
 
     async def _claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView]:
@@ -168,7 +170,10 @@ class SQLStore(SQLReads):
         claims: list[ClaimView] = await self._swept_call(intake.claim(limit, worker_id))
         if claims or not wait_seconds:
             return claims
-        return await self._in_home(self._wait_for_claims(limit, worker_id, wait_seconds))
+        self._check()
+        return await self._home.run(
+            self._wait_for_claims(limit, worker_id, wait_seconds), lost=lambda claims: self._give_back(claims, worker_id)
+        )
 
     async def _wait_for_claims(self, limit: int, worker_id: str | None, seconds: float) -> list[ClaimView]:
         deadline = time.monotonic() + seconds
@@ -211,7 +216,7 @@ class SQLStore(SQLReads):
             self._home.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView], worker_id: str | None) -> None:
-        if self._at_work.hand_over(claims, worker_id):
+        if not claims or self._at_work.hand_over(claims, worker_id):
             return
         # Last first, so that each is still its rollout's latest event when its turn comes.
         for claim in reversed(claims):
@@ -318,9 +323,12 @@ class SQLStore(SQLReads):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        if timeout is not None and timeout != timeout:
+            raise Invalid("timeout", f"{timeout} is no number of seconds; None waits for ever")
         await self._sweep_if_due()
         if timeout is None or timeout > 0:
-            await self._in_home(self._wait_for_end(set(rollout_ids), timeout))
+            self._check()
+            await self._home.run(self._wait_for_end(set(rollout_ids), timeout))
         return await self._ended_in_order(rollout_ids)
 
     async def _wait_for_end(self, wanted: set[str], timeout: float | None) -> None:
@@ -366,10 +374,6 @@ class SQLStore(SQLReads):
         if self._read_only:
             raise ReadOnly(type(command).__name__)
         return await self._writer.call(command)
-
-    async def _in_home(self, work: Any) -> Any:
-        self._check()
-        return await self._home.run(work)
 
     def _on_commit(self, world: World, committed: Committed | None) -> None:
         self._at_work.committed(world)

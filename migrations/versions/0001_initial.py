@@ -163,11 +163,11 @@ def _create_store() -> None:
     )
     op.create_table(
         "queue_epoch",
-        sa.Column("only", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("id", sa.SmallInteger(), autoincrement=False, nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("only", name="pk_queue_epoch"),
+        sa.PrimaryKeyConstraint("id", name="pk_queue_epoch"),
     )
-    op.execute('INSERT INTO queue_epoch ("only", epoch) VALUES (1, 0)')
+    op.execute('INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)')
 
 
 def _create_log() -> None:
@@ -383,16 +383,3 @@ def _create_signals() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_batches_at", "batches", ["at"])
-    op.create_table(
-        "idempotency",
-        sa.Column("scope", text, nullable=False),
-        sa.Column("key", text, nullable=False),
-        sa.Column("request_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("commit_id", sa.BigInteger()),
-        sa.Column("first_position", sa.BigInteger()),
-        sa.Column("reply", text),
-        sa.Column("expires_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("scope", "key", name="pk_idempotency"),
-        sqlite_with_rowid=False,
-    )
-    op.create_index("ix_idempotency_expires_at", "idempotency", ["expires_at"])

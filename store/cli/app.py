@@ -23,10 +23,11 @@ from store.cli.options import (
     Offset,
     OfRollout,
     RolloutId,
+    RolloutStatuses,
     Sort,
+    WorkerStatuses,
 )
 from store.cli.trouble import Commands
-from store.domain.events import RolloutStatus, WorkerStatus
 
 _LOOK, _PROVE, _MAKE = "Look", "Prove", "Make"
 
@@ -44,24 +45,23 @@ ls = typer.Typer(help="List what the store holds, one kind at a time.", no_args_
 app.add_typer(ls, name="ls", rich_help_panel=_LOOK)
 
 
-def _version(*, asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib import metadata
 
-        typer.echo(f"rollbook {version('rollbook')}")
+        typer.echo(f"rollbook {metadata.version('rollbook')}")
         raise typer.Exit
 
 
 @app.callback()
 def rollbook(
-    _version: Annotated[
+    *,
+    version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=lambda asked: _version(asked=asked), is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    pass
+    del version
 
 
 # -- look ------------------------------------------------------------------------------------------------------------
@@ -69,9 +69,12 @@ def rollbook(
 
 @ls.command("rollouts")
 def ls_rollouts(
+    *,
     db: Db = DEFAULT_DB,
-    status: Annotated[list[RolloutStatus] | None, typer.Option(help="In this status; may be repeated.")] = None,
-    id: Annotated[list[str] | None, typer.Option(metavar="ID", help="With exactly this id; may be repeated.")] = None,
+    status: RolloutStatuses = None,
+    id_in: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")
+    ] = None,
     id_contains: IdContains = None,
     any_of: AnyOf = False,
     sort: Sort = None,
@@ -85,11 +88,12 @@ def ls_rollouts(
     from store.cli import listing
 
     page = listing.Page(sort, desc, limit, offset, as_at, json)
-    listing.rollouts(db, page, status_in=status, id_in=id, id_contains=id_contains, any_of=any_of)
+    listing.rollouts(db, page, status_in=status, id_in=id_in, id_contains=id_contains, any_of=any_of)
 
 
 @ls.command("attempts")
 def ls_attempts(
+    *,
     rollout: OfRollout,
     db: Db = DEFAULT_DB,
     sort: Sort = None,
@@ -107,6 +111,7 @@ def ls_attempts(
 
 @ls.command("spans")
 def ls_spans(
+    *,
     rollout: OfRollout,
     db: Db = DEFAULT_DB,
     attempt: Annotated[
@@ -147,8 +152,9 @@ def ls_spans(
 
 @ls.command("resources")
 def ls_resources(
+    *,
     db: Db = DEFAULT_DB,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="With exactly this id.")] = None,
+    resources_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="With exactly this id.")] = None,
     id_contains: IdContains = None,
     sort: Sort = None,
     desc: Descending = False,
@@ -161,14 +167,15 @@ def ls_resources(
     from store.cli import listing
 
     listing.resources(
-        db, listing.Page(sort, desc, limit, offset, as_at, json), resources_id=id, id_contains=id_contains
+        db, listing.Page(sort, desc, limit, offset, as_at, json), resources_id=resources_id, id_contains=id_contains
     )
 
 
 @ls.command("workers")
 def ls_workers(
+    *,
     db: Db = DEFAULT_DB,
-    status: Annotated[list[WorkerStatus] | None, typer.Option(help="In this status; may be repeated.")] = None,
+    status: WorkerStatuses = None,
     id_contains: IdContains = None,
     any_of: AnyOf = False,
     sort: Sort = None,
@@ -187,7 +194,8 @@ def ls_workers(
 
 @app.command(rich_help_panel=_LOOK)
 def show(
-    id: Annotated[
+    *,
+    given: Annotated[
         str, typer.Argument(metavar="ID", help="A rollout, resources or a worker: its id, or the beginning.")
     ],
     db: Db = DEFAULT_DB,
@@ -204,19 +212,20 @@ def show(
         raise typer.BadParameter("give --at or --as-at, not both")
     from store.cli import showing
 
-    showing.show(db, id, at=at, as_at=as_at, full=full, json=json)
+    showing.show(db, given, at=at, as_at=as_at, full=full, json=json)
 
 
 @app.command(rich_help_panel=_LOOK)
-def history(id: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json: AsJson = False) -> None:
+def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json: AsJson = False) -> None:
     """Tell what happened to a rollout: every event with its number, time, type, actor and cause."""
     from store.cli import telling
 
-    telling.history(db, id, as_at, json=json)
+    telling.history(db, rollout, as_at, json=json)
 
 
 @app.command(rich_help_panel=_LOOK)
 def tail(
+    *,
     db: Db = DEFAULT_DB,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl+C.")] = False,
     after: Annotated[
@@ -225,9 +234,9 @@ def tail(
     last: Annotated[
         int | None, typer.Option("--last", "-n", metavar="N", min=0, help="Begin with the last N events.")
     ] = None,
-    type: Annotated[
+    types: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help="Only events of this type, as attempt.started; may be repeated."),
+        typer.Option("--type", metavar="TYPE", help="Only events of this type, as attempt.started; may be repeated."),
     ] = None,
     rollout: Annotated[
         str | None, typer.Option(metavar="ID", help="Only events of this rollout; the beginning of its id will do.")
@@ -237,7 +246,7 @@ def tail(
     """Print the log of the whole store, event by event, from its beginning. With --json, JSON lines."""
     from store.cli import telling
 
-    telling.tail(db, after=after, follow=follow, last=last, types=type, rollout=rollout, json=json)
+    telling.tail(db, after=after, follow=follow, last=last, types=types, rollout=rollout, json=json)
 
 
 @app.command(rich_help_panel=_LOOK)
@@ -293,6 +302,7 @@ def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=_MAKE)
 def demo(
+    *,
     db: Db = DEFAULT_DB,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the queries chosen and the rankings tried.")] = 0,
     runners: Annotated[int, typer.Option(metavar="N", min=2, help="How many processes work; one is killed.")] = 4,

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
-from sqlalchemy import Column, Select, func, select
+from sqlalchemy import Column, func, select
+from sqlalchemy.sql import ClauseElement
 
-from store.cli.opened import refuse_memory
+from store.cli.opened import dialect_of
 from store.cli.printing import STYLES, is_terminal, json_document, line, note
 from store.cli.times import ago, duration, local, utc
 from store.clock import system_clock, to_seconds
 from store.db import pages, tables
-from store.db.dialect import Dialect, ReadSession, Row, dialect_for
-from store.db.url import parse
+from store.db.dialect import Dialect, ReadSession, Row
 from store.models import RolloutStatus, WorkerStatus
 
 _FAR_AHEAD_SECONDS: Final = 1.0
@@ -63,8 +63,8 @@ def stats(db: str, *, json: bool) -> None:
     ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
     if ahead > _FAR_AHEAD_SECONDS:
         note(
-            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events are stamped right behind it "
-            "until the clock has caught up"
+            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events are stamped right "
+            "behind it until the clock has caught up"
         )
 
 
@@ -85,11 +85,7 @@ def _print(counts: Counts) -> None:
 
 
 async def _count(db: str) -> Counts:
-    import store.opening  # noqa: F401  (makes the databases known)
-
-    refuse_memory(db)
-    url = parse(db)
-    dialect = dialect_for(url)(url, None, read_only=True)
+    dialect = dialect_of(db)
     store_id = await dialect.open(create=False)
     try:
         async with dialect.read(snapshot=True) as session:
@@ -99,11 +95,11 @@ async def _count(db: str) -> Counts:
 
 
 async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Counts:
-    async def rows(statement: Select[Any]) -> Iterable[Row]:
+    async def rows(statement: ClauseElement) -> Iterable[Row]:
         return await session.fetch(dialect.sql(statement), {})
 
     async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:
-        found = {status: count for status, count in await rows(select(column, func.count()).group_by(column))}
+        found: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
         return {status: found.get(status, 0) for status in statuses}
 
     commit = tables.commits.c

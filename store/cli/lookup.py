@@ -62,7 +62,7 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
 
 
 async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
-    """Return the id itself if there is one, else those that begin so (enough to tell them apart), and if that is all."""
+    """Return the id itself if there is one, else those that begin so: all, or more than one, and which."""
     if await _EXISTS[kind](store, given):
         return [given], True
     matching: list[str] = []

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from store import open_store
+from store.db.dialect import Dialect, dialect_for
+from store.db.url import parse
 from store.errors import Invalid
 from store.interface import Store
 
@@ -34,20 +37,22 @@ def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(both())
 
 
+def dialect_of(db: str) -> Dialect:
+    """Return the database itself, not yet opened, for what no method of a store tells; it only reads."""
+    url = parse(_shared(db))
+    return dialect_for(url)(url, None, read_only=True)
+
+
 async def _run(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
     async with await _open(db, read_only=read_only) as store:
         return await work(store)
 
 
 async def _open(db: str, *, read_only: bool) -> Store:
-    # Databases and models take half a second to import, which help and mistyped options need not wait for.
-    from store import open_store
-
-    refuse_memory(db)
-    return await open_store(db, create=False, read_only=read_only)
+    return await open_store(_shared(db), create=False, read_only=read_only)
 
 
-def refuse_memory(db: str) -> None:
-    """Raise `Invalid` for a store that only the program which opened it can see."""
+def _shared(db: str) -> str:
     if db.startswith("memory:"):
         raise Invalid("--db", "a memory:// store lives and dies inside its program; name one that others can open")
+    return db

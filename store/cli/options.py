@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
 from store.cli.times import moment
+from store.domain.events import RolloutStatus, WorkerStatus
 
 DEFAULT_DB: Final = "sqlite:///rollbook.db"
 
@@ -17,6 +18,17 @@ def _moment(text: str) -> int | datetime:
         return moment(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _statuses(allowed: Any) -> Any:
+    words: tuple[str, ...] = get_args(allowed)
+
+    def status(text: str) -> str:
+        if text not in words:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(words)}")
+        return text
+
+    return typer.Option(parser=status, metavar="STATUS", help=f"One of {', '.join(words)}; may be repeated.")
 
 
 Db = Annotated[
@@ -47,6 +59,8 @@ Limit = Annotated[
     typer.Option("--limit", "-n", metavar="N", min=-1, help="At most N, -1 for all; on a terminal 50 if not given."),
 ]
 Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first N.")]
+RolloutStatuses = Annotated[list[Any] | None, _statuses(RolloutStatus)]
+WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]
 AnyOf = Annotated[bool, typer.Option("--any", help="What meets any condition, rather than all of them.")]
 IdContains = Annotated[str | None, typer.Option(metavar="TEXT", help="With this in the id.")]
 OfRollout = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,7 +118,7 @@ def _columns(character: str) -> int:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> Generator[None]:
     """Show that something is being done, while it is, if a person is there to see."""
     if not sys.stderr.isatty():
         yield

@@ -93,7 +93,7 @@ class Narrator:
             since = seen.started_at
         if since is None:
             return limit
-        return f"{'silent' if is_silence else 'at it'} for {duration(event.at - since)} ({limit})"
+        return f"{'silent' if is_silence else 'ran'} for {duration(event.at - since)} ({limit})"
 
     def _attempt_amended(self, _event: HistoryEvent, data: Json) -> str:
         told = dict(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -191,7 +191,7 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
         note(f"  … {len(whole.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")
 
 
-def _family(spans: Sequence[Span]) -> tuple[list[Span], Any]:
+def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Span]]]:
     """Return the spans without a parent among these, and the function from a span to those below it.
 
     Every span is reached exactly once, also where ids repeat or spans are each other's parents.
@@ -202,6 +202,10 @@ def _family(spans: Sequence[Span]) -> tuple[list[Span], Any]:
     for span in spans:
         has_parent = span.parent_id in known and span.parent_id != span.span_id
         (below[span.parent_id or ""] if has_parent else roots).append(span)
+
+    def children(span: Span) -> list[Span]:
+        return below[span.span_id]
+
     reached: set[str] = set()
     waiting = list(roots)
     remaining = iter(spans)
@@ -209,10 +213,10 @@ def _family(spans: Sequence[Span]) -> tuple[list[Span], Any]:
         while waiting:
             span = waiting.pop()
             reached.add(span.span_id)
-            waiting.extend(below[span.span_id])
+            waiting.extend(children(span))
         circular = next((span for span in remaining if span.span_id not in reached), None)
         if circular is None:
-            return roots, lambda span: below[span.span_id]
+            return roots, children
         below[circular.parent_id or ""].remove(circular)
         roots.append(circular)
         waiting.append(circular)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, tzinfo
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)[a-z]*\s+ago")
@@ -50,7 +50,7 @@ def utc(time: float | None) -> str:
     """Return a time as RFC 3339 in UTC with microseconds, empty for None."""
     if time is None:
         return ""
-    return _datetime(time, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return _datetime(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def local(time: float | None, *, date: bool = True) -> str:
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return _short(seconds)
     if round(seconds, 2) < 60:
-        return f"{seconds:.2f} s"
+        return f"{seconds:.2f} s".replace(".00", "")
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
@@ -103,7 +103,7 @@ def _short(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
 
 
-def _datetime(time: float, zone: timezone | None) -> datetime:
+def _datetime(time: float, zone: tzinfo | None) -> datetime:
     # By whole microseconds: the nearest one is the stamp of the log.
     micros = round(time * 1_000_000)
-    return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)).astimezone(zone)
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).astimezone(zone)

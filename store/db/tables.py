@@ -69,7 +69,7 @@ store_info = _keyed(
 queue_epoch = Table(
     "queue_epoch",
     metadata,
-    Column("only", SmallInteger, primary_key=True, autoincrement=False),
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
     info={"family": "signal"},
 )
@@ -298,18 +298,6 @@ batches = _keyed(
     family="signal",
 )
 
-idempotency = _keyed(
-    "idempotency",
-    Column("scope", Str, primary_key=True),
-    Column("key", Str, primary_key=True),
-    Column("request_hash", LargeBinary, nullable=False),
-    Column("commit_id", BigInteger),
-    Column("first_position", BigInteger),
-    Column("reply", Str),
-    Column("expires_at", BigInteger, nullable=False, index=True),
-    family="signal",
-)
-
 LOG = (commits, events, bodies, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue)
-SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)
+SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, queue_epoch)

@@ -38,7 +38,8 @@ class StoreURL:
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.text)
+        hidden = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.text)
+        return re.sub(r"([?&](?:password|direct)=)[^&]*", r"\1***", hidden)
 
 
 def parse(text: str) -> StoreURL:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ class Home:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._running: set[asyncio.Task[Any]] = set()
         self._thread.start()
 
     def _live(self) -> None:
@@ -22,11 +23,40 @@ class Home:
         self.loop.run_forever()
         self.loop.close()
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine here and return its result there; cancelling the caller cancels it."""
+    async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
+        """Run a coroutine here and return its result there; cancelling the caller cancels it.
+
+        A result that the caller no longer takes, because it was cancelled at the same moment, goes to `lost`, in this
+        loop.
+        """
         if asyncio.get_running_loop() is self.loop:
             return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+        answer: Future[T] = Future()
+        self.loop.call_soon_threadsafe(self._begin, work, answer, lost)
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            if not answer.cancel() and lost is not None and answer.exception() is None:
+                self.loop.call_soon_threadsafe(lost, answer.result())
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T], answer: Future[T], lost: Callable[[T], None] | None) -> None:
+        task = self.loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(lambda done: self._end(done, answer, lost))
+        answer.add_done_callback(lambda given: given.cancelled() and self.loop.call_soon_threadsafe(task.cancel))
+
+    def _end(self, task: asyncio.Task[T], answer: Future[T], lost: Callable[[T], None] | None) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            answer.cancel()
+        elif not answer.set_running_or_notify_cancel():
+            if task.exception() is None and lost is not None:
+                lost(task.result())
+        elif (error := task.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(task.result())
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine here, for a caller without a loop."""

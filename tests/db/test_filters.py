@@ -1,4 +1,4 @@
-"""Which queries are taken, and what they mean for a row at hand; what they mean in SQL is compared with it elsewhere."""
+"""Which queries are taken, and what they mean for a row at hand; SQL is compared with that in `test_pages`."""
 
 from __future__ import annotations
 

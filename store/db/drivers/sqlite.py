@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.clock import Clock, system_clock
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
-from store.db.schema import prepare_sqlite
+from store.db.schema import prepare_sqlite, read_only_uri
 from store.db.url import StoreURL
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
@@ -270,8 +270,7 @@ class _Readers:
 
     async def _make(self) -> aiosqlite.Connection:
         try:
-            uri = f"{self._path.as_uri()}?mode=ro"
-            connection = await aiosqlite.connect(uri, uri=True, isolation_level=None, timeout=_LOCK_SECONDS)
+            connection = await aiosqlite.connect(read_only_uri(self._path), uri=True, isolation_level=None, timeout=_LOCK_SECONDS)
             await connection.execute_fetchall("PRAGMA query_only = ON")
         except BaseException as error:
             with self._lock:
@@ -313,7 +312,7 @@ class DataVersion(Wakeups):
 
     def _version(self) -> int:
         if self._connection is None:
-            self._connection = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+            self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
         return self._connection.execute("PRAGMA data_version").fetchone()[0]
 
     async def close(self) -> None:

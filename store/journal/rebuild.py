@@ -1,0 +1,301 @@
+"""Mending the projections while the store is in use: only rows that differ are written, a few at a time.
+
+The log is folded and compared outside of the lock. What differs is looked at once more under the lock, carried on
+over the facts that came since, and written in the same transaction: killed at any moment, each row is as it was or
+right. Tables, names and indexes never change, and readers see a row change at most once.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from sqlalchemy import Table
+
+from store.db import log, scan, tables
+from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
+from store.domain import policy
+from store.domain.events import SpanRecorded
+from store.domain.rollout import RolloutState
+from store.errors import Corrupt
+from store.journal.comparison import Comparison
+from store.journal.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
+from store.journal.state_hash import state_hash
+from store.journal.verify import Differences
+from store.models import RebuildReport
+from store.projections import rows as row_of
+
+ROWS_AT_ONCE = 500
+"""So many rows are mended in one transaction, about as many as a busy batch writes."""
+
+_STREAMS_AT_ONCE = 200
+_KINDS = ("rollout/", "worker/", "resources/")
+# The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
+_OF_EVENTS = (tables.spans, tables.rewards)
+
+Errand = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
+"""Runs work on the writing session, between two batches."""
+
+
+@dataclass(slots=True)
+class _Slice:
+    """What one transaction mends."""
+
+    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    """Those whose rows have to be looked at, folded up to `position` at least."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+    position: int = 0
+
+
+async def rebuild(dialect: Dialect, errand: Errand) -> RebuildReport:
+    """Compare every projection with the log and mend what differs; return what was done.
+
+    Raises:
+        Corrupt: a stream of the log cannot be folded; what was mended before that is right.
+    """
+    started = time.monotonic()
+    differences = Differences()
+    written: Counter[str] = Counter()
+    async with dialect.read(snapshot=True) as session:
+        last = await log.last_event(dialect, session)
+        position = 0 if last is None else last[0]
+        comparison = Comparison(dialect, session)
+        async for compared in comparison.run():
+            _check_sound(compared)
+            for finding in chain.from_iterable(compared.findings.values()):
+                if finding.table in tables.PROJECTIONS:
+                    differences.add_row(finding)
+            for part in _slices(compared, position):
+                written.update(await errand(_Mending(dialect, part).run))
+        found = comparison.state_hash
+    if written:
+        async with dialect.read(snapshot=True) as session:
+            found = await state_hash(dialect, session)
+    return RebuildReport(
+        events=comparison.events,
+        streams=comparison.streams,
+        rows=dict(comparison.rows),
+        written=dict(written),
+        differences=differences.first,
+        state_hash=found,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _check_sound(compared: Compared) -> None:
+    for stream in compared.streams:
+        if stream.fault is not None:
+            raise Corrupt(f"{stream.name}, event {stream.fault_at}", stream.fault, "a fact that follows")
+
+
+def _slices(compared: Compared, position: int) -> Iterable[_Slice]:
+    known = {stream.name: stream for stream in compared.streams}
+    names = dict.fromkeys((*compared.findings, *compared.unwatched))
+    current = _Slice(position=position)
+    for name in names:
+        findings = compared.findings.get(name, [])
+        of_stream = [finding for finding in findings if finding.table not in _OF_EVENTS]
+        if of_stream or name in compared.unwatched:
+            # A piece of a large rollout comes without its stream; its state is compared when the stream has ended.
+            current.streams[name] = known.get(name) or _unfolded(name)
+            current.findings.extend(of_stream)
+        of_events = iter(finding for finding in findings if finding.table in _OF_EVENTS)
+        while some := list(islice(of_events, ROWS_AT_ONCE)):
+            current.findings.extend(some)
+            if len(current.findings) >= ROWS_AT_ONCE:
+                yield current
+                current = _Slice(position=position)
+        if len(current.streams) >= _STREAMS_AT_ONCE:
+            yield current
+            current = _Slice(position=position)
+    if current.streams or current.findings:
+        yield current
+
+
+def _unfolded(name: str) -> Stream:
+    kind, _, key = name.partition("/")
+    return Stream(f"{kind}/{key}", key)
+
+
+class _Mending:
+    """The writing of one slice, under the lock."""
+
+    def __init__(self, dialect: Dialect, part: _Slice) -> None:
+        self._dialect = dialect
+        self._part = part
+        self._deletes: dict[Table, dict[tuple[Any, ...], None]] = {}
+        self._inserts: dict[Table, dict[tuple[Any, ...], Row]] = {}
+        self._upserts: dict[Table, list[Row]] = {}
+
+    async def run(self, session: WriteSession) -> Counter[str]:
+        """Mend the rows and commit; return how many of each projection were written or removed."""
+        tail = await session.begin()
+        await self._catch_up(session)
+        await self._find_holders(session)
+        await self._states(session)
+        await self._facts(session, tail.next_position)
+        written = await self._write(session)
+        await session.commit()
+        return written
+
+    async def _catch_up(self, session: ReadSession) -> None:
+        """Fold what was appended since the comparison, and streams that were not folded at all."""
+        streams = self._part.streams
+        await self._fold([name for name in streams if streams[name].state is not None], self._part.position, session)
+        await self._fold([name for name in streams if streams[name].state is None], 0, session)
+
+    async def _fold(self, names: Sequence[str], after: int, session: ReadSession) -> None:
+        if not names:
+            return
+        streams = self._part.streams
+        async for rows in scan.events_since(self._dialect, session, names, after):
+            for kind in _KINDS:
+                of_kind = [row for row in rows if row[2].startswith(kind)]
+                for name in dict.fromkeys(row[2] for row in of_kind):
+                    fold(kind, (row for row in of_kind if row[2] == name), streams[name])
+                    # Their rows are facts, mended where they were found to differ.
+                    streams[name].spans, streams[name].rewards = [], []
+        _check_sound(Compared([streams[name] for name in names]))
+
+    async def _find_holders(self, session: ReadSession) -> None:
+        """Add rollouts whose wrong rows hold a plan key that the right row of another one needs."""
+        streams = self._part.streams
+        while True:
+            states = [stream.state for stream in streams.values()]
+            wanted = [state.plan_key for state in states if isinstance(state, RolloutState) and state.plan_key]
+            if not wanted:
+                return
+            holders = await scan.rows_with(self._dialect, session, tables.rollouts.c.plan_key, wanted)
+            others = [name for row in holders if (name := f"rollout/{row[0]}") not in streams]
+            if not others:
+                return
+            streams.update({name: _unfolded(name) for name in others})
+            await self._fold(others, 0, session)
+
+    # -- how streams stand ---------------------------------------------------------------------------------------------
+
+    async def _states(self, session: ReadSession) -> None:
+        streams = self._part.streams
+        expected: dict[Table, list[Row]] = {}
+        for stream in streams.values():
+            for table, rows in rows_of(stream).items():
+                expected.setdefault(table, []).extend(rows)
+        live = await self._live(session, expected.get(tables.queue, []))
+        for table, found in live.items():
+            for finding in differing(table, expected.get(table, []), found):
+                self._mend(finding)
+        await self._signals(session)
+
+    async def _live(self, session: ReadSession, queued: Sequence[Row]) -> Live:
+        streams = self._part.streams
+        ids = {kind: [stream.key for name, stream in streams.items() if name.startswith(kind)] for kind in _KINDS}
+        live: Live = {}
+        for kind, table in (
+            ("rollout/", tables.rollouts),
+            ("rollout/", tables.attempts),
+            ("worker/", tables.workers),
+            ("resources/", tables.resources),
+        ):
+            if ids[kind]:
+                key = next(iter(table.primary_key))
+                live[table] = await scan.rows_with(self._dialect, session, key, ids[kind])
+        wrong = {finding.key[0] for finding in self._part.findings if finding.table is tables.queue}
+        places = {row[0]: row for row in queued}
+        found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
+        # A place may have gone to a rollout that is none of ours; but not one that is ours by the log.
+        live[tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
+        return live
+
+    async def _signals(self, session: ReadSession) -> None:
+        """Raise counters that fell behind the log, and set the watchdog's clock where it is late or for nothing."""
+        dialect = self._dialect
+        rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
+        if not rollouts:
+            return
+        ids = list(rollouts)
+        counters = dict(await self._pairs(session, tables.span_counters, ids))
+        watched = dict(await self._pairs(session, tables.watch, ids))
+        beats = {
+            (row[0], row[1]): row
+            for row in await scan.rows_with(dialect, session, tables.attempt_signals.c.rollout_id, ids)
+        }
+        for key, stream in rollouts.items():
+            if stream.last_number > counters.get(key, 0):
+                self._upserts.setdefault(tables.span_counters, []).append((key, stream.last_number))
+            state = stream.state
+            if not isinstance(state, RolloutState):
+                continue
+            latest = state.latest
+            beat = None if latest is None else beats.get((key, latest.attempt_id))
+            if latest is not None and beat is not None:
+                latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
+            at = policy.check_at(state)
+            if at is None and key in watched:
+                self._deletes.setdefault(tables.watch, {})[key,] = None
+            elif at is not None and watched.get(key, at + 1) > at:
+                self._upserts.setdefault(tables.watch, []).append((key, at))
+
+    async def _pairs(self, session: ReadSession, table: Table, ids: Sequence[str]) -> list[tuple[str, int]]:
+        rows = await scan.rows_with(self._dialect, session, table.c.rollout_id, ids)
+        return [(row[0], row[1]) for row in rows]
+
+    # -- facts ---------------------------------------------------------------------------------------------------------
+
+    async def _facts(self, session: ReadSession, next_position: int) -> None:
+        """Mend rows of spans and rewards. What such a row must be never changes; what must not be may have gone."""
+        findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
+        for finding in findings:
+            if finding.expected is not None:
+                self._mend(finding)
+        extra = [finding for finding in findings if finding.expected is None]
+        spans = [finding for finding in extra if finding.table is tables.spans]
+        if spans:
+            keys: list[Any] = [finding.key for finding in spans]
+            still = {key_of(tables.spans, row): row for row in await scan.spans_with(self._dialect, session, keys)}
+            for finding in spans:
+                if finding.found == still.get(finding.key):
+                    self._mend(finding)
+        rewards = [finding for finding in extra if finding.table is tables.rewards]
+        claimed = await self._claimed(session, [finding.key[1] for finding in rewards if finding.key[1] < next_position])
+        for finding in rewards:
+            if finding.key not in claimed:
+                self._mend(finding)
+
+    async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
+        """Return the keys of rewards that the events at some positions account for."""
+        claimed: set[tuple[Any, ...]] = set()
+        for row in await scan.events_at(self._dialect, session, positions):
+            event = log.event_of(row)
+            if isinstance(event.fact, SpanRecorded):
+                rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)
+                claimed.update(key_of(tables.rewards, reward) for reward in rewards)
+        return claimed
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _mend(self, finding: Finding) -> None:
+        if finding.found is not None:
+            self._deletes.setdefault(finding.table, {})[finding.key] = None
+        if finding.expected is not None:
+            self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected
+
+    async def _write(self, session: WriteSession) -> Counter[str]:
+        # First all deletes and then all inserts: what was unique may have been exchanged between rows.
+        deletes: dict[Table, list[Row]] = {table: list(keys) for table, keys in self._deletes.items()}
+        if deletes:
+            await session.write(Changes({}, {}, deletes))
+        inserts: dict[Table, list[Row]] = {table: list(rows.values()) for table, rows in self._inserts.items()}
+        if any(table is tables.queue for table in inserts):
+            # A row at an old place: whoever had advanced beyond it must look again.
+            epoch = (await session.fetch(self._dialect.sql(tables.queue_epoch.select()), {}))[0][1]
+            self._upserts[tables.queue_epoch] = [(1, epoch + 1)]
+        if inserts or self._upserts:
+            await session.write(Changes(inserts, self._upserts, {}))
+        written: Counter[str] = Counter()
+        for table in tables.PROJECTIONS:
+            count = len(self._deletes.get(table, {}).keys() | self._inserts.get(table, {}).keys())
+            if count:
+                written[table.name] = count
+        return written

@@ -1,0 +1,55 @@
+"""Agent-lightning's store in memory, by its name and made as it is there: without a URL and without await."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+
+from store.clock import Clock
+from store.db.dialect import dialect_for
+from store.db.url import parse
+from store.sql_store import SQLStore
+
+
+class InMemoryLightningStore(SQLStore):
+    """A `memory://` store, open as soon as it is constructed.
+
+    It lives in a private temporary file, which is deleted by `close()` or when the interpreter exits. Agent-lightning's
+    limits of memory have no counterpart: nothing is ever evicted.
+
+    Args:
+        thread_safe: accepted and ignored; it always is.
+        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
+        clock: microseconds since the epoch; the machine's if None.
+    """
+
+    def __init__(
+        self, *, thread_safe: bool = False, scan_debounce_seconds: float = 10.0, clock: Clock | None = None
+    ) -> None:
+        del thread_safe
+        url = parse("memory://")
+        dialect = dialect_for(url)(url, clock)
+        super().__init__(url, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=False)
+        try:
+            self._home.submit(self._start(create=True)).result()
+        except BaseException:
+            self._home.leave()
+            raise
+        _close_at_exit(self)
+
+    def _close_now(self) -> None:
+        # A forked child has neither the thread nor the file to itself.
+        if not self._closed and os.getpid() == self._pid:
+            self._home.submit(self._stop()).result(timeout=30)
+
+
+def _close_at_exit(store: InMemoryLightningStore) -> None:
+    reference = weakref.WeakMethod(store._close_now)  # pyright: ignore[reportPrivateUsage] - of the class above
+
+    def close() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    atexit.register(close)

@@ -1,0 +1,163 @@
+"""A store with a little of everything in it, and the command line on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from store import open_store
+from store.cli.app import app
+from store.errors import StoreError
+from store.models import RolloutConfig, TraceStatus
+from store.testing import ManualClock
+from store.testing.samples import make_llm, make_prompt, make_span
+
+# Wide enough that no help text is broken in the middle of what a test looks for.
+WIDTH = "200"
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as one JSON document."""
+        return orjson.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        """Standard output as one JSON document per line."""
+        return [orjson.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        """Standard output as rows by title."""
+        titles, *rows = (line.split("\t") for line in self.out.splitlines())
+        return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+class Rollbook(Protocol):
+    """A function that runs a command in this process; `terminal` makes it believe that a person is looking."""
+
+    def __call__(self, *arguments: str, db: str | None = None, terminal: bool = False) -> Printed: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A store and what is in it: a rollout that was retried and succeeded, two that wait, one that was cancelled."""
+
+    url: str
+    retried: str
+    waiting: list[str]
+    cancelled: str
+    attempts: list[str]
+    """Of the retried rollout, in order."""
+    prompts: str
+    """Resources of two versions."""
+
+
+@pytest.fixture
+def rollbook(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
+    """The command line, on the filled store unless another is named."""
+    return runner(filled.url, monkeypatch)
+
+
+def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
+    def run(*arguments: str, db: str | None = None, terminal: bool = False) -> Printed:
+        monkeypatch.setenv("ROLLBOOK_DB", db or url)
+        monkeypatch.setenv("COLUMNS", WIDTH)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        for name in ("FORCE_COLOR", "NO_COLOR", "ROLLBOOK_DEBUG"):
+            monkeypatch.delenv(name, raising=False)
+        if terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        result = CliRunner().invoke(app, arguments, prog_name="rollbook")
+        if result.exception is not None and not isinstance(result.exception, SystemExit | StoreError):
+            raise result.exception
+        return Printed(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def filled(durable_url: str, clock: ManualClock) -> Filled:
+    """A filled store, on each durable backend."""
+    return asyncio.run(fill(durable_url, clock))
+
+
+async def fill(url: str, clock: ManualClock) -> Filled:
+    async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
+        prompts = (await store.add_resources(make_prompt())).resources_id
+        await store.update_resources(prompts, make_llm())
+        config = RolloutConfig(unresponsive_seconds=3, max_attempts=2, retry_condition=["unresponsive"])
+        metadata = {"rollbook.group": "night", "rollbook.step": 7}
+        retried = await store.enqueue_rollout({"question": "why"}, "train", config=config, metadata=metadata)
+        waiting = [await store.enqueue_rollout({"question": number}, "val") for number in range(2)]
+        cancelled = await store.enqueue_rollout("stop me", "test")
+        await store.update_rollout(cancelled.rollout_id, status="cancelled")
+        clock.advance(1)
+        lost = await store.dequeue_rollout("worker-1")
+        assert lost
+        clock.advance(3.5)
+        await store.query_rollouts(limit=0)
+        for rollout in waiting:
+            await store.update_rollout(rollout.rollout_id, status="preparing")
+        claimed = await store.dequeue_rollout("worker-2")
+        assert claimed
+        assert claimed.rollout_id == retried.rollout_id
+        attempt = claimed.attempt
+        root = make_span(attempt, 1, name="agent", span_id="a" * 16)
+        usage = {"gen_ai.response.model": "small", "gen_ai.usage.input_tokens": 1200, "gen_ai.usage.output_tokens": 33}
+        below = make_span(attempt, 2, name="llm", span_id="b" * 16, parent_id="a" * 16, attributes=usage)
+        failed = TraceStatus(status_code="ERROR", description="no such tool")
+        tool = make_span(attempt, 3, name="tool", span_id="c" * 16, parent_id="a" * 16, status=failed)
+        reward = {"agentlightning.reward.0.value": 0.75}
+        last = make_span(attempt, 4, name="agentlightning.annotation", span_id="d" * 16, attributes=reward)
+        clock.advance(0.25)
+        await store.add_many_spans([root, below, tool, last])
+        clock.advance(0.5)
+        await store.update_attempt(retried.rollout_id, attempt.attempt_id, status="succeeded")
+        for rollout in waiting:
+            await store.update_rollout(rollout.rollout_id, status="queuing")
+        return Filled(
+            url,
+            retried.rollout_id,
+            [rollout.rollout_id for rollout in waiting],
+            cancelled.rollout_id,
+            [lost.attempt.attempt_id, attempt.attempt_id],
+            prompts,
+        )
+
+
+@pytest.fixture
+def command(filled: Filled) -> list[str]:
+    """The beginning of a command line that runs `rollbook` as a process of its own, on the filled store."""
+    del filled
+    return [sys.executable, "-c", "from store.cli import main; main()"]
+
+
+@pytest.fixture
+def environment(filled: Filled) -> dict[str, str]:
+    """The environment of that process."""
+    inherited = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
+    return inherited | {"ROLLBOOK_DB": filled.url, "COLUMNS": "100", "TERM": "xterm-256color"}
+
+
+@pytest.fixture
+def make_url(tmp_path: Path) -> Callable[[str], str]:
+    """A function from a name to the URL of a file that does not exist."""
+    return lambda name: f"sqlite:///{tmp_path / name}"

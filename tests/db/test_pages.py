@@ -1,0 +1,465 @@
+"""What the database answers to queries: the same as a look at every row, in as few statements as can be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import Table
+from sqlalchemy.sql import ClauseElement
+
+from store import reads
+from store.db import filters, pages, tables
+from store.db.bodies import payload
+from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
+from store.db.encoding import encode_body
+from store.db.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
+from store.db.url import parse
+from store.errors import Corrupt, Incompatible, Invalid
+
+TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
+STATUSES = ["queuing", "running", "failed"]
+
+
+@pytest.fixture
+async def dialect(durable_url: str) -> AsyncIterator[Dialect]:
+    url = parse(durable_url)
+    dialect = dialect_for(url)(url, None)
+    await dialect.open(create=True)
+    yield dialect
+    await dialect.close()
+
+
+async def write(dialect: Dialect, rows: dict[Table, list[Row]]) -> None:
+    writer = await dialect.writer()
+    try:
+        await writer.begin()
+        await writer.write(Changes({table: found for table, found in rows.items() if found}, {}, {}))
+        await writer.commit()
+    finally:
+        await writer.close()
+
+
+@dataclass
+class Counting:
+    """A session that remembers what it was asked."""
+
+    session: ReadSession
+    texts: list[str] = field(default_factory=list[str])
+
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        self.texts.append(sql.text)
+        return await self.session.fetch(sql, params)
+
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+        self.texts.append(sql.text)
+        async for rows in self.session.stream(sql, params, batch=batch):
+            yield rows
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def row_of(table: Table, **values: Any) -> Row:
+    """Return a row with these values; what has to have one and is not named is 0 or empty."""
+    unknown = values.keys() - {column.name for column in table.columns}
+    assert not unknown
+    return tuple(
+        values.get(column.name, None if column.nullable else 0 if column.type.python_type in {int, float} else "{}")
+        for column in table.columns
+    )
+
+
+def body_row(position: int, content: dict[str, Any]) -> Row:
+    body = encode_body(orjson.dumps(content))
+    return row_of(tables.bodies, position=position, codec=body.codec, raw_len=body.raw_len, body=body.stored)
+
+
+class Crowd:
+    """Random rows of every table, and the same as a look at each of them finds it."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.rows: dict[Table, list[Row]] = {table: [] for table in (*tables.PROJECTIONS, *tables.SIGNALS)}
+        self.rows[tables.bodies] = []
+        self.values: dict[str, list[Values]] = {
+            noun.name: [] for noun in (ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS)
+        }
+        self.position = 0
+        for number in range(25):
+            self.rollout(number)
+            self.worker(number)
+            self.resources(number)
+
+    def maybe(self, *values: Any) -> Any:
+        return self.dice.choice([None, *values])
+
+    def next_position(self, **content: Any) -> int:
+        self.position += 1
+        # Some bodies are small, some compressed, some dropped.
+        if self.dice.random() < 0.9:
+            filler = {"filler": "x" * 300} if self.dice.random() < 0.5 else {}
+            self.rows[tables.bodies].append(body_row(self.position, content | filler))
+        return self.position
+
+    def add(self, noun: Noun, **values: Any) -> None:
+        self.rows[noun.table].append(row_of(noun.table, **values))
+        self.values[noun.name].append(values)
+
+    def rollout(self, number: int) -> None:
+        dice, rollout_id = self.dice, f"{dice_text(self.dice)}-{number}"
+        position = self.next_position(input=number, metadata={})
+        count = dice.randint(0, 3)
+        self.add(
+            ROLLOUTS,
+            rollout_id=rollout_id,
+            status=dice.choice(STATUSES),
+            mode=self.maybe("train", "val"),
+            resources_id=self.maybe(*TEXTS),
+            config=orjson.dumps({"max_attempts": 2}).decode(),
+            start_at=dice.randint(1, 5),
+            end_at=self.maybe(1, 2, 3),
+            input_position=position,
+            metadata_position=position,
+            attempt_count=count,
+            first_position=position,
+            last_position=position,
+        )
+        for sequence in range(1, count + 1):
+            self.attempt(rollout_id, sequence, None)
+        if dice.random() < 0.3:
+            # A claim that was released had the number that is now another's, or nobody's.
+            self.attempt(rollout_id, dice.randint(max(count, 1), count + 1), self.position)
+
+    def attempt(self, rollout_id: str, sequence: int, released: int | None) -> None:
+        dice, position = self.dice, self.next_position(metadata={"n": sequence})
+        beat, stamped = self.maybe(1.5, 2.5), self.maybe(10, 20)
+        signal = self.maybe(0.5, 3.5), dice.choice([5, 15, 25])
+        attempt_id = f"at-{position}"
+        values: dict[str, Any] = {
+            "rollout_id": rollout_id,
+            "attempt_id": attempt_id,
+            "sequence_id": sequence,
+            "status": dice.choice(["preparing", "failed"]),
+            "worker_id": self.maybe(*TEXTS),
+            "start_at": dice.randint(1, 5),
+            "end_at": self.maybe(1, 2, 3),
+            "last_heartbeat_time": beat,
+            "heartbeat_stamped_at": stamped,
+            "metadata_position": self.maybe(position),
+            "released_position": released,
+            "first_position": position,
+        }
+        self.rows[tables.attempts].append(row_of(tables.attempts, **values))
+        if dice.random() < 0.5:
+            self.rows[tables.attempt_signals].append((rollout_id, attempt_id, *signal))
+            if signal[1] > (stamped or 0):
+                values["last_heartbeat_time"] = signal[0]
+        if released is None:
+            self.values["attempts"].append(values)
+            for _ in range(dice.randint(0, 6)):
+                self.span(rollout_id, attempt_id)
+
+    def span(self, rollout_id: str, attempt_id: str) -> None:
+        dice = self.dice
+        position = self.next_position(status={"status_code": "OK"}, attributes={}, events=[], links=[])
+        self.add(
+            SPANS,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            span_id=f"{dice_text(dice)}{position}",
+            sequence_id=dice.randint(-1, 3),
+            trace_id=dice_text(dice),
+            parent_id=self.maybe(*TEXTS),
+            name=dice_text(dice),
+            start_time=self.maybe(1.0, 2.0),
+            end_time=self.maybe(1.0, 2.0),
+            position=position,
+        )
+
+    def worker(self, number: int) -> None:
+        dice, worker_id = self.dice, f"{dice_text(self.dice)}{number}"
+        values: dict[str, Any] = {
+            "worker_id": worker_id,
+            "status": dice.choice(["idle", "busy", "unknown"]),
+            "current_rollout_id": self.maybe(*TEXTS),
+            "last_busy_at": self.maybe(1, 3),
+            "last_idle_at": self.maybe(1, 3),
+            "first_position": self.next_position(),
+        }
+        self.rows[tables.workers].append(row_of(tables.workers, **values))
+        signals: dict[str, Any] = dict.fromkeys(
+            ("last_heartbeat_at", "last_dequeue_at", "last_busy_at", "last_idle_at")
+        )
+        if dice.random() < 0.5:
+            signals = {name: self.maybe(2, 4) for name in signals}
+            self.rows[tables.worker_signals].append(row_of(tables.worker_signals, worker_id=worker_id, **signals))
+        for name, value in signals.items():
+            known = [at for at in (values.get(name), value) if at is not None]
+            values[name] = max(known, default=None)
+        self.values["workers"].append(values | {"current_attempt_id": None})
+
+    def resources(self, number: int) -> None:
+        position = self.next_position(resources={})
+        self.add(
+            RESOURCES,
+            resources_id=f"{dice_text(self.dice)}{number}",
+            version=self.dice.randint(1, 3),
+            create_at=self.dice.randint(1, 3),
+            update_at=self.dice.randint(1, 3),
+            body_position=position,
+            first_position=position,
+            last_position=position,
+        )
+
+    def query(self, noun: Noun) -> Query:
+        dice = self.dice
+        texts = [name for name, each in noun.fields.items() if each.kind == "text"]
+        conditions: list[Condition] = []
+        for _ in range(dice.choice([0, 1, 1, 2, 3])):
+            name = dice.choice(texts)
+            some = [row[noun.fields[name].column] for row in dice.sample(self.values[noun.name], 3)]
+            wanted: list[str] = [value for value in some if value is not None] or ["none"]
+            conditions.append(
+                dice.choice(
+                    [
+                        Condition(name, "is", wanted[0]),
+                        Condition(name, "in", dice.choice([wanted, wanted, []])),
+                        Condition(name, "contains", dice.choice([wanted[0][:2], dice_text(dice)])),
+                    ]
+                )
+            )
+        return filters.query(
+            noun,
+            conditions,
+            filter_logic=dice.choice(["and", "or"]),
+            sort_by=dice.choice([None, *noun.fields]),
+            sort_order=dice.choice(["asc", "desc"]),
+            limit=dice.choice([-1, -1, 0, 1, 4, 100]),
+            offset=dice.choice([0, 0, 0, 1, 30]),
+        )
+
+    def expected(self, asked: Query, **within: str) -> tuple[list[Values], int]:
+        rows = [row for row in self.values[asked.noun.name] if within.items() <= row.items()]
+        found = [row for row in rows if filters.matches(asked, row)]
+        return list(filters.page(asked, filters.arranged(asked, found))), len(found)
+
+
+def dice_text(dice: random.Random) -> str:
+    return dice.choice([text for text in TEXTS if text])
+
+
+def keys(rows: Sequence[Values], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, seed: int) -> None:
+    crowd = Crowd(seed)
+    await write(dialect, crowd.rows)
+    rollout_ids = [row["rollout_id"] for row in crowd.values["rollouts"]]
+    async with dialect.read() as session:
+        for _ in range(120):
+            asked = crowd.query(ROLLOUTS)
+            expected, total = crowd.expected(asked)
+            page = await pages.rollouts(dialect, session, asked, reads.rollout_of_page)
+            assert [one.rollout_id for one in page.items] == [row["rollout_id"] for row in expected]
+            assert page.total == total
+        for _ in range(60):
+            asked = crowd.query(WORKERS)
+            expected, total = crowd.expected(asked)
+            workers = await pages.workers(dialect, session, asked, reads.worker_of_page)
+            assert [one.worker_id for one in workers.items] == [row["worker_id"] for row in expected]
+            assert workers.total == total
+            assert [one.last_busy_time for one in workers.items] == [
+                None if row["last_busy_at"] is None else row["last_busy_at"] / 1_000_000 for row in expected
+            ]
+        for _ in range(60):
+            asked = crowd.query(RESOURCES)
+            expected, total = crowd.expected(asked)
+            resources = await pages.resources(dialect, session, asked, reads.resources_of_page)
+            assert [one.resources_id for one in resources.items] == [row["resources_id"] for row in expected]
+            assert resources.total == total
+        for _ in range(60):
+            asked, rollout_id = crowd.query(ATTEMPTS), crowd.dice.choice(rollout_ids)
+            expected, total = crowd.expected(asked, rollout_id=rollout_id)
+            attempts = await pages.attempts(dialect, session, rollout_id, asked, reads.attempt_of_page)
+            assert [one.attempt_id for one in attempts.items] == [row["attempt_id"] for row in expected]
+            assert [one.last_heartbeat_time for one in attempts.items] == [
+                row["last_heartbeat_time"] for row in expected
+            ]
+            assert attempts.total == total
+        for _ in range(120):
+            asked, rollout_id = crowd.query(SPANS), crowd.dice.choice(rollout_ids)
+            within = {"rollout_id": rollout_id}
+            of_rollout = [row["attempt_id"] for row in crowd.values["attempts"] if row["rollout_id"] == rollout_id]
+            which = crowd.dice.choice([None, None, "latest", *of_rollout])
+            if which is not None:
+                # The attempts were made in the order of their numbers.
+                within["attempt_id"] = of_rollout[-1] if which == "latest" and of_rollout else which
+            expected, total = crowd.expected(asked, **within)
+            if asked.logic == "or" and not asked.conditions:
+                expected, total = [], 0
+            spans = await pages.spans(dialect, session, rollout_id, which, asked, reads.span_of_page)
+            assert [one.span_id for one in spans.items] == [row["span_id"] for row in expected]
+            assert spans.total == total
+
+
+async def test_a_rollout_carries_its_latest_attempt_that_was_not_released(dialect: Dialect) -> None:
+    crowd = Crowd(7)
+    await write(dialect, crowd.rows)
+    latest = {row["rollout_id"]: row for row in crowd.values["attempts"]}
+    async with dialect.read() as session:
+        page = await pages.rollouts(dialect, session, filters.query(ROLLOUTS), reads.rollout_of_page)
+        for one in page.items:
+            expected = latest.get(one.rollout_id)
+            attempt = getattr(one, "attempt", None)
+            assert (expected is None) == (attempt is None)
+            row = await pages.latest_attempt(dialect, session, one.rollout_id)
+            assert (row and reads.attempt_of_page(row)) == attempt
+            alone = await pages.rollout(dialect, session, one.rollout_id)
+            assert alone is not None
+            assert reads.rollout_of_page(alone) == one
+            if expected is not None:
+                assert attempt is not None
+                assert attempt.attempt_id == expected["attempt_id"]
+                assert attempt.last_heartbeat_time == expected["last_heartbeat_time"]
+
+
+async def test_a_page_takes_one_statement_when_its_end_is_in_sight_and_two_when_the_rest_is_counted(
+    dialect: Dialect,
+) -> None:
+    await write(dialect, Crowd(1).rows)
+    async with dialect.read() as session:
+        for limit, offset, statements in (
+            (-1, 0, 1),
+            (-1, 3, 1),
+            (100, 0, 1),
+            (3, 24, 1),
+            (0, 0, 1),
+            (3, 0, 2),
+            (3, 99, 2),
+        ):
+            counting = Counting(session)
+            asked = filters.query(ROLLOUTS, limit=limit, offset=offset)
+            page = await pages.rollouts(dialect, counting, asked, reads.rollout_of_page)
+            assert page.total == 25
+            assert len(counting.texts) == statements
+
+
+async def test_queries_of_one_shape_are_compiled_once(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilations: list[ClauseElement] = []
+    compile_one = dialect.sql
+
+    def count(statement: ClauseElement) -> Sql:
+        compilations.append(statement)
+        return compile_one(statement)
+
+    monkeypatch.setattr(dialect, "sql", count)
+    async with dialect.read() as session:
+        for number in range(5):
+            condition = Condition("status", "in", [str(number)])
+            asked = filters.query(ROLLOUTS, [condition], limit=number + 1, offset=number)
+            await pages.rollouts(dialect, session, asked, reads.rollout_of_page)
+            await pages.rollout(dialect, session, str(number))
+    # The page, the count, and the single row.
+    assert len(compilations) == 3
+
+
+async def test_the_order_of_creation_is_read_from_an_index(tmp_path: Any) -> None:
+    url = parse(f"sqlite:///{tmp_path / 'plan.db'}")
+    dialect = dialect_for(url)(url, None)
+    await dialect.open(create=True)
+    async with dialect.read() as session:
+        counting = Counting(session)
+        await pages.rollouts(dialect, counting, filters.query(ROLLOUTS), reads.rollout_of_page)
+        plan = await session.fetch(Sql(f"EXPLAIN QUERY PLAN {counting.texts[0]}", (), {}), {})
+    await dialect.close()
+    assert not [step for *_, step in plan if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize("bad", ["\x00", "a\x00b", "\ud800"])
+async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect: Dialect, bad: str) -> None:
+    async with dialect.read() as session:
+        for call, name in (
+            (pages.rollout(dialect, session, bad), "rollout_id"),
+            (pages.latest_attempt(dialect, session, bad), "rollout_id"),
+            (pages.worker(dialect, session, bad), "worker_id"),
+            (pages.resources_by_id(dialect, session, bad), "resources_id"),
+            (pages.finished(dialect, session, [bad]), "ids"),
+            (pages.attempts(dialect, session, bad, filters.query(ATTEMPTS), reads.attempt_of_page), "rollout_id"),
+            (pages.spans(dialect, session, bad, None, filters.query(SPANS), reads.span_of_page), "rollout_id"),
+            (pages.spans(dialect, session, "ro", bad, filters.query(SPANS), reads.span_of_page), "attempt_id"),
+        ):
+            with pytest.raises(Invalid) as refused:
+                await call
+            assert refused.value.field == name
+
+
+# -- single rows and numbers -----------------------------------------------------------------------------------------
+
+
+async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> None:
+    async with dialect.read() as session:
+        assert await pages.latest_resources(dialect, session) is None
+    positions = {"older": (1, 9), "newer": (5, 5)}
+    rows = [
+        row_of(tables.resources, resources_id=name, version=1, first_position=first, last_position=last)
+        for name, (first, last) in positions.items()
+    ]
+    await write(dialect, {tables.resources: rows})
+    async with dialect.read() as session:
+        row = await pages.latest_resources(dialect, session)
+        assert row is not None
+        assert reads.resources_of_page(row).resources_id == "older"
+
+
+async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> None:
+    statuses = {"a": "succeeded", "b": "cancelled", "c": "failed", "d": "running"}
+    rollouts = [
+        row_of(tables.rollouts, rollout_id=name, status=status, first_position=number)
+        for number, (name, status) in enumerate(statuses.items(), start=1)
+    ]
+    rows: dict[Table, list[Row]] = {
+        tables.rollouts: rollouts,
+        tables.queue: [(7, "e"), (8, "f")],
+        tables.watch: [("d", 500), ("e", 300)],
+    }
+    async with dialect.read() as session:
+        assert await pages.queue_depth(dialect, session) == 0
+        assert await pages.next_check(dialect, session) is None
+        assert await pages.totals(dialect, session) == (0,) * len(pages.TOTALS)
+    await write(dialect, rows)
+    async with dialect.read() as session:
+        assert await pages.queue_depth(dialect, session) == 2
+        assert await pages.next_check(dialect, session) == 300
+        ended = await pages.finished(dialect, session, ["d", "a", "none", "a", "b", "c"])
+        assert ended == {"a": True, "b": True, "c": True, "d": False}
+        found = await pages.rollouts_by_id(dialect, session, ["d", "none", "a", "a"], reads.plain_rollout_of_page)
+        assert {key: one.status for key, one in found.items()} == {"a": "succeeded", "d": "running"}
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [{"input": None}, {"input": "x" * 5000, "metadata": {"é": [1, 1.0, True]}}])
+def test_a_body_reads_back_as_it_was_written(content: dict[str, Any]) -> None:
+    body = encode_body(orjson.dumps(content))
+    assert payload(body.codec, body.stored) == content
+
+
+def test_a_body_that_is_not_there_is_no_payload() -> None:
+    assert payload(None, None) is None
+
+
+@pytest.mark.parametrize("codec,stored,error", [(9, b"{}", Incompatible), (1, b"{}", Corrupt), (0, b"{", Corrupt)])
+def test_a_body_nobody_could_have_written_is_refused(codec: int, stored: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        payload(codec, stored)
