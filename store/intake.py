@@ -45,20 +45,7 @@ MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
 # With so few, the lengths of names and ids alone keep `data` within its bound.
 _FEW_REWARDS = 4
-# What the log keeps of a span outside of its body.
-_SPAN_FIELDS = frozenset(
-    {
-        "rollout_id",
-        "attempt_id",
-        "sequence_id",
-        "trace_id",
-        "span_id",
-        "parent_id",
-        "name",
-        "start_time",
-        "end_time",
-    }
-)
+_SPAN_PAYLOAD = ("attributes", "events", "links", "resource")
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
 _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
@@ -316,12 +303,14 @@ def _describe(fact: SpanRecorded, said: semconv.SpanSummary, path: str) -> None:
 
 def _span_payload(span: Span) -> dict[str, Any]:
     fields = span.__dict__
-    payload = {
-        name: _plain(value)
-        for name, value in fields.items()
-        # The two contexts are null on most spans; left out, they read back as null.
-        if name not in _SPAN_FIELDS and not (value is None and name in {"context", "parent"})
-    }
+    payload = {name: _plain(fields[name]) for name in _SPAN_PAYLOAD if name in fields}
+    # The two contexts are null on most spans; left out, they read back as null.
+    for name in ("context", "parent"):
+        if fields[name] is not None:
+            payload[name] = _plain(fields[name])
+    # The log keeps the code and the beginning of the message beside the payload; most often that is all there is.
+    if span.status.model_extra or len(span.status.description or "") > MAX_STATUS_MESSAGE:
+        payload["status"] = _plain(span.status)
     if span.model_extra:
         payload.update(span.model_extra)
     return payload

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
+from collections.abc import Callable
+from weakref import WeakMethod
 
 from store.clock import Clock
-from store.db.dialect import dialect_for
+from store.db.drivers.sqlite import SQLite
 from store.db.url import parse
 from store.sql_store import SQLStore
 
@@ -29,27 +30,21 @@ class InMemoryLightningStore(SQLStore):
     ) -> None:
         del thread_safe
         url = parse("memory://")
-        dialect = dialect_for(url)(url, clock)
-        super().__init__(url, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=False)
+        super().__init__(url, SQLite(url, clock), scan_debounce_seconds=scan_debounce_seconds, read_only=False)
         try:
             self._home.submit(self._start(create=True)).result()
         except BaseException:
             self._home.leave()
             raise
-        _close_at_exit(self)
+        atexit.register(_call_if_alive, WeakMethod(self._close_at_exit))
 
-    def _close_now(self) -> None:
-        # A forked child has neither the thread nor the file to itself.
+    def _close_at_exit(self) -> None:
+        # In a forked child the thread is missing and the file is its parent's.
         if not self._closed and os.getpid() == self._pid:
             self._home.submit(self._stop()).result(timeout=30)
 
 
-def _close_at_exit(store: InMemoryLightningStore) -> None:
-    reference = weakref.WeakMethod(store._close_now)  # pyright: ignore[reportPrivateUsage] - of the class above
-
-    def close() -> None:
-        alive = reference()
-        if alive is not None:
-            alive()
-
-    atexit.register(close)
+def _call_if_alive(method: WeakMethod[Callable[[], None]]) -> None:
+    alive = method()
+    if alive is not None:
+        alive()

@@ -67,7 +67,7 @@ def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
         if values.keys() != names:
             if extras is not None:
                 extras = {name: value for name, value in values.items() if name not in names}
-            values = {**defaults, **{name: value for name, value in values.items() if name in names}}
+            values = {name: values[name] if name in values else defaults[name] for name in kind.model_fields}
         model = _new(kind)
         _set(model, "__dict__", values)
         _set(model, "__pydantic_fields_set__", names)
@@ -315,17 +315,15 @@ def worker_of_page(row: Row) -> Worker:
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 _SPAN_FIELDS = set(Span.model_fields)
-_NO_STATUS = {"status_code": "UNSET", "description": None}
 
 
 def span_model(row: Row, body: Json | None) -> Span:
     """Return a span.
 
     Args:
-        row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time, whatever
-            else, as in the table.
-        body: its payload, which the model takes over; a span whose body was dropped has no attributes, and its status
-            is not known.
+        row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
+            status_code, status_message, whatever else, as in the table.
+        body: its payload, which the model takes over; a span whose body was dropped has no attributes.
     """
     rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
     held = {} if body is None else body
@@ -342,7 +340,7 @@ def span_model(row: Row, body: Json | None) -> Span:
         "span_id": span_id,
         "parent_id": parent_id,
         "name": name,
-        "status": _status(status or {**_NO_STATUS}),
+        "status": _status(status or {"status_code": row[9], "description": row[10]}),
         "attributes": take("attributes", None) or {},
         "events": [_event(event) for event in events] if events else [],
         "links": [_link_of(link) for link in links] if links else [],

@@ -73,8 +73,10 @@ class SQLProof(SQLReads):
                 # A commit between the last page and this line has been announced already.
                 seen = await self._read_here(partial(tails.log.last_commit, self._dialect), snapshot=False)
                 if seen is None or seen[3] <= place.position:
+                    # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(news.wait(), FALLBACK_SECONDS)
+                        async with asyncio.timeout(FALLBACK_SECONDS):
+                            await news.wait()
             finally:
                 waiting.unfollow(news)
         if waiting.is_closed:

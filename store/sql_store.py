@@ -39,7 +39,7 @@ from store.models import (
     Unset,
     Worker,
 )
-from store.sql_reads import SQLReads
+from store.sql_proof import SQLProof
 from store.waiting import FALLBACK_SECONDS, ClaimWaiter, Waiting
 
 logger = logging.getLogger("store")
@@ -48,7 +48,7 @@ span_logger = logging.getLogger("store.spans")
 T = TypeVar("T")
 
 
-class SQLStore(SQLReads):
+class SQLStore(SQLProof):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(self, url: StoreURL, dialect: Dialect, *, scan_debounce_seconds: float, read_only: bool) -> None:
@@ -378,12 +378,7 @@ class SQLStore(SQLReads):
     def _on_commit(self, world: World, committed: Committed | None) -> None:
         self._at_work.committed(world)
         if committed is not None:
-            self._announce(committed.commit_id)
-
-    def _announce(self, commit_id: int) -> None:
-        task = asyncio.ensure_future(self._at_work.announce(commit_id))
-        self._releasing.add(task)
-        task.add_done_callback(self._releasing.discard)
+            self._at_work.announce(committed.commit_id)
 
     @property
     def _at_work(self) -> Waiting:

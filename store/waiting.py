@@ -174,9 +174,9 @@ class Waiting:
         """Hear of commits no more."""
         self._followers.discard(event)
 
-    async def announce(self, commit_id: int) -> None:
+    def announce(self, commit_id: int) -> None:
         """Tell other processes of a commit."""
-        await self._wakeups.announce(commit_id)
+        self._wakeups.announce(commit_id)
 
     @property
     def is_closed(self) -> bool:

@@ -167,7 +167,7 @@ def _create_store() -> None:
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_queue_epoch"),
     )
-    op.execute('INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)')
+    op.execute("INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)")
 
 
 def _create_log() -> None:
@@ -291,6 +291,8 @@ def _create_projections() -> None:
         sa.Column("name", text, nullable=False),
         sa.Column("start_time", number),
         sa.Column("end_time", number),
+        sa.Column("status_code", text, nullable=False),
+        sa.Column("status_message", text),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("rollout_id", "attempt_id", "span_id", name="pk_spans"),
         sqlite_with_rowid=False,

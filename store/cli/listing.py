@@ -150,6 +150,9 @@ def _print(found: PaginatedResult[T], columns: Sequence[Column[Any]], page: Page
             }
         )
         return
+    if not found and is_terminal():
+        note("nothing found")
+        return
     print_table(columns, found.items)
     if len(found) < found.total:
         note(f"{len(found):,} of {found.total:,}; --limit and --offset choose which")

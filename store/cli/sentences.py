@@ -21,6 +21,10 @@ _MOVED: Final = {
 }
 
 
+# Following goes on for days; what is forgotten is told by its id.
+_REMEMBERED: Final = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What is known of an attempt from its events so far."""
@@ -35,8 +39,17 @@ class Narrator:
     def __init__(self) -> None:
         self._attempts: dict[str, _Seen] = {}
 
+    def hear(self, event: HistoryEvent) -> None:
+        """Take note of an event without telling it."""
+        if event.type == "attempt.started":
+            data = event.data
+            self._attempts[data["attempt_id"]] = _Seen(data["sequence"], event.at)
+            if len(self._attempts) > _REMEMBERED:
+                del self._attempts[next(iter(self._attempts))]
+
     def say(self, event: HistoryEvent) -> str:
         """Return what happened, without time and actor."""
+        self.hear(event)
         teller = self._tellers.get(event.type)
         if teller is None:
             return orjson.dumps(event.data).decode()
@@ -62,8 +75,7 @@ class Narrator:
             return f"{data['from']} → requeuing: to be tried again"
         return f"{data['from']} → {data['to']}: {_MOVED.get(data['reason'], data['reason'])}"
 
-    def _attempt_started(self, event: HistoryEvent, data: Json) -> str:
-        self._attempts[data["attempt_id"]] = _Seen(data["sequence"], event.at)
+    def _attempt_started(self, _event: HistoryEvent, data: Json) -> str:
         worker = data.get("worker_id")
         how = "claimed" if data["via"] == "dequeue" else "forked" if data["via"] == "fork" else "started"
         by = f" by {worker}" if worker else ""

@@ -30,10 +30,11 @@ from store.cli.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.times import ago, duration, in_words, local, utc
 from store.errors import Invalid, NotFound
 from store.interface import AsAt, Store
-from store.models import Attempt, HistoryEvent, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Attempt, ResourcesUpdate, Rollout, Span, Worker
 
 _INPUT_LINES: Final = 20
 _SPAN_LINES: Final = 100
+_REWARDS_TOLD: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
         remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
         moment = as_at
         if at is not None:
-            moment, remark = _after_event(await store.history(key), at)
+            moment, remark = await _after_event(store, key, at)
             remarks.append(remark)
         return _Found(await _read(store, kind, key, moment), remarks)
 
@@ -83,22 +84,31 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
             print_table(WORKERS, [worker])
 
 
-def _after_event(events: Sequence[HistoryEvent], number: int) -> tuple[int | None, str]:
+async def _after_event(store: Store, rollout_id: str, number: int) -> tuple[int | None, str]:
     """Return the position to read a rollout at after its event of a number (None: now), and what to say about it.
 
-    What one call recorded is never seen half, so the rollout is shown as that call left it.
+    The past never shows what one call recorded in part, so the rollout is shown as that call left it.
     """
+    events = await store.history(rollout_id)
     if number > len(events):
         raise Invalid(
             "--at", f"the rollout has {len(events)} events, none numbered {number}; `rollbook history` lists them"
         )
-    # All that one call records bears one stamp, and no two calls bear the same.
-    stamp = events[number - 1].at
-    last = max(event.number for event in events if event.at == stamp)
-    same_call = f", which the call that recorded event {number} ended with" if last != number else ""
-    remark = f"as after its event {last} of {len(events)}{same_call}"
-    # Just before the next call that touches it: this one may also have recorded events elsewhere.
-    return (events[last].position - 1 if last < len(events) else None), remark
+
+    async def seen(last: int) -> int:
+        # Up to the next event of the rollout, since the call may have recorded events elsewhere after this one.
+        return len(await store.history(rollout_id, as_at=events[last].position - 1))
+
+    # The call ends with the first event after which event `number` can be seen.
+    first, end = number, len(events)
+    while first < end:
+        middle = first if first == number else (first + end) // 2
+        if await seen(middle) >= number:
+            end = middle
+        else:
+            first = middle + 1
+    rest = f", with which the call that recorded event {number} ended" if end != number else ""
+    return (events[end].position - 1 if end < len(events) else None), f"as after its event {end} of {len(events)}{rest}"
 
 
 async def _read(store: Store, kind: lookup.Kind, key: str, as_at: AsAt | None) -> _Whole | ResourcesUpdate | Worker:
@@ -166,8 +176,18 @@ def _facts(whole: _Whole) -> list[tuple[str, str]]:
         facts.append(("ended", f"{_when(rollout.end_time)}, after {duration(rollout.end_time - rollout.start_time)}"))
     facts += [("mode", rollout.mode or ""), ("resources", rollout.resources_id or "")]
     facts.append(("config", config_text(rollout.config.model_dump())))
+    rewards = _latest_rewards(whole)
+    more = f" and {len(rewards) - _REWARDS_TOLD} more" if len(rewards) > _REWARDS_TOLD else ""
+    facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_TOLD])) + more))
     facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
     return [fact for fact in facts if fact[1]]
+
+
+def _latest_rewards(whole: _Whole) -> list[str]:
+    """Return the rewards of the latest attempt, as they are told."""
+    latest = whole.attempts[-1].attempt_id if whole.attempts else None
+    spans = (span for span in whole.spans if span.attempt_id == latest)
+    return [f"{name} {value:g}" for span in spans for name, value in rewards_of(span)]
 
 
 def _when(moment: float) -> str:

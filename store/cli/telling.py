@@ -102,6 +102,7 @@ async def _print_last(
     kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
     events: AsyncIterator[LoggedEvent] = store.tail(after, types=types or None, rollout_id=rollout)
     async for event in events:
+        printer.pass_by(event)
         kept.append(event)
     for event in list(kept)[len(kept) - min(last, len(kept)) :]:
         printer.print(event)
@@ -111,6 +112,9 @@ async def _print_last(
 
 class _JsonLines:
     """One JSON document per event."""
+
+    def pass_by(self, event: LoggedEvent) -> None:
+        """Need nothing of an event that is not printed."""
 
     def print(self, event: LoggedEvent) -> None:
         json_line(event.model_dump())
@@ -126,10 +130,14 @@ class _Lines:
         self._narrator = Narrator()
         self._cursor: str | None = None
         self._is_terminal = is_terminal()
-        if not self._is_terminal:
-            line("\t".join(_TAIL_TITLES))
+
+    def pass_by(self, event: LoggedEvent) -> None:
+        """Remember of an event that is not printed what later ones will need."""
+        self._narrator.hear(event)
 
     def print(self, event: LoggedEvent) -> None:
+        if self._cursor is None and not self._is_terminal:
+            line("\t".join(_TAIL_TITLES))
         self._cursor = event.cursor
         sentence = printable(self._narrator.say(event))
         if self._is_terminal:
@@ -143,7 +151,7 @@ class _Lines:
         kind, _, name = event.stream.partition("/")
         subject = name if kind in {"rollout", "resources"} else event.stream
         stamp = f"{event.position:>7}  {local(event.at, date=False)}  "
-        line(f"\x1b[2m{stamp}\x1b[0m{printable(subject)}  \x1b[2m{event.type}\x1b[0m  {sentence}")
+        line(f"\x1b[2m{stamp}\x1b[0m{printable(subject):<15}  \x1b[2m{event.type:<22}\x1b[0m  {sentence}")
 
     def finish(self) -> None:
         """Print where the log ends."""

@@ -84,8 +84,8 @@ class WriteSession(ReadSession, Protocol):
         """Begin a transaction, take the lock, and read where the log ends."""
         ...
 
-    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
-        """Return the rows of several queries in one round trip; a query all of whose lists are empty is left out."""
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+        """Return the rows of several queries, built once and kept by the caller, in one round trip."""
         ...
 
     async def draw(self, positions: int) -> tuple[int, int]:
@@ -106,8 +106,8 @@ class WriteSession(ReadSession, Protocol):
 class Wakeups(Protocol):
     """News of commits, from this process and from others. Hints: a waiter reads before it believes."""
 
-    async def announce(self, commit_id: int) -> None:
-        """Tell other processes that something was committed."""
+    def announce(self, commit_id: int) -> None:
+        """Tell other processes, soon, that something was committed."""
         ...
 
     async def wait(self, seconds: float) -> bool:

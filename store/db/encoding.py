@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ MAX_CALL_ITEMS = 10_000
 _COMPRESS_FROM = 200
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 def dumps(value: Any, field: str) -> bytes:
@@ -30,30 +28,35 @@ def dumps(value: Any, field: str) -> bytes:
         Invalid: NaN or an infinity, an integer beyond 64 bits, U+0000 or a lone surrogate, or something that is not
             JSON; the error names the field and the path to it.
     """
+    text = _fast(value)
+    if text is not None:
+        return text
+    _find_fault(value, field, 0)
     try:
-        text = orjson.dumps(value, option=_STRICT)
+        return orjson.dumps(value, option=_STRICT)
     except (TypeError, RecursionError) as refused:
-        _find_fault(value, field, 0)
         raise Invalid(field, f"is not JSON: {refused}") from None
-    if _is_suspect(text):
-        _find_fault(value, field, 0)
-    return text
 
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
     """Return an object as JSON text; as `dumps`, with each of its keys as a field of its own after `prefix`."""
-    try:
-        text = orjson.dumps(value, option=_STRICT)
-    except (TypeError, RecursionError):
-        text = b"null"
-    if not _is_suspect(text):
+    text = _fast(value)
+    if text is not None:
         return text
     return b"{" + b",".join(dumps(key, prefix) + b":" + dumps(item, prefix + key) for key, item in value.items()) + b"}"
 
 
-def _is_suspect(text: bytes) -> bool:
-    """Say whether there may be something to refuse: orjson writes NaN as null, and takes unsigned integers of 64 bits."""
-    return b"null" in text or b"\\u0000" in text or _LONG_NUMBER.search(text) is not None
+def _fast(value: Any) -> bytes | None:
+    """Return the text if there can be nothing to refuse in it.
+
+    orjson writes NaN as null and takes U+0000; both leave a mark in the text. Larger integers than 53 bits it refuses
+    on request. Only what is suspect is walked.
+    """
+    try:
+        text = orjson.dumps(value, option=_STRICT | orjson.OPT_STRICT_INTEGER)
+    except (TypeError, RecursionError):
+        return None
+    return None if b"null" in text or b"\\u0000" in text else text
 
 
 def _find_fault(value: Any, path: str, depth: int) -> None:

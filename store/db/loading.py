@@ -1,10 +1,13 @@
-"""What a batch loads: one query per family of rows, all run in one round trip. Statements only; drivers run them."""
+"""What a batch loads: simple queries, each by one key, of which a batch takes those it needs in one round trip.
+
+Statements only; drivers run them. One query with alternatives would be shorter, and read badly on both planners.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
@@ -24,18 +27,19 @@ from store.db.tables import (
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """The queries of one dialect, with the parameters that make each worth running."""
+class Query:
+    """One query of a load."""
 
-    queries: Mapping[str, Select[Any]]
-    needs: Mapping[str, tuple[str, ...]]
+    family: str
+    """What its rows are."""
+    asked_by: str
+    """The parameter without which it has nothing to find."""
+    lists: tuple[str, ...]
+    """Its list parameters, that one among them if it is a list."""
+    statement: Select[Any]
 
 
-LISTS = ("rollouts", "attempts", "counters", "plan_keys", "workers", "worked", "resources", "bodies_of")
-KEYS = ("spans",)
-
-
-def loading(dialect: Dialect) -> Loading:
+def loading(dialect: Dialect) -> tuple[Query, ...]:
     """Return the queries that load a batch's working set."""
     heads = (
         select(queue.c.position, queue.c.rollout_id)
@@ -43,31 +47,73 @@ def loading(dialect: Dialect) -> Loading:
         .order_by(queue.c.position)
         .limit(bindparam("heads", type_=Integer))
     )
-    head_ids = select(heads.subquery("h").c.rollout_id)
+    waiting = select(heads.subquery("waiting").c.rollout_id)
     due = (
         select(watch.c.rollout_id)
         .where(watch.c.check_at < bindparam("due_at", type_=BigInteger))
         .order_by(watch.c.check_at, watch.c.rollout_id)
         .limit(bindparam("due", type_=Integer))
     )
-    # `or_` over different indexes reads badly on both planners; a union of three index scans does not.
-    wanted = (
-        select(rollouts.c.rollout_id)
-        .where(dialect.any_of(rollouts.c.rollout_id, "rollouts"))
-        .union_all(
-            select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.plan_key, "plan_keys")),
-            head_ids,
-        )
-        .subquery("wanted")
+    named = dialect.any_of(rollouts.c.rollout_id, "rollouts")
+    planned = dialect.any_of(rollouts.c.plan_key, "plan_keys")
+    is_waiting = rollouts.c.rollout_id.in_(waiting)
+    their_workers = select(attempts.c.worker_id).where(dialect.any_of(attempts.c.rollout_id, "worked"))
+    newest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
+    is_wanted = bindparam("latest_resources", type_=Integer) == 1
+    span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
+    return (
+        Query("rollouts", "rollouts", ("rollouts",), _rollouts(named)),
+        Query("rollouts", "plan_keys", ("plan_keys",), _rollouts(planned)),
+        Query("rollouts", "heads", (), _rollouts(is_waiting)),
+        Query("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
+        Query("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
+        Query(
+            "bodies",
+            "bodies_of",
+            ("bodies_of",),
+            _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"), dialect.any_of(attempts.c.rollout_id, "bodies_of")),
+        ),
+        Query("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
+        Query("bodies", "heads", (), _bodies(is_waiting)),
+        Query(
+            "spans",
+            "spans",
+            ("spans",),
+            select(*span_key).where(dialect.any_key(span_key, "spans")),
+        ),
+        Query(
+            "counters",
+            "counters",
+            ("counters",),
+            select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters")),
+        ),
+        Query("workers", "workers", ("workers",), _workers(dialect.any_of(workers.c.worker_id, "workers"))),
+        Query("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(their_workers))),
+        Query(
+            "resources",
+            "resources",
+            ("resources",),
+            select(*resources.c).where(dialect.any_of(resources.c.resources_id, "resources")),
+        ),
+        Query(
+            "latest_resources",
+            "latest_resources",
+            (),
+            select(*resources.c).where(resources.c.resources_id.in_(newest), is_wanted),
+        ),
+        Query("heads", "heads", (), heads),
+        Query("due", "due", (), due),
     )
-    versions = resources.c.version.label("resources_now")
-    rollouts_query = (
-        select(*rollouts.c, versions)
-        .select_from(
-            rollouts.outerjoin(resources, resources.c.resources_id == rollouts.c.resources_id),
-        )
-        .where(rollouts.c.rollout_id.in_(select(wanted.c.rollout_id)))
-    )
+
+
+def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
+    """Return rollouts, each with the version that its resources have now."""
+    joined = rollouts.outerjoin(resources, resources.c.resources_id == rollouts.c.resources_id)
+    return select(*rollouts.c, resources.c.version.label("resources_now")).select_from(joined).where(condition)
+
+
+def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
+    """Return the latest attempts of rollouts, and those named, with their signals."""
     joined = attempts.join(rollouts, rollouts.c.rollout_id == attempts.c.rollout_id).outerjoin(
         attempt_signals,
         and_(
@@ -79,69 +125,31 @@ def loading(dialect: Dialect) -> Loading:
         and_(attempts.c.sequence_id == rollouts.c.attempt_count, attempts.c.released_position.is_(None)),
         dialect.any_of(attempts.c.attempt_id, "attempts"),
     )
-    attempts_query = (
+    return (
         select(*attempts.c, attempt_signals.c.beat_time, attempt_signals.c.stamped_at)
         .select_from(joined)
-        .where(attempts.c.rollout_id.in_(select(wanted.c.rollout_id)), of_interest)
+        .where(condition, of_interest)
         .order_by(attempts.c.rollout_id, attempts.c.sequence_id)
     )
-    their_workers = select(attempts.c.worker_id).where(dialect.any_of(attempts.c.rollout_id, "worked"))
-    workers_query = (
-        select(
-            *workers.c,
-            *(column for column in worker_signals.c if column.name != "worker_id"),
-            worker_signals.c.worker_id.label("has_signals"),
-        )
-        .select_from(workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id))
-        .where(or_(dialect.any_of(workers.c.worker_id, "workers"), workers.c.worker_id.in_(their_workers)))
-    )
-    latest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
-    asked = (
-        select(rollouts.c.rollout_id)
-        .where(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))
-        .union_all(select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.plan_key, "plan_keys")), head_ids)
-        .subquery("asked")
-    )
-    asked_ids = select(asked.c.rollout_id)
-    attempt_bodies = select(attempts.c.metadata_position).where(
-        dialect.any_of(attempts.c.rollout_id, "bodies_of"), attempts.c.metadata_position.is_not(None)
-    )
-    positions = (
-        select(rollouts.c.input_position.label("position"))
-        .where(rollouts.c.rollout_id.in_(asked_ids))
-        .union(
-            select(rollouts.c.metadata_position).where(rollouts.c.rollout_id.in_(asked_ids)),
-            attempt_bodies,
-        )
-        .subquery("positions")
-    )
-    bodies_query = select(*bodies.c).where(bodies.c.position.in_(select(positions.c.position)))
-    queries: dict[str, Select[Any]] = {
-        "rollouts": rollouts_query,
-        "attempts": attempts_query,
-        "spans": select(spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id).where(
-            dialect.any_key((spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id), "spans")
-        ),
-        "counters": select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters")),
-        "workers": workers_query,
-        "resources": select(*resources.c).where(dialect.any_of(resources.c.resources_id, "resources")),
-        "latest_resources": select(*resources.c).where(
-            resources.c.resources_id.in_(latest), bindparam("latest_resources", type_=Integer) == 1
-        ),
-        "bodies": bodies_query,
-        "heads": heads,
-        "due": due,
-    }
-    needs = {
-        "rollouts": ("rollouts", "plan_keys", "heads"),
-        "attempts": ("rollouts", "plan_keys", "heads"),
-        "spans": ("spans",),
-        "counters": ("counters",),
-        "workers": ("workers", "worked"),
-        "resources": ("resources",),
-        "latest_resources": ("latest_resources",),
-        "bodies": ("bodies_of", "plan_keys", "heads"),
-        "heads": ("heads",),
-        "due": ("due",),
-    }
-    return Loading(queries, needs)
+
+
+def _bodies(of_rollouts: ColumnElement[bool], of_attempts: ColumnElement[bool] | None = None) -> Select[Any]:
+    """Return the payload of rollouts, and of attempts where their metadata is asked for too."""
+    positions = [
+        select(rollouts.c.input_position.label("position")).where(of_rollouts),
+        select(rollouts.c.metadata_position).where(of_rollouts),
+    ]
+    if of_attempts is not None:
+        metadata = attempts.c.metadata_position
+        positions.append(select(metadata).where(of_attempts, metadata.is_not(None)))
+    first, *rest = positions
+    wanted = first.union_all(*rest).subquery("wanted")
+    return select(*bodies.c).where(bodies.c.position.in_(select(wanted.c.position)))
+
+
+def _workers(condition: ColumnElement[bool]) -> Select[Any]:
+    """Return workers with their signals; the last column is null where there are none."""
+    signals = [column for column in worker_signals.c if column.name != "worker_id"]
+    joined = workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id)
+    present = worker_signals.c.worker_id.label("has_signals")
+    return select(*workers.c, *signals, present).select_from(joined).where(condition)

@@ -27,7 +27,7 @@ Make = Callable[[Row], Item]
 rollouts_table, attempts_table = tables.rollouts, tables.attempts
 _SHAPES_KEPT = 512
 # An id that could not be stored is not refused when it is asked for, but for what no driver can send.
-_IDS_LIMIT = 2**31
+LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
 
 
@@ -227,7 +227,7 @@ async def attempts(
         source,
         _whole_attempts,
         within=and_(attempt.rollout_id == bindparam("rollout"), attempt.released_position.is_(None)),
-        within_params=(("rollout", check_text(rollout_id, "rollout_id", _IDS_LIMIT)),),
+        within_params=(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)),),
         within_shape="attempts",
     )
     return await _list(dialect, session, listing, make)
@@ -265,13 +265,13 @@ async def spans(
     if asked.logic == "or" and not asked.conditions:
         return Page([], 0)
     span = tables.spans.c
-    given: list[tuple[str, Any]] = [("rollout", check_text(rollout_id, "rollout_id", _IDS_LIMIT))]
+    given: list[tuple[str, Any]] = [("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID))]
     terms = [span.rollout_id == bindparam("rollout")]
     if attempt_id == "latest" and until is None:
         terms.append(span.attempt_id == _latest_id(bindparam("rollout", type_=Text)))
     elif attempt_id is not None:
         terms.append(span.attempt_id == bindparam("attempt"))
-        given.append(("attempt", check_text(attempt_id, "attempt_id", _IDS_LIMIT)))
+        given.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
     if until is not None:
         terms.append(span.position <= bindparam("until", type_=BigInteger))
         given.append(("until", until))
@@ -326,7 +326,7 @@ async def _one(
     dialect: Dialect, session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str
 ) -> Row | None:
     sql = compiled(dialect, shape, build)
-    rows = await session.fetch(sql, {"key": check_text(key, field, _IDS_LIMIT)})
+    rows = await session.fetch(sql, {"key": check_text(key, field, LONGEST_ID)})
     return rows[0] if rows else None
 
 
@@ -385,7 +385,7 @@ async def finished(dialect: Dialect, session: ReadSession, rollout_ids: Iterable
 
 
 def _distinct(ids: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(check_text(each, "ids", _IDS_LIMIT) for each in ids))
+    return list(dict.fromkeys(check_text(each, "ids", LONGEST_ID) for each in ids))
 
 
 async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Row | None:

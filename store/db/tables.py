@@ -200,6 +200,8 @@ spans = _keyed(
     Column("name", Str, nullable=False),
     Column("start_time", Number),
     Column("end_time", Number),
+    Column("status_code", Str, nullable=False),
+    Column("status_message", Str),
     Column("position", BigInteger, nullable=False),
 )
 

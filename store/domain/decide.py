@@ -351,14 +351,20 @@ def _propagate(
 
 
 def _sweep(command: Sweep, world: World) -> int:
-    """Give up the overdue attempts among those due, and return how many; the others are looked at again later."""
+    """Give up the overdue attempts in the order their rollouts were created, and return how many.
+
+    Of those due, the others are looked at again later. What an earlier command of the batch has touched may be overdue
+    as well, although no table says so yet.
+    """
     given_up = 0
-    for rollout_id in world.due:
+    due = set(world.due)
+    for rollout_id in sorted(due | world.rewatch.keys(), key=lambda each: world.rollouts[each].first_position):
         state = world.rollouts[rollout_id]
         overdue = policy.judge(state, world.stamp)
         attempt = state.latest
         if overdue is None or attempt is None:
-            world.rewatch[rollout_id] = True
+            if rollout_id in due:
+                world.rewatch[rollout_id] = True
             continue
         if given_up:
             world.tick()

@@ -27,7 +27,7 @@ class World:
     now: int
     """The clock when the batch took the lock, in µs."""
     last_stamp: int
-    """The greatest stamp in the log."""
+    """The greatest stamp of an event so far."""
     next_position: int
 
     rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
@@ -68,9 +68,11 @@ class World:
         self.tick()
 
     def tick(self) -> None:
-        """Stamp the next item: never twice the same time, never backwards."""
+        """Stamp the next item: later than every event before it.
+
+        What wrote no event uses up no time either: so it does not matter which commands share a batch.
+        """
         self.stamp = max(self.now, self.last_stamp + 1)
-        self.last_stamp = self.stamp
 
     def record_rollout(
         self, rollout_id: str, fact: Fact, *, actor: str | None, cause: int | None = None, body: Body | None = None
@@ -80,12 +82,15 @@ class World:
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queued_position if state else None
         was_limited = state is not None and _limited(state)
+        sign_before = state.attempts[fact.attempt_id].sign_of_life if state and isinstance(fact, SpanRecorded) else None
         event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         attempt_id = getattr(fact, "attempt_id", None)
         if attempt_id is not None:
             self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
-        if not isinstance(fact, SpanRecorded):
+        # A span only postpones the next look, which may come too early; unless the last sign was said to be in the
+        # future, and the span takes that back.
+        if not isinstance(fact, SpanRecorded) or (sign_before or 0) > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
         return event
 
@@ -155,6 +160,7 @@ class World:
         position = self.next_position
         event = Event(position, stream, version + 1, self.command, self.stamp, actor, cause, fact, body)
         self.next_position = position + 1
+        self.last_stamp = self.stamp
         self.events.append(event)
         if body is not None:
             self.bodies[position] = body

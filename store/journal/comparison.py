@@ -47,6 +47,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
     "": (),
 }
 _PIECEWISE = (tables.spans, tables.rewards)
+_SPAN_POSITION = list(tables.spans.columns).index(tables.spans.c.position)
 
 
 class Comparison:
@@ -171,7 +172,7 @@ class Comparison:
         """Return the rows of spans that no event of the stream accounts for."""
         extra: list[Finding] = []
         async for rows in scan.rows_of(self._dialect, self._session, tables.spans, stream.key):
-            positions = [row[-1] for row in rows]
+            positions = [row[_SPAN_POSITION] for row in rows]
             events = await scan.events_at(self._dialect, self._session, positions)
             claimed: set[tuple[Any, ...]] = set()
             for event in (event_of(row) for row in events if row[2] == stream.name):

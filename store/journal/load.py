@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from store.db.dialect import Dialect, Row, Tail, WriteSession
-from store.db.loading import KEYS, LISTS, Loading, loading
+from store.db.loading import Query, loading
 from store.domain.commands import Command, Wants
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
@@ -15,6 +15,19 @@ from store.domain.world import EVERYTHING, World
 from store.projections import rows
 
 _DUE_AT_ONCE = 1000
+_ASKED = (
+    "rollouts",
+    "plan_keys",
+    "bodies_of",
+    "spans",
+    "counters",
+    "workers",
+    "worked",
+    "resources",
+    "latest_resources",
+    "due",
+)
+_NOTHING = frozenset[str]()
 
 
 class Loader:
@@ -22,7 +35,8 @@ class Loader:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._loading: Loading = loading(dialect)
+        self._queries = loading(dialect)
+        self._plans: dict[frozenset[str], list[Query]] = {}
         self._watermark = 0
         self._epoch = -1
 
@@ -31,6 +45,9 @@ class Loader:
         wants = Wants()
         for command in commands:
             command.want(wants)
+        if wants.due:
+            # A sweep also judges what the commands before it have changed.
+            wants.worked |= wants.rollouts
         if tail.queue_epoch != self._epoch:
             # Somebody put a rollout back at an old place: the head may be anywhere again.
             self._watermark, self._epoch = 0, tail.queue_epoch
@@ -68,28 +85,27 @@ class Loader:
     async def _round(
         self, session: WriteSession, wants: Wants, world: World, heads: int, *, beyond: int | None = None
     ) -> dict[str, Sequence[Row]]:
-        plain: dict[str, Any] = {name: getattr(wants, name) for name in (*LISTS, *KEYS)}
-        asked = {name for name, values in plain.items() if values}
-        asked |= {name for name, wanted in (("heads", heads), ("due", wants.due)) if wanted}
-        if wants.latest_resources:
-            asked.add("latest_resources")
-        queries = {
-            name: query
-            for name, query in self._loading.queries.items()
-            if not asked.isdisjoint(self._loading.needs[name])
-        }
-        if not queries:
+        asked = frozenset(name for name in _ASKED if getattr(wants, name)) | ({"heads"} if heads else _NOTHING)
+        plan = self._plans.get(asked)
+        if plan is None:
+            plan = self._plans[asked] = [query for query in self._queries if query.asked_by in asked]
+        if not plan:
             return {}
-        params: dict[str, Any] = {name: self._dialect.list_param(list(plain[name])) for name in LISTS}
-        params.update({name: self._dialect.keys_param(list(plain[name])) for name in KEYS})
-        params.update(
-            heads=heads,
-            watermark=self._watermark if beyond is None else beyond,
-            due=_DUE_AT_ONCE if wants.due else 0,
-            due_at=max(world.now, world.last_stamp + 1),
-            latest_resources=1,
-        )
-        loaded = await session.load(queries, params)
+        params: dict[str, Any] = {
+            "heads": heads,
+            "watermark": self._watermark if beyond is None else beyond,
+            "due": _DUE_AT_ONCE,
+            "due_at": max(world.now, world.last_stamp + 1),
+            "latest_resources": 1,
+        }
+        for query in plan:
+            for name in query.lists:
+                if name not in params:
+                    as_param = self._dialect.keys_param if name == "spans" else self._dialect.list_param
+                    params[name] = as_param(list(getattr(wants, name)))
+        loaded: dict[str, Sequence[Row]] = {}
+        for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
+            loaded[query.family] = [*loaded[query.family], *found] if query.family in loaded else found
         _fill(world, loaded)
         return loaded
 

@@ -5,7 +5,7 @@ rewards of a rollout count by their order. A released claim left nothing behind 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -31,36 +31,37 @@ _PLACES = frozenset(
 
 
 class _Canon:
-    """The canonical text of a table's rows: JSON objects with sorted keys, one per line."""
+    """The canonical text of a table's rows: JSON arrays of values in the order of the sorted column names."""
 
     def __init__(self, table: Table) -> None:
-        names = [column.name for column in table.columns]
+        names = [str(column.name) for column in table.columns]
         self.names = tuple(sorted(name for name in names if name not in _PLACES))
         shown = [names.index(name) for name in self.names]
         only = shown[0]
         self._pick = itemgetter(*shown) if len(shown) > 1 else lambda row: (row[only],)
-        self._floats = tuple(index for index, name in enumerate(self.names) if isinstance(table.c[name].type, Double))
+        self._floats = tuple(names.index(name) for name in self.names if isinstance(table.c[name].type, Double))
         self._released = names.index("released_position") if "released_position" in names else None
 
-    def lines(self, rows: Sequence[Row]) -> bytes:
+    def text(self, rows: Sequence[Row]) -> bytes:
+        """Return the rows' texts, each followed by a comma."""
         if self._released is not None:
             rows = [row for row in rows if row[self._released] is None]
-        names, pick, floats, line = self.names, self._pick, self._floats, orjson.dumps
-        texts: list[bytes] = []
-        for row in rows:
-            values: Any = pick(row)
-            for index in floats:
-                value = values[index]
-                # In this range Python and every JSON library write a float the same way.
-                if value and not 1e-4 <= abs(value) < 1e16:
-                    values = tuple(_exact(each) if isinstance(each, float) else each for each in values)
-                    break
-            texts.append(line(dict(zip(names, values, strict=True)), option=orjson.OPT_APPEND_NEWLINE))
-        return b"".join(texts)
+        if not rows:
+            return b""
+        canonical: list[tuple[Any, ...]] = list(map(self._pick, rows))
+        if not all(map(_is_plain, (map(itemgetter(index), rows) for index in self._floats))):
+            canonical = [tuple(map(_exact, row)) for row in canonical]
+        return orjson.dumps(canonical)[1:-1] + b","
 
 
-def _exact(value: float) -> orjson.Fragment:
-    return orjson.Fragment(repr(value))
+def _is_plain(values: Iterable[float | None]) -> bool:
+    """Say whether Python and every JSON library write these floats the same way."""
+    present = [value for value in values if value]
+    return not present or (min(present) >= 1e-4 and max(present) < 1e16)
+
+
+def _exact(value: Any) -> Any:
+    return orjson.Fragment(repr(value)) if isinstance(value, float) else value
 
 
 _CANON = {table: _Canon(table) for table in tables.PROJECTIONS}
@@ -70,11 +71,11 @@ class StateHash:
     """The state hash, fed with the rows of each table in the order of its key; the queue's in its order."""
 
     def __init__(self) -> None:
-        self._hashers = {table: hashlib.sha256() for table in tables.PROJECTIONS}
+        self._hashers = {table: hashlib.sha256(",".join(_CANON[table].names).encode()) for table in tables.PROJECTIONS}
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
         """Take the next rows of a table."""
-        self._hashers[table].update(_CANON[table].lines(rows))
+        self._hashers[table].update(_CANON[table].text(rows))
 
     def hexdigest(self) -> str:
         """Return the hash over all tables."""

@@ -15,6 +15,7 @@ from sqlalchemy.types import BigInteger
 
 from store.db import filters, log, pages, tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
 from store.db.filters import Noun, Query, Values
 from store.db.pages import Make, Page, compiled
 from store.domain import resources as resources_stream
@@ -97,7 +98,8 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
         Invalid: the rollout has no event of this number.
     """
     if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**62:  # pyright: ignore[reportUnnecessaryIsInstance]
-        position = await log.position_of(dialect, session, f"rollout/{rollout_id}", number)
+        stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
+        position = await log.position_of(dialect, session, stream, number)
         if position is not None:
             return position
     raise Invalid("at", f"rollout {rollout_id} has no event {number!r}; its history numbers them 1, 2, 3 …")

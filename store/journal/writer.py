@@ -12,7 +12,6 @@ import random
 import socket
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from store.db.dialect import Changes, Dialect, Tail, WriteSession
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.world import NeedsHeads, World
-from store.errors import Busy, Closed, StoreError, TimedOut, Unavailable
+from store.errors import Busy, Closed, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.fresh import redraw_taken
 from store.journal.load import Loader
 from store.journal.project import Committed, log_rows, projected, signalled
@@ -37,6 +36,8 @@ MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
+# How long a caller may take for its turn, at the most, before the writer goes on without it.
+_TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 
 _LANDED = union_all(
@@ -105,6 +106,7 @@ class Writer:
         self._lock = threading.Lock()
         self._awake = False
         self._wake = asyncio.Event()
+        self._turns = asyncio.Event()
         self._session: WriteSession | None = None
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._task: asyncio.Task[None] | None = None
@@ -177,10 +179,22 @@ class Writer:
             batch = self._take()
             if batch:
                 await self._finish(batch)
-                # Let answers, waiters and timers of this loop have their turn between batches.
+                if len(batch) > 1:
+                    await self._let_callers_come_back(len(batch))
+                # The waiters and timers of this loop have their turn too.
                 await asyncio.sleep(0)
             elif self._inbox.is_closed:
                 return
+
+    async def _let_callers_come_back(self, answered: int) -> None:
+        """Give those just answered one turn of their loops, so that their next calls join those already waiting.
+
+        Without it the callers split into two groups that wait for each other's commits, and half of every commit is
+        wasted. A loop that is busy with something else is not waited for beyond a moment.
+        """
+        late = self._loop.call_later(_TURN_SECONDS * (1 + answered), self._turns.set)
+        await self._turns.wait()
+        late.cancel()
 
     @property
     def waiting(self) -> int:
@@ -193,7 +207,8 @@ class Writer:
         """See a batch through to its answers, whatever happens."""
         try:
             decided = await self._persist(calls)
-        except StoreError as error:
+        except (Unavailable, ReadOnly) as error:
+            # News of the environment, the same for every call.
             for call in calls:
                 call.error = error
             self._answer(calls)
@@ -219,7 +234,7 @@ class Writer:
 
     async def _persist(self, calls: list[Call]) -> _Decided:
         """Commit a batch under one key, trying again while the environment is in the way."""
-        key = uuid.uuid4().hex
+        key = os.urandom(16).hex()
         deadline = time.monotonic() + _RETRY_SECONDS
         pause = 0.05
         in_doubt: _Decided | None = None
@@ -328,6 +343,7 @@ class Writer:
         by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
+        self._turns.clear()
         for loop, answered in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._deliver, answered)
@@ -345,6 +361,13 @@ class Writer:
                 call.future.set_exception(call.error)
             else:
                 call.future.set_result(call.reply)
+        # After the callers, who stand before it in their loop's line.
+        if len(calls) > 1:
+            calls[0].loop.call_soon(self._turn_is_over)
+
+    def _turn_is_over(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._turns.set)
 
     # -- errands and the end -----------------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ def span(rollout_id: str, event: Event, fact: SpanRecorded) -> Row:
         fact.name,
         fact.start,
         fact.end,
+        fact.status_code,
+        fact.status_message,
         event.position,
     )
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
@@ -20,6 +23,7 @@ from store.errors import StoreError
 from store.models import RolloutConfig, TraceStatus
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_span
+from tests import postgres
 
 # Wide enough that no help text is broken in the middle of what a test looks for.
 WIDTH = "200"
@@ -36,16 +40,21 @@ class Printed:
     @property
     def json(self) -> Any:
         """Standard output as one JSON document."""
+        assert self.code in {0, 3}, self.err
         return orjson.loads(self.out)
 
     @property
     def json_lines(self) -> list[Any]:
         """Standard output as one JSON document per line."""
+        assert self.code == 0, self.err
         return [orjson.loads(line) for line in self.out.splitlines()]
 
     @property
     def table(self) -> list[dict[str, str]]:
         """Standard output as rows by title."""
+        assert self.code == 0, self.err
+        if not self.out:
+            return []
         titles, *rows = (line.split("\t") for line in self.out.splitlines())
         return [dict(zip(titles, row, strict=True)) for row in rows]
 
@@ -74,6 +83,12 @@ class Filled:
 def rollbook(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
     """The command line, on the filled store unless another is named."""
     return runner(filled.url, monkeypatch)
+
+
+@pytest.fixture
+def bare(make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> Rollbook:
+    """The command line without any store."""
+    return runner(make_url("none.db"), monkeypatch)
 
 
 def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
@@ -143,18 +158,29 @@ async def fill(url: str, clock: ManualClock) -> Filled:
         )
 
 
-@pytest.fixture
-def command(filled: Filled) -> list[str]:
-    """The beginning of a command line that runs `rollbook` as a process of its own, on the filled store."""
-    del filled
-    return [sys.executable, "-c", "from store.cli import main; main()"]
+def execute(url: str, sql: str) -> list[str]:
+    """Run a statement behind the store's back and return the first column of its rows."""
+    if not url.startswith("sqlite"):
+        partition = urlsplit(url).query.rpartition("partition=")[2]
+        return postgres.execute(url, f"SET search_path TO rollbook_{partition}; {sql};").splitlines()
+    with closing(sqlite3.connect(urlsplit(url).path[1:], isolation_level=None)) as connection:
+        return [str(row[0]) for row in connection.execute(sql).fetchall()]
 
 
-@pytest.fixture
-def environment(filled: Filled) -> dict[str, str]:
-    """The environment of that process."""
+COMMAND = [sys.executable, "-c", "from store.cli import main; main()"]
+"""The beginning of a command line that runs `rollbook` as a process of its own."""
+
+
+def environment(url: str, **further: str) -> dict[str, str]:
+    """Return the environment in which that process works on a store."""
     inherited = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
-    return inherited | {"ROLLBOOK_DB": filled.url, "COLUMNS": "100", "TERM": "xterm-256color"}
+    return inherited | {"ROLLBOOK_DB": url, "COLUMNS": "100", "TERM": "xterm-256color"} | further
+
+
+@pytest.fixture
+def filled_file(tmp_path: Path, clock: ManualClock) -> Filled:
+    """A filled store in a file, for what does not depend on the database."""
+    return asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
 
 
 @pytest.fixture

@@ -425,6 +425,8 @@ async def test_an_event_of_a_rollout_is_found_by_its_number(desk: Desk) -> None:
     for none in (0, len(events) + 1, True, 1.0, 2**80):
         with pytest.raises(Invalid, match="no event"):
             await desk.moment_of(claimed.rollout_id, none)
+    with pytest.raises(Invalid, match="rollout_id"):
+        await desk.moment_of("\x00", 1)
 
 
 async def test_a_past_in_which_too_much_was_different_is_refused_unless_it_is_narrowed(

@@ -152,7 +152,7 @@ class PostgresWriter(WriteSession):
             f"SELECT nextval('\"{schema}\".commit_seq'), min(p), max(p) FROM"
             f" (SELECT nextval('\"{schema}\".event_seq') AS p FROM generate_series(1, $1::int)) drawn"
         )
-        self._loads: dict[tuple[str, ...], Sql] = {}
+        self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[tuple[str, str], ...], str] = {}
         self._predicted = (0, 0)
 
@@ -182,17 +182,15 @@ class PostgresWriter(WriteSession):
             queue_epoch=epoch,
         )
 
-    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
-        if not queries:
-            return {}
-        names = tuple(queries)
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+        names = tuple(map(id, queries))
         sql = self._loads.get(names)
         if sql is None:
-            sql = self._loads[names] = self._dialect.sql(_together(queries.values()))
+            sql = self._loads[names] = self._dialect.sql(_together(queries))
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
         assert row is not None  # a SELECT without FROM
-        return dict(zip(names, row, strict=True))
+        return tuple(row)
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():
@@ -286,7 +284,7 @@ class Listener(Wakeups):
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
 
-    async def announce(self, commit_id: int) -> None:
+    def announce(self, commit_id: int) -> None:
         """Send one NOTIFY for all commits of a few milliseconds; a lost one is made good by the waiters' slow poll."""
         self._pending = commit_id
         if self._sending is None or self._sending.done():

@@ -155,9 +155,9 @@ class SQLiteWriter(WriteSession):
             queue_epoch=epoch,
         )
 
-    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
         try:
-            return {name: self._fetch(self._dialect.prepared(query), params) for name, query in queries.items()}
+            return [self._fetch(self._dialect.prepared(query), params) for query in queries]
         except sqlite3.Error as error:
             raise translate(error) from error
 
@@ -270,7 +270,13 @@ class _Readers:
 
     async def _make(self) -> aiosqlite.Connection:
         try:
-            connection = await aiosqlite.connect(read_only_uri(self._path), uri=True, isolation_level=None, timeout=_LOCK_SECONDS)
+            connection = aiosqlite.connect(
+                read_only_uri(self._path), uri=True, isolation_level=None, timeout=_LOCK_SECONDS
+            )
+            # Python waits for every other thread before it runs what closes a store at exit. (Before 0.22 the
+            # connection is the thread.)
+            getattr(connection, "_thread", connection).daemon = True
+            await connection
             await connection.execute_fetchall("PRAGMA query_only = ON")
         except BaseException as error:
             with self._lock:
@@ -297,7 +303,7 @@ class DataVersion(Wakeups):
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
 
-    async def announce(self, commit_id: int) -> None:
+    def announce(self, commit_id: int) -> None:
         """Committing is the announcement."""
 
     async def wait(self, seconds: float) -> bool:

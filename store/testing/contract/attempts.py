@@ -58,22 +58,22 @@ class RolloutUpdatesContract:
         assert updated.input == {"new": 1}
         assert (updated.status, updated.start_time) == ("preparing", rollout.start_time)
 
-    @pytest.mark.parametrize("status", ROLLOUT_STATUSES)
-    async def test_any_status_may_follow_any_other(self, store: Store, status: Any) -> None:
-        for following in ROLLOUT_STATUSES:
-            rollout = await store.enqueue_rollout(1)
-            await store.update_rollout(rollout.rollout_id, status=status)
-            updated = await store.update_rollout(rollout.rollout_id, status=following)
-            assert updated.status == following
+    async def test_any_status_may_follow_any_other(self, store: Store) -> None:
+        for status in ROLLOUT_STATUSES:
+            for following in ROLLOUT_STATUSES:
+                rollout = await store.enqueue_rollout(1)
+                await store.update_rollout(rollout.rollout_id, status=status)
+                updated = await store.update_rollout(rollout.rollout_id, status=following)
+                assert updated.status == following
 
-    @pytest.mark.parametrize("status", TERMINAL)
-    async def test_each_terminal_status_written_stamps_the_end_anew(self, store: Store, status: Any) -> None:
-        rollout = await started(store)
-        first = await store.update_rollout(rollout.rollout_id, status=status)
-        second = await store.update_rollout(rollout.rollout_id, status=status)
-        assert first.end_time is not None
-        assert second.end_time is not None
-        assert rollout.start_time < first.end_time < second.end_time
+    async def test_each_terminal_status_written_stamps_the_end_anew(self, store: Store) -> None:
+        for status in TERMINAL:
+            rollout = await started(store)
+            first = await store.update_rollout(rollout.rollout_id, status=status)
+            second = await store.update_rollout(rollout.rollout_id, status=status)
+            assert first.end_time is not None
+            assert second.end_time is not None
+            assert rollout.start_time < first.end_time < second.end_time
 
     async def test_a_status_that_is_not_terminal_never_clears_the_end(self, store: Store) -> None:
         rollout = await started(store)
@@ -178,13 +178,11 @@ class AttemptsContract:
             assert isinstance(refused.value, NotFound)
         assert (await store.query_rollouts()).total == 0
 
-    @pytest.mark.parametrize("attempt_id", ["latest", "at-none"])
-    async def test_a_rollout_without_attempts_says_so_before_it_looks_for_one(
-        self, store: Store, attempt_id: str
-    ) -> None:
-        rollout = await store.enqueue_rollout(1)
-        with pytest.raises(ValueError, match=f"^No attempts found for rollout {rollout.rollout_id}$"):
-            await store.update_attempt(rollout.rollout_id, attempt_id, status="running")
+    async def test_a_rollout_without_attempts_says_so_before_it_looks_for_one(self, store: Store) -> None:
+        for attempt_id in ["latest", "at-none"]:
+            rollout = await store.enqueue_rollout(1)
+            with pytest.raises(ValueError, match=f"^No attempts found for rollout {rollout.rollout_id}$"):
+                await store.update_attempt(rollout.rollout_id, attempt_id, status="running")
 
     async def test_an_unknown_attempt_is_refused_by_name(self, store: Store) -> None:
         rollout = await started(store)
@@ -198,32 +196,32 @@ class AttemptsContract:
         with pytest.raises(NotFound):
             await store.update_attempt(rollout.rollout_id, other.attempt.attempt_id, status="running")
 
-    @pytest.mark.parametrize("status", ["succeeded", "failed"])
-    async def test_each_report_of_success_or_failure_stamps_the_attempts_end_anew(
-        self, store: Store, status: Any
-    ) -> None:
-        rollout = await started(store)
-        first = await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        second = await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        assert first.end_time is not None
-        assert second.end_time is not None
-        assert rollout.attempt.start_time < first.end_time < second.end_time
-
-    @pytest.mark.parametrize("status", ["preparing", "running", "timeout", "unresponsive"])
-    async def test_other_statuses_neither_set_nor_clear_the_attempts_end(self, store: Store, status: Any) -> None:
-        rollout = await started(store)
-        assert (await store.update_attempt(rollout.rollout_id, "latest", status=status)).end_time is None
-        ended = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        after = await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        assert after.end_time == ended.end_time is not None
-
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
-    async def test_any_attempt_status_may_follow_any_other(self, store: Store, status: Any) -> None:
-        for following in ATTEMPT_STATUSES:
+    async def test_each_report_of_success_or_failure_stamps_the_attempts_end_anew(self, store: Store) -> None:
+        cases: list[Any] = ["succeeded", "failed"]
+        for status in cases:
             rollout = await started(store)
-            await store.update_attempt(rollout.rollout_id, "latest", status=status)
-            updated = await store.update_attempt(rollout.rollout_id, "latest", status=following)
-            assert updated.status == following
+            first = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            second = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            assert first.end_time is not None
+            assert second.end_time is not None
+            assert rollout.attempt.start_time < first.end_time < second.end_time
+
+    async def test_other_statuses_neither_set_nor_clear_the_attempts_end(self, store: Store) -> None:
+        cases: list[Any] = ["preparing", "running", "timeout", "unresponsive"]
+        for status in cases:
+            rollout = await started(store)
+            assert (await store.update_attempt(rollout.rollout_id, "latest", status=status)).end_time is None
+            ended = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            after = await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            assert after.end_time == ended.end_time is not None
+
+    async def test_any_attempt_status_may_follow_any_other(self, store: Store) -> None:
+        for status in ATTEMPT_STATUSES:
+            for following in ATTEMPT_STATUSES:
+                rollout = await started(store)
+                await store.update_attempt(rollout.rollout_id, "latest", status=status)
+                updated = await store.update_attempt(rollout.rollout_id, "latest", status=following)
+                assert updated.status == following
 
     async def test_an_update_gives_the_attempt_as_it_is_then_stored(self, store: Store) -> None:
         rollout = await started(store)
@@ -274,29 +272,31 @@ class AttemptsContract:
         assert updated.worker_id == ""
         assert (await store.query_workers()).total == 0
 
-    @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
-    async def test_the_latest_attempts_status_becomes_the_rollouts(self, store: Store, status: Any) -> None:
-        rollout = await started(store)
-        await store.update_attempt(rollout.rollout_id, "latest", status="running")
-        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
-        assert await statuses(store, rollout) == (status, status)
+    async def test_the_latest_attempts_status_becomes_the_rollouts(self, store: Store) -> None:
+        cases: list[Any] = ["preparing", "running", "succeeded"]
+        for status in cases:
+            rollout = await started(store)
+            await store.update_attempt(rollout.rollout_id, "latest", status="running")
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+            assert await statuses(store, rollout) == (status, status)
 
-    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
-    async def test_a_failure_that_is_not_retried_fails_the_rollout(self, store: Store, status: Any) -> None:
-        rollout = await started(store)
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        assert await statuses(store, rollout) == ("failed", status)
-        assert (await reread(store, rollout)).end_time is not None
-        assert await store.dequeue_rollout() is None
+    async def test_a_failure_that_is_not_retried_fails_the_rollout(self, store: Store) -> None:
+        cases: list[Any] = ["failed", "timeout", "unresponsive"]
+        for status in cases:
+            rollout = await started(store)
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            assert await statuses(store, rollout) == ("failed", status)
+            assert (await reread(store, rollout)).end_time is not None
+            assert await store.dequeue_rollout() is None
 
-    @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
-    async def test_an_attempt_that_is_not_the_latest_never_moves_the_rollout(self, store: Store, status: Any) -> None:
-        rollout = await started(store, max_attempts=5, retry_condition=["failed", "timeout", "unresponsive"])
-        await store.start_attempt(rollout.rollout_id)
-        await store.update_attempt(rollout.rollout_id, "latest", status="running")
-        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
-        assert await statuses(store, rollout) == ("running", status, "running")
-        assert await store.dequeue_rollout() is None
+    async def test_an_attempt_that_is_not_the_latest_never_moves_the_rollout(self, store: Store) -> None:
+        for status in ATTEMPT_STATUSES:
+            rollout = await started(store, max_attempts=5, retry_condition=["failed", "timeout", "unresponsive"])
+            await store.start_attempt(rollout.rollout_id)
+            await store.update_attempt(rollout.rollout_id, "latest", status="running")
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+            assert await statuses(store, rollout) == ("running", status, "running")
+            assert await store.dequeue_rollout() is None
 
     async def test_a_rollout_ends_no_earlier_than_its_attempt(self, store: Store) -> None:
         rollout = await started(store)
@@ -314,30 +314,25 @@ class AttemptsContract:
         assert second.end_time != first.end_time
         assert (await reread(store, rollout)).end_time == ended.end_time
 
-    @pytest.mark.parametrize(
-        "fields",
-        [
+    async def test_only_a_status_moves_a_rollout_out_of_its_end(self, store: Store) -> None:
+        updates: list[dict[str, Any]] = [
             {},
             {"metadata": {"m": 1}},
             {"last_heartbeat_time": 5.0},
             {"worker_id": "w1"},
             {"worker_id": "w1", "last_heartbeat_time": 5.0, "metadata": {}},
-        ],
-        ids=repr,
-    )
-    @pytest.mark.parametrize("status", TERMINAL)
-    async def test_only_a_status_moves_a_rollout_out_of_its_end(
-        self, store: Store, status: Any, fields: dict[str, Any]
-    ) -> None:
-        rollout = await started(store)
-        ended = await store.update_rollout(rollout.rollout_id, status=status)
-        await store.update_attempt(rollout.rollout_id, "latest", **fields)
-        read = await reread(store, rollout)
-        assert (read.status, read.end_time) == (status, ended.end_time)
+        ]
+        for status in TERMINAL:
+            rollout = await started(store)
+            ended = await store.update_rollout(rollout.rollout_id, status=status)
+            for fields in updates:
+                await store.update_attempt(rollout.rollout_id, "latest", **fields)
+                read = await reread(store, rollout)
+                assert (read.status, read.end_time) == (status, ended.end_time), fields
 
-    @pytest.mark.parametrize("status", TERMINAL)
-    async def test_an_explicit_status_moves_a_rollout_out_of_its_end(self, store: Store, status: Any) -> None:
-        rollout = await started(store)
-        await store.update_rollout(rollout.rollout_id, status=status)
-        await store.update_attempt(rollout.rollout_id, "latest", status="running")
-        assert await statuses(store, rollout) == ("running", "running")
+    async def test_an_explicit_status_moves_a_rollout_out_of_its_end(self, store: Store) -> None:
+        for status in TERMINAL:
+            rollout = await started(store)
+            await store.update_rollout(rollout.rollout_id, status=status)
+            await store.update_attempt(rollout.rollout_id, "latest", status="running")
+            assert await statuses(store, rollout) == ("running", "running")

@@ -151,23 +151,23 @@ class BadInputContract:
         )
         assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    @pytest.mark.parametrize("field", ["start_time", "end_time"])
-    async def test_a_span_time_that_is_no_moment_is_refused(self, store: Store, field: str) -> None:
-        rollout = await started(store)
-        for value in (float("nan"), float("inf"), float("-inf")):
-            with pytest.raises(ValueError, match=field):
-                await store.add_span(make_span(rollout.attempt, **{field: value}))
-        assert (await store.query_spans(rollout.rollout_id)).total == 0
+    async def test_a_span_time_that_is_no_moment_is_refused(self, store: Store) -> None:
+        for field in ["start_time", "end_time"]:
+            rollout = await started(store)
+            for value in (float("nan"), float("inf"), float("-inf")):
+                with pytest.raises(ValueError, match=field):
+                    await store.add_span(make_span(rollout.attempt, **{field: value}))
+            assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    @pytest.mark.parametrize("field", ["name", "span_id", "trace_id", "parent_id"])
-    async def test_a_span_with_a_text_no_database_keeps_is_refused_by_field(self, store: Store, field: str) -> None:
-        rollout = await started(store)
-        too_long = "x" * (1025 if field == "name" else 513)
-        for value in (*TEXTS, too_long):
-            with pytest.raises(ValueError, match=field):
-                await store.add_span(make_span(rollout.attempt, **{field: value}))
-        longest = "é" * (512 if field == "name" else 256)
-        assert await store.add_span(make_span(rollout.attempt, **{field: longest})) is not None
+    async def test_a_span_with_a_text_no_database_keeps_is_refused_by_field(self, store: Store) -> None:
+        for field in ["name", "span_id", "trace_id", "parent_id"]:
+            rollout = await started(store)
+            too_long = "x" * (1025 if field == "name" else 513)
+            for value in (*TEXTS, too_long):
+                with pytest.raises(ValueError, match=field):
+                    await store.add_span(make_span(rollout.attempt, **{field: value}))
+            longest = "é" * (512 if field == "name" else 256)
+            assert await store.add_span(make_span(rollout.attempt, **{field: longest})) is not None
 
     async def test_one_bad_span_among_many_refuses_them_all(self, store: Store) -> None:
         rollout = await started(store)
@@ -243,9 +243,9 @@ class BadInputContract:
         with suppress(Invalid):
             assert len(await store.query_rollouts(offset=2**70)) == 0
 
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
+    async def test_a_field_of_a_rollout_of_the_wrong_kind_is_refused_by_name(self, store: Store) -> None:
+        rollout = await started(store)
+        cases: list[tuple[str, Any]] = [
             ("status", "done"),
             ("status", "timeout"),
             ("status", None),
@@ -257,24 +257,20 @@ class BadInputContract:
             ("metadata", "text"),
             ("metadata", [1]),
             ("resources_id", 7),
-        ],
-    )
-    async def test_a_field_of_a_rollout_of_the_wrong_kind_is_refused_by_name(
-        self, store: Store, field: str, value: Any
-    ) -> None:
-        rollout = await started(store)
-        with pytest.raises(Invalid, match=field):
-            await store.update_rollout(rollout.rollout_id, **{field: value})
-        if field != "status" and value is not None:
-            arguments: dict[str, Any] = {field: value}
-            for create in (store.enqueue_rollout, store.start_rollout):
-                with pytest.raises(Invalid, match=field):
-                    await create(1, **arguments)
+        ]
+        for field, value in cases:
+            fields: dict[str, Any] = {field: value}
+            with pytest.raises(Invalid, match=field):
+                await store.update_rollout(rollout.rollout_id, **fields)
+            if field != "status" and value is not None:
+                for create in (store.enqueue_rollout, store.start_rollout):
+                    with pytest.raises(Invalid, match=field):
+                        await create(1, **fields)
         assert list(await store.query_rollouts()) == [rollout]
 
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
+    async def test_a_field_of_an_attempt_of_the_wrong_kind_is_refused_by_name(self, store: Store) -> None:
+        rollout = await started(store)
+        cases: list[tuple[str, Any]] = [
             ("status", "cancelled"),
             ("status", "queuing"),
             ("status", None),
@@ -282,14 +278,10 @@ class BadInputContract:
             ("last_heartbeat_time", None),
             ("metadata", None),
             ("metadata", "text"),
-        ],
-    )
-    async def test_a_field_of_an_attempt_of_the_wrong_kind_is_refused_by_name(
-        self, store: Store, field: str, value: Any
-    ) -> None:
-        rollout = await started(store)
-        with pytest.raises(Invalid, match=field):
-            await store.update_attempt(rollout.rollout_id, "latest", **{field: value})
+        ]
+        for field, value in cases:
+            with pytest.raises(Invalid, match=field):
+                await store.update_attempt(rollout.rollout_id, "latest", **{field: value})
         assert await reread(store, rollout) == rollout
 
     async def test_things_of_the_wrong_kind_are_refused_by_name(self, store: Store) -> None:

@@ -90,12 +90,12 @@ class QueriesContract:
         assert len(await store.query_rollouts(rollout_id_contains="")) == 3
         assert ids(await store.query_rollouts(rollout_id_contains=one.rollout_id.upper())) == []
 
-    @pytest.mark.parametrize("wildcard", ["%", "_", "*", "?", "\\", "'"])
-    async def test_a_part_is_taken_literally(self, store: Store, wildcard: str) -> None:
-        await store.update_worker("plain", {})
-        await store.update_worker(f"a{wildcard}b", {})
-        page = await store.query_workers(worker_id_contains=wildcard)
-        assert [one.worker_id for one in page] == [f"a{wildcard}b"]
+    async def test_a_part_is_taken_literally(self, store: Store) -> None:
+        for wildcard in ["%", "_", "*", "?", "\\", "'"]:
+            await store.update_worker("plain", {})
+            await store.update_worker(f"a{wildcard}b", {})
+            page = await store.query_workers(worker_id_contains=wildcard)
+            assert [one.worker_id for one in page] == [f"a{wildcard}b"]
 
     async def test_conditions_are_joined_by_and_unless_or_is_asked_for(self, store: Store) -> None:
         one, two, three = await enqueued(store, 3)
@@ -139,18 +139,24 @@ class QueriesContract:
         newer = await store.query_rollouts(rollout_ids=[one.rollout_id], rollout_id_in=[two.rollout_id])
         assert ids(newer) == ids([two])
 
-    @pytest.mark.parametrize(
-        ("limit", "offset", "expected"),
-        [(-1, 0, [0, 1, 2, 3]), (2, 0, [0, 1]), (2, 3, [3]), (-1, 2, [2, 3]), (0, 0, []), (2, 4, []), (2, 99, [])],
-    )
-    async def test_a_page_is_cut_after_filtering_and_counts_all_matches(
-        self, store: Store, limit: int, offset: int, expected: list[int]
-    ) -> None:
+    async def test_a_page_is_cut_after_filtering_and_counts_all_matches(self, store: Store) -> None:
         await enqueued(store, 4)
         await store.start_rollout("not queued")
-        page = await store.query_rollouts(status_in=["queuing"], limit=limit, offset=offset)
-        assert [one.input for one in page] == expected
-        assert (page.limit, page.offset, page.total) == (limit, offset, 4)
+        cases: list[tuple[int, int, list[int]]] = [
+            (-1, 0, [0, 1, 2, 3]),
+            (2, 0, [0, 1]),
+            (2, 3, [3]),
+            (-1, 2, [2, 3]),
+            (0, 0, []),
+            (0, 2, []),
+            (2, 4, []),
+            (2, 99, []),
+            (-1, 99, []),
+        ]
+        for limit, offset, expected in cases:
+            page = await store.query_rollouts(status_in=["queuing"], limit=limit, offset=offset)
+            assert [one.input for one in page] == expected
+            assert (page.limit, page.offset, page.total) == (limit, offset, 4)
 
     async def test_a_page_is_cut_after_sorting(self, store: Store) -> None:
         await enqueued(store, 4)
@@ -193,9 +199,8 @@ class QueriesContract:
         page = await store.query_workers(sort_by="worker_id")
         assert [one.worker_id for one in page] == sorted(names)
 
-    @pytest.mark.parametrize(
-        ("noun", "fields"),
-        [
+    async def test_every_plain_field_can_be_sorted_by(self, store: Store) -> None:
+        for noun, fields in [
             ("rollouts", ["rollout_id", "start_time", "end_time", "mode", "resources_id", "status"]),
             (
                 "attempts",
@@ -238,16 +243,13 @@ class QueriesContract:
                     "end_time",
                 ],
             ),
-        ],
-    )
-    async def test_every_plain_field_can_be_sorted_by(self, store: Store, noun: str, fields: list[str]) -> None:
-        for field in fields:
-            for order in ("asc", "desc"):
-                assert list(await query(store, noun, sort_by=field, sort_order=order)) == []
+        ]:
+            for field in fields:
+                for order in ("asc", "desc"):
+                    assert list(await query(store, noun, sort_by=field, sort_order=order)) == []
 
-    @pytest.mark.parametrize(
-        ("noun", "field", "sortable"),
-        [
+    async def test_a_field_that_cannot_be_sorted_by_is_refused_and_those_that_can_are_named(self, store: Store) -> None:
+        for noun, field, sortable in [
             ("rollouts", "input", "start_time"),
             ("rollouts", "metadata", "mode"),
             ("rollouts", "config", "status"),
@@ -259,31 +261,22 @@ class QueriesContract:
             ("spans", "resource", "span_id"),
             *[(noun, "no_such_field", "_time") for noun in NOUNS],
             *[(noun, "start_time; DROP TABLE rollouts", "_time") for noun in NOUNS],
-        ],
-    )
-    async def test_a_field_that_cannot_be_sorted_by_is_refused_and_those_that_can_are_named(
-        self, store: Store, noun: str, field: str, sortable: str
-    ) -> None:
-        with pytest.raises(Invalid, match="sort_by") as refused:
-            await query(store, noun, sort_by=field)
-        assert sortable in str(refused.value)
+        ]:
+            with pytest.raises(Invalid, match="sort_by") as refused:
+                await query(store, noun, sort_by=field)
+            assert sortable in str(refused.value)
 
-    @pytest.mark.parametrize("noun", NOUNS)
-    @pytest.mark.parametrize(
-        ("argument", "value"),
-        [("limit", -2), ("offset", -1), ("sort_order", "upwards")],
-        ids=["limit", "offset", "order"],
-    )
-    async def test_a_page_that_cannot_be_is_refused_by_name(
-        self, store: Store, noun: str, argument: str, value: Any
-    ) -> None:
-        with pytest.raises(Invalid, match=argument):
-            await query(store, noun, **{argument: value})
+    async def test_a_page_that_cannot_be_is_refused_by_name(self, store: Store) -> None:
+        cases: list[dict[str, Any]] = [{"limit": -2}, {"offset": -1}, {"sort_order": "upwards"}]
+        for noun in NOUNS:
+            for arguments in cases:
+                with pytest.raises(Invalid, match="|".join(arguments)):
+                    await query(store, noun, **arguments)
 
-    @pytest.mark.parametrize("noun", ["rollouts", "workers", "spans"])
-    async def test_a_logic_that_is_neither_and_nor_or_is_refused(self, store: Store, noun: str) -> None:
-        with pytest.raises(Invalid, match="filter_logic"):
-            await query(store, noun, filter_logic="xor")
+    async def test_a_logic_that_is_neither_and_nor_or_is_refused(self, store: Store) -> None:
+        for noun in ["rollouts", "workers", "spans"]:
+            with pytest.raises(Invalid, match="filter_logic"):
+                await query(store, noun, filter_logic="xor")
 
     async def test_attempts_are_listed_by_number_or_in_the_order_of_creation(self, store: Store) -> None:
         rollout = await started(store)

@@ -21,26 +21,24 @@ class RetriesContract:
 
     pytestmark = pytest.mark.asyncio
 
-    @pytest.mark.parametrize("status", UNSUCCESSFUL)
-    async def test_an_ending_named_in_the_retry_condition_is_queued_again(self, store: Store, status: Any) -> None:
-        rollout = await started(store, max_attempts=2, retry_condition=[status])
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        assert await statuses(store, rollout) == ("requeuing", status)
-        assert (await reread(store, rollout)).end_time is None
-        claimed = await store.dequeue_rollout(worker_id="w2")
-        assert claimed is not None
-        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
-        assert await statuses(store, rollout) == ("preparing", status, "preparing")
+    async def test_an_ending_named_in_the_retry_condition_is_queued_again(self, store: Store) -> None:
+        for status in UNSUCCESSFUL:
+            rollout = await started(store, max_attempts=2, retry_condition=[status])
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            assert await statuses(store, rollout) == ("requeuing", status)
+            assert (await reread(store, rollout)).end_time is None
+            claimed = await store.dequeue_rollout(worker_id="w2")
+            assert claimed is not None
+            assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
+            assert await statuses(store, rollout) == ("preparing", status, "preparing")
 
-    @pytest.mark.parametrize("status", UNSUCCESSFUL)
-    async def test_an_ending_not_named_in_the_retry_condition_fails_the_rollout(
-        self, store: Store, status: Any
-    ) -> None:
-        others = [one for one in UNSUCCESSFUL if one != status]
-        rollout = await started(store, max_attempts=5, retry_condition=others)
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        assert await statuses(store, rollout) == ("failed", status)
-        assert await store.dequeue_rollout() is None
+    async def test_an_ending_not_named_in_the_retry_condition_fails_the_rollout(self, store: Store) -> None:
+        for status in UNSUCCESSFUL:
+            others = [one for one in UNSUCCESSFUL if one != status]
+            rollout = await started(store, max_attempts=5, retry_condition=others)
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            assert await statuses(store, rollout) == ("failed", status)
+            assert await store.dequeue_rollout() is None
 
     async def test_attempts_are_made_until_the_budget_is_spent(self, store: Store) -> None:
         config = RolloutConfig(max_attempts=3, retry_condition=["failed"])

@@ -58,9 +58,9 @@ class SpanQueriesContract:
         assert await self.found(store, rollout) == ["s-call", "s-tool", "s-root"]
         assert await self.found(store, rollout, sort_order="desc") == ["s-root", "s-tool", "s-call"]
 
-    @pytest.mark.parametrize(
-        ("filters", "expected"),
-        [
+    async def test_spans_are_filtered_exactly_and_by_parts(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        cases: list[tuple[dict[str, Any], list[str]]] = [
             ({"trace_id": "t-1"}, ["s-call", "s-root"]),
             ({"trace_id_contains": "t-"}, ["s-call", "s-tool", "s-root"]),
             ({"trace_id_contains": "T-"}, []),
@@ -81,14 +81,9 @@ class SpanQueriesContract:
             ({"name": "agent", "name_contains": "tool"}, []),
             ({"filter_logic": "or"}, []),
             ({"filter_logic": "and"}, ["s-call", "s-tool", "s-root"]),
-        ],
-        ids=str,
-    )
-    async def test_spans_are_filtered_exactly_and_by_parts(
-        self, store: Store, filters: dict[str, Any], expected: list[str]
-    ) -> None:
-        rollout = await self.traced(store)
-        assert await self.found(store, rollout, **filters) == expected
+        ]
+        for filters, expected in cases:
+            assert await self.found(store, rollout, **filters) == expected, filters
 
     async def test_or_never_leads_out_of_the_rollout_or_the_attempt(self, store: Store) -> None:
         rollout, other = await self.traced(store), await self.traced(store)
@@ -109,14 +104,12 @@ class SpanQueriesContract:
         assert len(await self.found(store, rollout, attempt_id=rollout.attempt.attempt_id)) == 3
         assert len(await self.found(store, rollout)) == 4
 
-    @pytest.mark.parametrize("attempt_id", [None, "latest", "at-none"])
-    async def test_spans_of_what_is_unknown_are_none_and_the_page_tells_what_was_asked(
-        self, store: Store, attempt_id: str | None
-    ) -> None:
-        queued = await store.enqueue_rollout(1)
-        for rollout_id in ("ro-none", queued.rollout_id):
-            page = await store.query_spans(rollout_id, attempt_id, limit=5, offset=2)
-            assert (list(page), page.limit, page.offset, page.total) == ([], 5, 2, 0)
+    async def test_spans_of_what_is_unknown_are_none_and_the_page_tells_what_was_asked(self, store: Store) -> None:
+        for attempt_id in [None, "latest", "at-none"]:
+            queued = await store.enqueue_rollout(1)
+            for rollout_id in ("ro-none", queued.rollout_id):
+                page = await store.query_spans(rollout_id, attempt_id, limit=5, offset=2)
+                assert (list(page), page.limit, page.offset, page.total) == ([], 5, 2, 0)
 
     async def test_spans_are_paged_after_filtering_and_sorting(self, store: Store) -> None:
         rollout = await self.traced(store)
@@ -126,21 +119,17 @@ class SpanQueriesContract:
         none = await store.query_spans(rollout.rollout_id, limit=0)
         assert (list(none), none.total) == ([], 3)
 
-    @pytest.mark.parametrize(
-        ("field", "rising", "falling"),
-        [
+    async def test_spans_sort_by_their_plain_fields(self, store: Store) -> None:
+        rollout = await self.traced(store)
+        cases: list[tuple[str, list[str], list[str]]] = [
             ("start_time", ["s-tool", "s-root", "s-call"], ["s-call", "s-root", "s-tool"]),
             ("parent_id", ["s-root", "s-tool", "s-call"], ["s-call", "s-tool", "s-root"]),
             ("name", ["s-root", "s-call", "s-tool"], ["s-tool", "s-call", "s-root"]),
             ("trace_id", ["s-root", "s-call", "s-tool"], ["s-tool", "s-root", "s-call"]),
-        ],
-    )
-    async def test_spans_sort_by_their_plain_fields(
-        self, store: Store, field: str, rising: list[str], falling: list[str]
-    ) -> None:
-        rollout = await self.traced(store)
-        assert await self.found(store, rollout, sort_by=field) == rising
-        assert await self.found(store, rollout, sort_by=field, sort_order="desc") == falling
+        ]
+        for field, rising, falling in cases:
+            assert await self.found(store, rollout, sort_by=field) == rising
+            assert await self.found(store, rollout, sort_by=field, sort_order="desc") == falling
 
     async def test_spans_of_one_number_are_listed_by_their_times_and_then_as_they_came(self, store: Store) -> None:
         rollout = await started(store)

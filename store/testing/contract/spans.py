@@ -75,12 +75,12 @@ class SpansContract:
         assert read.model_dump() == span.model_dump()
         assert read.model_extra == extra
 
-    @pytest.mark.parametrize("time", [None, 0.1 + 0.2, 1_795_168_705.447347, 1_700_000_000.123456789, 0.0, -1.5])
-    async def test_span_times_come_back_exactly(self, store: Store, time: float | None) -> None:
-        rollout = await started(store)
-        await store.add_span(make_span(rollout.attempt, start_time=time, end_time=time))
-        (span,) = await store.query_spans(rollout.rollout_id)
-        assert (span.start_time, span.end_time) == (time, time)
+    async def test_span_times_come_back_exactly(self, store: Store) -> None:
+        for time in [None, 0.1 + 0.2, 1_795_168_705.447347, 1_700_000_000.123456789, 0.0, -1.5]:
+            rollout = await started(store)
+            await store.add_span(make_span(rollout.attempt, start_time=time, end_time=time))
+            (span,) = await store.query_spans(rollout.rollout_id)
+            assert (span.start_time, span.end_time) == (time, time)
 
     async def test_the_first_span_makes_the_attempt_and_its_rollout_run(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store)
@@ -91,30 +91,26 @@ class SpansContract:
         assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
         assert (attempt.end_time, (await reread(store, rollout)).end_time) == (None, None)
 
-    @pytest.mark.parametrize(
-        ("before", "after"),
-        [
+    async def test_a_span_is_a_sign_of_life_and_wakes_only_what_prepared_or_fell_silent(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for before, after in [
             ("preparing", "running"),
             ("unresponsive", "running"),
             ("running", "running"),
             ("succeeded", "succeeded"),
             ("failed", "failed"),
             ("timeout", "timeout"),
-        ],
-    )
-    async def test_a_span_is_a_sign_of_life_and_wakes_only_what_prepared_or_fell_silent(
-        self, store: Store, clock: ManualClock, before: str, after: str
-    ) -> None:
-        rollout = await ended(store, before)
-        clock.advance(3)
-        await store.add_span(make_span(rollout.attempt))
-        attempt = await attempt_of(store, rollout)
-        assert attempt.status == after
-        assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
+        ]:
+            rollout = await ended(store, before)
+            clock.advance(3)
+            await store.add_span(make_span(rollout.attempt))
+            attempt = await attempt_of(store, rollout)
+            assert attempt.status == after
+            assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
 
-    @pytest.mark.parametrize(
-        ("before", "after"),
-        [
+    async def test_a_span_moves_a_rollout_that_prepares_or_waits_for_a_retry_and_no_other(self, store: Store) -> None:
+        cases: list[tuple[Any, str]] = [
             ("preparing", "running"),
             ("requeuing", "running"),
             ("running", "running"),
@@ -122,15 +118,12 @@ class SpansContract:
             ("succeeded", "succeeded"),
             ("failed", "failed"),
             ("cancelled", "cancelled"),
-        ],
-    )
-    async def test_a_span_moves_a_rollout_that_prepares_or_waits_for_a_retry_and_no_other(
-        self, store: Store, before: Any, after: str
-    ) -> None:
-        rollout = await started(store)
-        await store.update_rollout(rollout.rollout_id, status=before)
-        await store.add_span(make_span(rollout.attempt))
-        assert await statuses(store, rollout) == (after, "running")
+        ]
+        for before, after in cases:
+            rollout = await started(store)
+            await store.update_rollout(rollout.rollout_id, status=before)
+            await store.add_span(make_span(rollout.attempt))
+            assert await statuses(store, rollout) == (after, "running")
 
     async def test_a_span_for_a_silent_attempt_calls_its_retry_off(self, store: Store) -> None:
         rollout = await ended(store, "unresponsive", max_attempts=2, retry_condition=["unresponsive"])
@@ -147,14 +140,15 @@ class SpansContract:
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("preparing", "running", "preparing")
 
-    @pytest.mark.parametrize("status", ["failed", "timeout"])
-    async def test_a_late_span_does_not_kill_a_pending_retry(self, store: Store, status: Any) -> None:
-        rollout = await ended(store, status, max_attempts=2, retry_condition=[status])
-        await store.add_span(make_span(rollout.attempt))
-        assert await statuses(store, rollout) == ("requeuing", status)
-        claimed = await store.dequeue_rollout()
-        assert claimed is not None
-        assert claimed.attempt.sequence_id == 2
+    async def test_a_late_span_does_not_kill_a_pending_retry(self, store: Store) -> None:
+        cases: list[Any] = ["failed", "timeout"]
+        for status in cases:
+            rollout = await ended(store, status, max_attempts=2, retry_condition=[status])
+            await store.add_span(make_span(rollout.attempt))
+            assert await statuses(store, rollout) == ("requeuing", status)
+            claimed = await store.dequeue_rollout()
+            assert claimed is not None
+            assert claimed.attempt.sequence_id == 2
 
     async def test_a_late_span_does_not_revive_a_rollout_that_timed_out(self, store: Store) -> None:
         rollout = await ended(store, "timeout")

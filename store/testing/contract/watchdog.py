@@ -103,13 +103,13 @@ class WatchdogContract:
         clock.advance(1)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    @pytest.mark.parametrize("limit", [0, -1])
     async def test_a_limit_of_zero_or_less_ends_the_attempt_at_the_next_look(
-        self, store: Store, clock: ManualClock, limit: float
+        self, store: Store, clock: ManualClock
     ) -> None:
-        rollout = await started(store, timeout_seconds=limit)
-        clock.advance(0.001)
-        assert await statuses(store, rollout) == ("failed", "timeout")
+        for limit in [0, -1]:
+            rollout = await started(store, timeout_seconds=limit)
+            clock.advance(0.001)
+            assert await statuses(store, rollout) == ("failed", "timeout")
 
     async def test_silence_since_the_start_makes_an_attempt_unresponsive(
         self, store: Store, clock: ManualClock
@@ -183,14 +183,13 @@ class WatchdogContract:
         clock.advance(10)
         assert await statuses(store, rollout) == ("preparing", "preparing")
 
-    @pytest.mark.parametrize("status", ["queuing", "requeuing", "succeeded", "failed", "cancelled"])
-    async def test_only_rollouts_that_prepare_or_run_are_watched(
-        self, store: Store, clock: ManualClock, status: Any
-    ) -> None:
-        rollout = await started(store, timeout_seconds=5, unresponsive_seconds=5)
-        await store.update_rollout(rollout.rollout_id, status=status)
-        clock.advance(100)
-        assert await statuses(store, rollout) == (status, "preparing")
+    async def test_only_rollouts_that_prepare_or_run_are_watched(self, store: Store, clock: ManualClock) -> None:
+        cases: list[Any] = ["queuing", "requeuing", "succeeded", "failed", "cancelled"]
+        for status in cases:
+            rollout = await started(store, timeout_seconds=5, unresponsive_seconds=5)
+            await store.update_rollout(rollout.rollout_id, status=status)
+            clock.advance(100)
+            assert await statuses(store, rollout) == (status, "preparing")
 
     async def test_only_the_latest_attempt_is_watched(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)
@@ -218,39 +217,37 @@ class WatchdogContract:
         assert {one.rollout_id for one in page} == {one.rollout_id for one in [*stuck, silent]}
         assert await statuses(store, fine) == ("preparing", "preparing")
 
-    @pytest.mark.parametrize(
-        ("config", "status"),
-        [({"timeout_seconds": 5}, "timeout"), ({"unresponsive_seconds": 5}, "unresponsive")],
-        ids=["timeout", "unresponsive"],
-    )
     async def test_the_watchdog_ends_the_rollout_but_stamps_no_end_on_the_attempt(
-        self, store: Store, clock: ManualClock, config: Any, status: str
+        self, store: Store, clock: ManualClock
     ) -> None:
-        rollout = await started(store, **config)
-        clock.advance(6)
-        read = await reread(store, rollout)
-        attempt = await attempt_of(store, rollout)
-        assert (attempt.status, attempt.end_time) == (status, None)
-        assert read.status == "failed"
-        assert read.end_time == pytest.approx(clock.seconds, abs=0.001)
+        cases: list[tuple[Any, str]] = [
+            ({"timeout_seconds": 5}, "timeout"),
+            ({"unresponsive_seconds": 5}, "unresponsive"),
+        ]
+        for config, status in cases:
+            rollout = await started(store, **config)
+            clock.advance(6)
+            read = await reread(store, rollout)
+            attempt = await attempt_of(store, rollout)
+            assert (attempt.status, attempt.end_time) == (status, None)
+            assert read.status == "failed"
+            assert read.end_time == pytest.approx(clock.seconds, abs=0.001)
 
-    @pytest.mark.parametrize(
-        ("config", "status"),
-        [({"timeout_seconds": 5}, "timeout"), ({"unresponsive_seconds": 5}, "unresponsive")],
-        ids=["timeout", "unresponsive"],
-    )
-    async def test_the_watchdog_queues_a_retry_while_the_budget_lasts(
-        self, store: Store, clock: ManualClock, config: Any, status: Any
-    ) -> None:
-        rollout = await started(store, max_attempts=2, retry_condition=[status], **config)
-        clock.advance(6)
-        assert await statuses(store, rollout) == ("requeuing", status)
-        claimed = await store.dequeue_rollout()
-        assert claimed is not None
-        assert claimed.attempt.sequence_id == 2
-        clock.advance(6)
-        assert await statuses(store, rollout) == ("failed", status, status)
-        assert await store.dequeue_rollout() is None
+    async def test_the_watchdog_queues_a_retry_while_the_budget_lasts(self, store: Store, clock: ManualClock) -> None:
+        cases: list[tuple[Any, Any]] = [
+            ({"timeout_seconds": 5}, "timeout"),
+            ({"unresponsive_seconds": 5}, "unresponsive"),
+        ]
+        for config, status in cases:
+            rollout = await started(store, max_attempts=2, retry_condition=[status], **config)
+            clock.advance(6)
+            assert await statuses(store, rollout) == ("requeuing", status)
+            claimed = await store.dequeue_rollout()
+            assert claimed is not None
+            assert claimed.attempt.sequence_id == 2
+            clock.advance(6)
+            assert await statuses(store, rollout) == ("failed", status, status)
+            assert await store.dequeue_rollout() is None
 
     async def test_a_claim_finds_the_retry_of_an_attempt_that_just_timed_out(
         self, store: Store, clock: ManualClock
@@ -261,28 +258,27 @@ class WatchdogContract:
         assert claimed is not None
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
 
-    @pytest.mark.parametrize(
-        "config", [{"timeout_seconds": 5}, {"unresponsive_seconds": 5}], ids=["timeout", "unresponsive"]
-    )
     async def test_the_worker_of_a_stuck_attempt_becomes_unknown_and_has_no_work(
-        self, store: Store, clock: ManualClock, config: Any
+        self, store: Store, clock: ManualClock
     ) -> None:
-        await started(store, worker_id="w1", **config)
-        before = await worker_of(store, "w1")
-        clock.advance(6)
-        await store.query_rollouts()
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
-        assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
-        assert worker.last_busy_time == before.last_busy_time
+        cases: list[Any] = [{"timeout_seconds": 5}, {"unresponsive_seconds": 5}]
+        for config in cases:
+            await started(store, worker_id="w1", **config)
+            before = await worker_of(store, "w1")
+            clock.advance(6)
+            await store.query_rollouts()
+            worker = await worker_of(store, "w1")
+            assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
+            assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
+            assert worker.last_busy_time == before.last_busy_time
 
-    @pytest.mark.parametrize("name", MARKED)
-    async def test_the_watchdog_looks_before_a_marked_call(self, store: Store, clock: ManualClock, name: str) -> None:
-        other = await store.start_rollout("other")
-        await started(store, worker_id="w1", timeout_seconds=5)
-        clock.advance(6)
-        await call_marked(store, name, other)
-        assert (await worker_of(store, "w1")).status == "unknown"
+    async def test_the_watchdog_looks_before_a_marked_call(self, store: Store, clock: ManualClock) -> None:
+        for name in MARKED:
+            other = await store.start_rollout("other")
+            await started(store, worker_id="w1", timeout_seconds=5)
+            clock.advance(6)
+            await call_marked(store, name, other)
+            assert (await worker_of(store, "w1")).status == "unknown"
 
     async def test_reads_show_the_state_after_the_look(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)

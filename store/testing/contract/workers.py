@@ -140,43 +140,46 @@ class WorkersContract:
         assert (worker.status, worker.heartbeat_stats) == ("idle", {"cpu": 1})
         assert worker.last_heartbeat_time is not None
 
-    @pytest.mark.parametrize("status", ["succeeded", "failed"])
     async def test_a_reported_end_makes_the_worker_idle_and_clears_its_ids(
-        self, store: Store, clock: ManualClock, status: Any
+        self, store: Store, clock: ManualClock
     ) -> None:
-        rollout = await started(store, worker_id="w1")
-        before = await worker_of(store, "w1")
-        clock.advance(3)
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("idle", None, None)
-        assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
-        assert worker.last_busy_time == before.last_busy_time
-
-    @pytest.mark.parametrize("status", ["timeout", "unresponsive"])
-    async def test_a_lost_attempt_makes_the_worker_unknown_and_clears_its_ids(
-        self, store: Store, clock: ManualClock, status: Any
-    ) -> None:
-        rollout = await started(store, worker_id="w1")
-        clock.advance(3)
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
-        assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
-
-    @pytest.mark.parametrize("status", ["preparing", "running"])
-    async def test_an_attempt_at_work_makes_the_worker_busy_and_stamps_it_each_time(
-        self, store: Store, clock: ManualClock, status: Any
-    ) -> None:
-        rollout = await started(store, worker_id="w1")
-        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        for _ in range(2):
+        cases: list[Any] = ["succeeded", "failed"]
+        for status in cases:
+            rollout = await started(store, worker_id="w1")
+            before = await worker_of(store, "w1")
             clock.advance(3)
             await store.update_attempt(rollout.rollout_id, "latest", status=status)
             worker = await worker_of(store, "w1")
-            assert (worker.status, worker.current_rollout_id) == ("busy", rollout.rollout_id)
-            assert worker.current_attempt_id == rollout.attempt.attempt_id
-            assert worker.last_busy_time == pytest.approx(clock.seconds, abs=0.001)
+            assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("idle", None, None)
+            assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
+            assert worker.last_busy_time == before.last_busy_time
+
+    async def test_a_lost_attempt_makes_the_worker_unknown_and_clears_its_ids(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        cases: list[Any] = ["timeout", "unresponsive"]
+        for status in cases:
+            rollout = await started(store, worker_id="w1")
+            clock.advance(3)
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            worker = await worker_of(store, "w1")
+            assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
+            assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
+
+    async def test_an_attempt_at_work_makes_the_worker_busy_and_stamps_it_each_time(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        cases: list[Any] = ["preparing", "running"]
+        for status in cases:
+            rollout = await started(store, worker_id="w1")
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+            for _ in range(2):
+                clock.advance(3)
+                await store.update_attempt(rollout.rollout_id, "latest", status=status)
+                worker = await worker_of(store, "w1")
+                assert (worker.status, worker.current_rollout_id) == ("busy", rollout.rollout_id)
+                assert worker.current_attempt_id == rollout.attempt.attempt_id
+                assert worker.last_busy_time == pytest.approx(clock.seconds, abs=0.001)
 
     async def test_a_repeated_end_stamps_the_idle_time_again(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, worker_id="w1")
@@ -201,17 +204,19 @@ class WorkersContract:
         await store.update_rollout(rollout.rollout_id, status="succeeded")
         assert await worker_of(store, "w1") == before
 
-    @pytest.mark.parametrize(
-        ("status", "expected"),
-        [("preparing", "busy"), ("running", "busy"), ("succeeded", "idle"), ("failed", "idle"), ("timeout", "unknown")],
-    )
-    async def test_assigning_a_worker_gives_it_the_status_that_follows_from_the_attempt(
-        self, store: Store, status: Any, expected: str
-    ) -> None:
-        rollout = await started(store)
-        await store.update_attempt(rollout.rollout_id, "latest", status=status)
-        await store.update_attempt(rollout.rollout_id, "latest", worker_id="w1")
-        assert (await worker_of(store, "w1")).status == expected
+    async def test_assigning_a_worker_gives_it_the_status_that_follows_from_the_attempt(self, store: Store) -> None:
+        cases: list[tuple[Any, str]] = [
+            ("preparing", "busy"),
+            ("running", "busy"),
+            ("succeeded", "idle"),
+            ("failed", "idle"),
+            ("timeout", "unknown"),
+        ]
+        for status, expected in cases:
+            rollout = await started(store)
+            await store.update_attempt(rollout.rollout_id, "latest", status=status)
+            await store.update_attempt(rollout.rollout_id, "latest", worker_id="w1")
+            assert (await worker_of(store, "w1")).status == expected
 
     async def test_reassigning_an_attempt_updates_only_the_new_worker(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")

@@ -1,0 +1,203 @@
+"""The work that every store under measurement is given, the same code for each: only the store and its types differ.
+
+Standard library only, since one of the stores lives in an environment that has nothing else in common with ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+SPANS_PER_LIFECYCLE = 8
+CALLS_PER_LIFECYCLE = 3 + SPANS_PER_LIFECYCLE
+
+_WORDS = (
+    "answer approach because before believe between candidate compare compute consider context correct current"
+    " decide detail different document equation evidence example expect explain factor final follow formula given"
+    " however include instead integer known length likely matter method multiply number observe order original"
+    " paragraph perhaps point possible previous problem product question reason remain report result return second"
+    " several should simplify solution square state statement step subtract suggest summary therefore together total"
+    " triangle under until value verify whether which without"
+).split()
+_dice = random.Random(20)
+
+
+def _text(words: int) -> str:
+    return " ".join(_dice.choices(_WORDS, k=words))
+
+
+# Made before anything is timed: texts as a model's calls carry them, no two alike.
+_PROMPTS = [_text(24) for _ in range(512)]
+_COMPLETIONS = [_text(16) for _ in range(509)]
+
+
+def span_fields(rollout_id: str, attempt_id: str, number: int, span_number: int) -> dict[str, Any]:
+    """Return a span of 20 attributes as plain values, about 1,300 bytes of JSON; `span_number` makes its id."""
+    start = 1_750_000_000.0 + number * 0.731
+    return {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": number,
+        "trace_id": f"{span_number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128:032x}",
+        "span_id": f"{span_number * 0x9E3779B97F4A7C15 % 2**64:016x}",
+        "parent_id": None,
+        "name": "chat gpt-4.1-mini",
+        "status": {"status_code": "OK"},
+        "attributes": {
+            "gen_ai.system": "openai",
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "gpt-4.1-mini",
+            "gen_ai.request.temperature": 0.7,
+            "gen_ai.request.top_p": 0.95,
+            "gen_ai.request.max_tokens": 1024,
+            "gen_ai.response.model": "gpt-4.1-mini-2025-04-14",
+            "gen_ai.response.id": f"chatcmpl-{span_number * 0x2545F4914F6CDD1D % 2**64:016x}",
+            "gen_ai.response.finish_reason": "stop",
+            "gen_ai.usage.input_tokens": 300 + span_number % 97,
+            "gen_ai.usage.output_tokens": 60 + span_number % 41,
+            "gen_ai.prompt": _PROMPTS[span_number % len(_PROMPTS)],
+            "gen_ai.completion": _COMPLETIONS[span_number % len(_COMPLETIONS)],
+            "server.address": "127.0.0.1",
+            "server.port": 8000,
+            "http.response.status_code": 200,
+            "code.function": "solve",
+            "code.lineno": 118,
+            "agent.step": number,
+            "agent.retry": False,
+        },
+        "events": [],
+        "links": [],
+        "start_time": start,
+        "end_time": start + 0.613,
+        "context": None,
+        "parent": None,
+        "resource": {"attributes": {"service.name": "solver"}, "schema_url": ""},
+    }
+
+
+def json_bytes(rollout_id: str, attempt_id: str) -> int:
+    """Return the size of such a span as JSON text, without blanks."""
+    fields = [span_fields(rollout_id, attempt_id, number % 8, number) for number in range(64)]
+    return round(sum(len(json.dumps(span, separators=(",", ":"))) for span in fields) / len(fields))
+
+
+class Workload:
+    """The calls of a training run, on a store with Agent-lightning's methods.
+
+    Args:
+        store: the store.
+        span: the class of its spans.
+    """
+
+    def __init__(self, store: Any, span: Callable[..., Any]) -> None:
+        self._store = store
+        self._span = span
+        # Spans of one attempt need ids of their own, those of others do not: a process draws each once.
+        self._numbers = itertools.count(1)
+        self._prepared: list[list[Any]] = []
+
+    async def lifecycle(self, worker: str, timed: Timings) -> None:
+        """Enqueue a rollout, claim one, record its eight spans in a call each, end its attempt: eleven calls."""
+        store = self._store
+        await timed("enqueue", store.enqueue_rollout({"question": "How many?", "seed": 7}))
+        claimed = await timed("dequeue", store.dequeue_rollout(worker_id=worker))
+        rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+        for number in range(1, SPANS_PER_LIFECYCLE + 1):
+            span = self._span(**span_fields(rollout_id, attempt_id, number, next(self._numbers)))
+            await timed("add_span", store.add_span(span))
+        await timed("update_attempt", store.update_attempt(rollout_id, attempt_id, status="succeeded"))
+
+    async def lifecycles(self, callers: int, seconds: float) -> dict[str, Any]:
+        """Let callers run lifecycles one after another, all at once, for some seconds."""
+        timed, done = Timings(), 0
+
+        async def call(caller: int) -> None:
+            nonlocal done
+            while time.perf_counter() < end:
+                await self.lifecycle(f"worker-{caller}", timed)
+                done += 1
+
+        begun, cpu = time.perf_counter(), time.process_time()
+        end = begun + seconds
+        await asyncio.gather(*(call(caller) for caller in range(callers)))
+        took = time.perf_counter() - begun
+        return {
+            "per_second": done / took,
+            "cpu_ms": (time.process_time() - cpu) * 1000 / max(done, 1),
+            "latency": timed.percentiles(),
+        }
+
+    async def open_loop(self, rate: float, seconds: float) -> dict[str, Any]:
+        """Start lifecycles at a steady rate, however long they take."""
+        timed, running = Timings(), set[asyncio.Task[None]]()
+        begun = time.perf_counter()
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+            running.add(task := asyncio.create_task(self.lifecycle(f"worker-{number % 32}", timed)))
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+        took = time.perf_counter() - begun
+        return {"per_second": int(rate * seconds) / took, "latency": timed.percentiles()}
+
+    async def prepare_traces(self, traces: int, spans: int) -> None:
+        """Make attempts, and a trace for each, ready to be recorded by `record_traces`."""
+        await asyncio.gather(*(self._store.enqueue_rollout({"seed": number}) for number in range(traces)))
+        claimed = await self._store.dequeue_many_rollouts(limit=traces, worker_id="worker-0")
+        self._prepared = [
+            [
+                self._span(**span_fields(one.rollout_id, one.attempt.attempt_id, number, next(self._numbers)))
+                for number in range(1, spans + 1)
+            ]
+            for one in claimed
+        ]
+
+    async def record_traces(self, callers: int) -> dict[str, Any]:
+        """Record the prepared traces, one in a call, by some callers at once."""
+        traces, self._prepared = iter(self._prepared), []
+        spans = 0
+
+        async def call() -> None:
+            nonlocal spans
+            for trace in traces:
+                await self._store.add_many_spans(trace)
+                spans += len(trace)
+
+        begun, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(call() for _ in range(callers)))
+        took = time.perf_counter() - begun
+        return {"per_second": spans / took, "cpu_us": (time.process_time() - cpu) * 1e6 / spans, "spans": spans}
+
+
+class Timings:
+    """How long each call took."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = {}
+
+    async def __call__(self, name: str, call: Awaitable[Any]) -> Any:
+        begun = time.perf_counter()
+        result = await call
+        self._seconds.setdefault(name, []).append(time.perf_counter() - begun)
+        return result
+
+    def percentiles(self) -> dict[str, dict[str, float]]:
+        """Return p50 and p99 of each kind of call, in milliseconds."""
+        return {name: percentiles(taken) for name, taken in self._seconds.items()}
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Return the p50, p99 and largest of some durations, in milliseconds."""
+    ordered = sorted(seconds)
+    at = lambda share: ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000  # noqa: E731
+    return {"p50": at(0.5), "p99": at(0.99), "max": at(1.0), "count": len(ordered)}
+
+
+def max_rss_mib() -> float:
+    """Return the most memory that this process ever held, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,207 @@
+"""`rollbook ls` lists each kind, filtered, sorted and paged as the queries of the store are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from store import open_store
+from store.interface import Store
+from store.models import PaginatedResult
+from tests.cli.conftest import Filled, Rollbook
+
+Query = Callable[[Store], Awaitable[PaginatedResult[Any]]]
+
+
+def queried(url: str, query: Query) -> PaginatedResult[Any]:
+    async def read() -> PaginatedResult[Any]:
+        async with await open_store(url, read_only=True) as store:
+            return await query(store)
+
+    return asyncio.run(read())
+
+
+def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, filled: Filled) -> None:
+    rows = rollbook("ls", "rollouts").table
+    assert [row["rollout"] for row in rows] == [filled.retried, *filled.waiting, filled.cancelled]
+    assert rows[0] | {"started": "", "seconds": ""} == {
+        "rollout": filled.retried,
+        "status": "succeeded",
+        "mode": "train",
+        "attempt": "2",
+        "worker": "worker-2",
+        "started": "",
+        "seconds": "",
+        "resources": filled.prompts,
+        "input": '{"question":"why"}',
+    }
+    assert rows[0]["started"].startswith("2025-06-15T15:06:40.0")
+    assert float(rows[0]["seconds"]) == pytest.approx(5.25, abs=0.001)
+
+
+def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:
+    queries: dict[tuple[str, ...], Query] = {
+        ("rollouts",): lambda store: store.query_rollouts(),
+        ("attempts", "--rollout", filled.retried): lambda store: store.query_attempts(filled.retried),
+        ("spans", "--rollout", filled.retried): lambda store: store.query_spans(filled.retried),
+        ("resources",): lambda store: store.query_resources(),
+        ("workers",): lambda store: store.query_workers(),
+    }
+    for command, query in queries.items():
+        found = queried(filled.url, query)
+        printed = rollbook("ls", *command, "--json").json
+        assert printed["items"] == orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        assert (printed["limit"], printed["offset"], printed["total"]) == (-1, 0, len(found))
+        assert printed["items"]
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (("--status", "cancelled"), ["cancelled"]),
+        (("--status", "cancelled", "--status", "succeeded"), ["succeeded", "cancelled"]),
+        (("--sort", "status"), ["cancelled", "queuing", "queuing", "succeeded"]),
+        (("--sort", "status", "--desc"), ["succeeded", "queuing", "queuing", "cancelled"]),
+        (("--desc",), ["cancelled", "queuing", "queuing", "succeeded"]),
+        (("--limit", "1"), ["succeeded"]),
+        (("--limit", "2", "--offset", "1"), ["queuing", "queuing"]),
+        (("--limit", "0"), []),
+        (("--limit", "-1"), ["succeeded", "queuing", "queuing", "cancelled"]),
+        (("--id-contains", "ro-"), ["succeeded", "queuing", "queuing", "cancelled"]),
+        (("--id-contains", "nothing"), []),
+    ],
+)
+def test_rollouts_are_filtered_sorted_and_paged(
+    rollbook: Rollbook, options: tuple[str, ...], expected: list[str]
+) -> None:
+    assert [row["status"] for row in rollbook("ls", "rollouts", *options).table] == expected
+
+
+def test_any_joins_conditions_with_or(rollbook: Rollbook, filled: Filled) -> None:
+    options = ("ls", "rollouts", "--status", "cancelled", "--id", filled.retried)
+    assert rollbook(*options).table == []
+    assert [row["status"] for row in rollbook(*options, "--any").table] == ["succeeded", "cancelled"]
+
+
+def test_a_page_says_on_standard_error_that_there_is_more(rollbook: Rollbook) -> None:
+    printed = rollbook("ls", "rollouts", "--limit", "3")
+    assert "3 of 4" in printed.err
+    assert "3 of 4" not in printed.out
+    assert not rollbook("ls", "rollouts").err
+
+
+def test_attempts_are_those_of_the_rollout(rollbook: Rollbook, filled: Filled) -> None:
+    rows = rollbook("ls", "attempts", "--rollout", filled.retried).table
+    assert [(row["#"], row["attempt"], row["status"]) for row in rows] == [
+        ("1", filled.attempts[0], "unresponsive"),
+        ("2", filled.attempts[1], "succeeded"),
+    ]
+    assert [row["#"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, "--desc").table] == ["2", "1"]
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ((), ["agent", "llm", "tool", "agentlightning.annotation"]),
+        (("--attempt", "latest"), ["agent", "llm", "tool", "agentlightning.annotation"]),
+        (("--attempt", "2", "--limit", "1"), ["agent"]),
+        (("--attempt", "1"), []),
+        (("--name", "llm"), ["llm"]),
+        (("--name-contains", "l"), ["llm", "tool", "agentlightning.annotation"]),
+        (("--parent-id", "a" * 16), ["llm", "tool"]),
+        (("--parent-id-contains", "aaa", "--name-contains", "oo"), ["tool"]),
+        (("--span-id", "a" * 16), ["agent"]),
+        (("--span-id-contains", "bb"), ["llm"]),
+        (("--trace-id", "none"), []),
+        (("--trace-id-contains", "0af76"), ["agent", "llm", "tool", "agentlightning.annotation"]),
+        (("--span-id", "a" * 16, "--name", "tool", "--any"), ["agent", "tool"]),
+        (("--sort", "name", "--desc"), ["tool", "llm", "agentlightning.annotation", "agent"]),
+    ],
+)
+def test_spans_are_filtered(rollbook: Rollbook, filled: Filled, options: tuple[str, ...], expected: list[str]) -> None:
+    rows = rollbook("ls", "spans", "--rollout", filled.retried, *options).table
+    assert [row["name"] for row in rows] == expected
+
+
+def test_a_span_shows_its_rewards(rollbook: Rollbook, filled: Filled) -> None:
+    (row,) = rollbook("ls", "spans", "--rollout", filled.retried, "--span-id", "d" * 16).table
+    assert (row["rewards"], row["seconds"]) == ("reward 0.75", "1.25")
+
+
+def test_resources_show_what_they_hold(rollbook: Rollbook, filled: Filled) -> None:
+    (row,) = rollbook("ls", "resources").table
+    assert (row["resources"], row["version"], row["holds"]) == (filled.prompts, "2", "llm (llm)")
+    assert rollbook("ls", "resources", "--id", "rs-").table == []
+    assert len(rollbook("ls", "resources", "--id", filled.prompts, "--id-contains", "rs-").table) == 1
+
+
+def test_workers_show_what_they_do(rollbook: Rollbook) -> None:
+    rows = {row["worker"]: row["status"] for row in rollbook("ls", "workers").table}
+    assert rows == {"worker-1": "unknown", "worker-2": "idle"}
+    assert [row["worker"] for row in rollbook("ls", "workers", "--status", "idle").table] == ["worker-2"]
+    assert [row["worker"] for row in rollbook("ls", "workers", "--id-contains", "-1").table] == ["worker-1"]
+    assert len(rollbook("ls", "workers", "--status", "idle", "--id-contains", "-1", "--any").table) == 2
+
+
+def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -> None:
+    events = rollbook("history", filled.retried, "--json").json
+    (lost,) = [event for event in events if event["data"].get("to") == "unresponsive"]
+    then = ("--as-at", str(lost["position"] - 1))
+    rows = rollbook("ls", "rollouts", *then).table
+    assert [row["status"] for row in rows] == ["preparing", "queuing", "queuing", "cancelled"]
+    assert [row["status"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, *then).table] == [
+        "preparing"
+    ]
+    assert rollbook("ls", "spans", "--rollout", filled.retried, *then).table == []
+    assert [row["status"] for row in rollbook("ls", "workers", *then).table] == ["busy"]
+    assert [row["version"] for row in rollbook("ls", "resources", "--as-at", "1").table] == ["1"]
+
+
+def test_a_time_is_repeated_as_it_was_understood(rollbook: Rollbook) -> None:
+    printed = rollbook("ls", "rollouts", "--as-at", "2025-06-15 00:00")
+    assert printed.table == []
+    assert "as at 2025-06-15 00:00:00" in printed.err
+
+
+def test_a_field_that_cannot_be_sorted_by_is_named_with_those_that_can(rollbook: Rollbook) -> None:
+    printed = rollbook("ls", "rollouts", "--sort", "colour")
+    assert (printed.code, printed.out) == (2, "")
+    assert "colour" in printed.err
+    assert "start_time" in printed.err
+
+
+def test_a_status_that_does_not_exist_is_refused_with_those_that_do(rollbook: Rollbook) -> None:
+    printed = rollbook("ls", "rollouts", "--status", "done")
+    assert printed.code == 2
+    assert "succeeded" in printed.err
+
+
+def test_on_a_terminal_columns_are_aligned_and_times_relative(rollbook: Rollbook, filled: Filled) -> None:
+    lines = rollbook("ls", "rollouts", terminal=True).out.splitlines()
+    assert "\t" not in lines[1]
+    assert "d ago" in lines[1]
+    assert "\x1b[32msucceeded" in lines[1]
+    assert filled.retried in lines[1]
+
+
+def test_on_a_terminal_a_long_list_is_cut_and_says_so(rollbook: Rollbook, filled: Filled) -> None:
+    async def enqueue() -> None:
+        async with await open_store(filled.url) as store:
+            for number in range(60):
+                await store.enqueue_rollout(number)
+
+    asyncio.run(enqueue())
+    printed = rollbook("ls", "rollouts", terminal=True)
+    assert len(printed.out.splitlines()) == 51
+    assert "50 of 64" in printed.err
+    assert len(rollbook("ls", "rollouts", "--limit", "-1", terminal=True).out.splitlines()) == 65
+    assert len(rollbook("ls", "rollouts").out.splitlines()) == 65
+
+
+def test_an_empty_list_says_so_to_a_person(rollbook: Rollbook) -> None:
+    printed = rollbook("ls", "rollouts", "--status", "failed", terminal=True)
+    assert (printed.code, printed.out, printed.err) == (0, "", "nothing found\n")

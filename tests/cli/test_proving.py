@@ -1,0 +1,101 @@
+"""`rollbook verify`, `rebuild` and `seal`: what they find, say and return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Filled, Rollbook, execute
+
+
+def test_a_sound_store_is_intact(rollbook: Rollbook) -> None:
+    printed = rollbook("verify")
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.startswith("intact: ")
+    report = rollbook("verify", "--json").json
+    assert report["ok"] is True
+    assert f"{report['events']:,} events" in printed.out
+    assert report["chain_head"] in printed.out
+    assert report["state_hash"] in printed.out
+
+
+def test_an_edited_row_is_named_and_the_code_is_three(rollbook: Rollbook, filled: Filled) -> None:
+    execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    for part in ("rollouts", filled.retried, "status", "succeeded", "failed", "NOT INTACT"):
+        assert part in printed.out
+    assert "rollbook rebuild" in printed.err
+    as_json = rollbook("verify", "--json")
+    assert as_json.code == 3
+    assert as_json.json["difference_count"] == 1
+    assert as_json.json["differences"][0]["found"] == "failed"
+    assert filled.retried in rollbook("verify", terminal=True).out
+
+
+def test_rebuild_mends_the_row_and_says_which(rollbook: Rollbook, filled: Filled) -> None:
+    execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
+    mended = rollbook("rebuild")
+    assert mended.code == 0
+    assert "1 of rollouts" in mended.out
+    assert filled.retried in mended.out
+    assert rollbook("verify").code == 0
+    again = rollbook("rebuild", "--json").json
+    assert sum(again["written"].values()) == 0
+    assert "every row was right" in rollbook("rebuild").out
+
+
+def test_damage_to_the_log_is_not_said_to_be_mendable(rollbook: Rollbook, filled: Filled) -> None:
+    if filled.url.startswith("sqlite"):
+        for name in execute(
+            filled.url, "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'events'"
+        ):
+            execute(filled.url, f"DROP TRIGGER {name}")
+    else:
+        execute(filled.url, "ALTER TABLE events DISABLE TRIGGER USER")
+    execute(filled.url, "UPDATE events SET actor = 'nobody' WHERE position = 2")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    assert "chain" in printed.out
+    assert "restore a backup" in printed.err
+
+
+def test_a_seal_is_proved_later(rollbook: Rollbook, filled: Filled, tmp_path: Path) -> None:
+    file = tmp_path / "night.seal"
+    sealed = rollbook("seal", str(file))
+    assert (sealed.code, file.exists()) == (0, True)
+    assert f"rollbook verify --seal {file}" in sealed.err
+    report = rollbook("verify", "--seal", str(file), "--json").json
+    assert (report["ok"], report["seal_checked"]) == (True, True)
+    assert report["chain_head"] in sealed.out
+    assert "and the seal" in rollbook("verify", "--seal", str(file)).out
+
+
+def test_a_seal_is_never_overwritten(rollbook: Rollbook, tmp_path: Path) -> None:
+    file = tmp_path / "night.seal"
+    assert rollbook("seal", str(file), "--json").json["form"] == 1
+    before = file.read_bytes()
+    again = rollbook("seal", str(file))
+    assert (again.code, again.out, file.read_bytes()) == (1, "", before)
+    assert "exists" in again.err
+
+
+def test_a_seal_that_cannot_be_written_or_is_missing_says_so(rollbook: Rollbook, tmp_path: Path) -> None:
+    nowhere = rollbook("seal", str(tmp_path / "none" / "night.seal"))
+    assert (nowhere.code, nowhere.out) == (1, "")
+    assert "Traceback" not in nowhere.err
+    assert rollbook("verify", "--seal", str(tmp_path / "none.seal")).code == 2
+
+
+def test_a_file_that_is_no_seal_is_refused(rollbook: Rollbook, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a seal")
+    printed = rollbook("verify", "--seal", str(file))
+    assert printed.code in {1, 2}
+    assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize("command", [("verify",), ("rebuild",)])
+def test_progress_is_not_mixed_into_the_data(rollbook: Rollbook, command: tuple[str, ...]) -> None:
+    assert "…" not in rollbook(*command).out

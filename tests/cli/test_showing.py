@@ -1,0 +1,199 @@
+"""`rollbook show` prints one thing whole, now or as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.cli.printing import tree
+from store.testing.samples import make_span
+from tests.cli.conftest import Filled, Rollbook
+
+
+def test_a_rollout_comes_with_its_attempts_spans_and_rewards(rollbook: Rollbook, filled: Filled) -> None:
+    shown = rollbook("show", filled.retried, "--json").json
+    assert shown["rollout"]["status"] == "succeeded"
+    assert [attempt["attempt_id"] for attempt in shown["attempts"]] == filled.attempts
+    assert [span["name"] for span in shown["spans"]] == ["agent", "llm", "tool", "agentlightning.annotation"]
+    assert shown["rewards"] == [
+        {"attempt_id": filled.attempts[1], "span_id": "d" * 16, "name": "primary", "value": 0.75}
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_matters_is_on_the_screen_and_in_a_pipe(rollbook: Rollbook, filled: Filled, terminal: bool) -> None:
+    out = rollbook("show", filled.retried, terminal=terminal).out
+    for expected in (
+        *(filled.retried, "succeeded", "train", filled.prompts, *filled.attempts, "unresponsive", "worker-2"),
+        *('"question": "why"', "unresponsive after 3 s, up to 2 attempts, again if unresponsive"),
+        *('{"rollbook.group":"night","rollbook.step":7}', "primary 0.75"),
+        *("1 agent  1.25 s", "├─ 2 llm  1.25 s", "└─ 3 tool  1.25 s  ERROR no such tool", "  reward 0.75"),
+    ):
+        assert expected in out
+    assert ("\x1b[" in out) is terminal
+
+
+def test_at_shows_a_rollout_after_one_of_its_own_events(rollbook: Rollbook, filled: Filled) -> None:
+    events = rollbook("history", filled.retried, "--json").json
+    status, spans, after = "queuing", 0, [("", 0)]
+    for event in events:
+        spans += event["type"] == "span.recorded"
+        status = event["data"]["to"] if event["type"] == "rollout.status_changed" else status
+        after.append((status, spans))
+    for number in range(1, len(events) + 1):
+        shown = rollbook("show", filled.retried, "--at", str(number), "--json")
+        told = re.match(rf"as after its event (\d+) of {len(events)}", shown.err)
+        assert told
+        # What one call recorded is shown whole, so it may be a few events more.
+        assert number <= int(told[1]) < number + 6
+        assert (shown.json["rollout"]["status"], len(shown.json["spans"])) == after[int(told[1])]
+    first = rollbook("show", filled.retried, "--at", "1")
+    assert "attempt 1" not in first.out
+    assert first.err == f"as after its event 1 of {len(events)}\n"
+
+
+def test_at_counts_from_one_to_the_last_event(rollbook: Rollbook, filled: Filled) -> None:
+    beyond = rollbook("show", filled.retried, "--at", "999")
+    assert (beyond.code, beyond.out) == (2, "")
+    assert "rollbook history" in beyond.err
+    assert rollbook("show", filled.retried, "--at", "0").code == 2
+    assert rollbook("show", filled.retried, "--at", "1", "--as-at", "1").code == 2
+    assert rollbook("show", "worker-2", "--at", "1").code == 2
+
+
+def test_as_at_shows_a_rollout_as_the_store_stood(rollbook: Rollbook, filled: Filled) -> None:
+    events = rollbook("history", filled.retried, "--json").json
+    created = str(events[0]["position"])
+    assert rollbook("show", filled.retried, "--as-at", created, "--json").json["rollout"]["status"] == "queuing"
+    by_time = rollbook("show", filled.retried, "--as-at", "2025-06-15T15:06:42.5Z", "--json")
+    assert by_time.json["rollout"]["status"] == "preparing"
+    assert "as at " in by_time.err
+
+
+def test_before_it_existed_there_is_nothing_to_show(rollbook: Rollbook, filled: Filled) -> None:
+    before = rollbook("show", filled.retried, "--as-at", "1")
+    assert (before.code, before.out) == (5, "")
+    assert "did not exist yet" in before.err
+
+
+def test_resources_and_workers_are_shown_too(rollbook: Rollbook, filled: Filled) -> None:
+    resources = rollbook("show", filled.prompts)
+    assert "version 2" in resources.out
+    assert '"model": "small"' in resources.out
+    assert rollbook("show", filled.prompts, "--as-at", "1", "--json").json["resources"]["version"] == 1
+    assert rollbook("show", "worker-2", "--json").json["worker"]["status"] == "idle"
+    assert rollbook("show", "worker-1").table[0]["status"] == "unknown"
+
+
+def test_the_beginning_of_an_id_is_enough(rollbook: Rollbook, filled: Filled) -> None:
+    for short in (filled.retried[:-2], filled.retried.removeprefix("ro-")):
+        assert rollbook("show", short, "--json").json["rollout"]["rollout_id"] == filled.retried
+    assert rollbook("show", filled.prompts[:-2], "--json").json["resources"]["resources_id"] == filled.prompts
+    spans = rollbook("ls", "spans", "--rollout", filled.retried[:-2], "--attempt", filled.attempts[1][:-1])
+    assert len(spans.table) == 4
+
+
+def test_a_beginning_that_several_share_lists_them(rollbook: Rollbook, filled: Filled) -> None:
+    several = rollbook("show", "ro-")
+    assert (several.code, several.out) == (2, "")
+    for candidate in (filled.retried, filled.cancelled, *filled.waiting):
+        assert candidate in several.err
+    workers = rollbook("show", "worker")
+    assert workers.code == 2
+    assert "worker worker-1" in workers.err
+
+
+def test_an_empty_id_is_not_a_beginning_of_everything(rollbook: Rollbook) -> None:
+    for command in (("show", ""), ("history", ""), ("tail", "--rollout", ""), ("ls", "attempts", "--rollout", "")):
+        printed = rollbook(*command)
+        assert (printed.code, printed.out) == (2, "")
+
+
+def test_an_id_that_begins_another_is_found_itself(rollbook: Rollbook, filled: Filled) -> None:
+    async def enter() -> None:
+        async with await open_store(filled.url) as store:
+            await store.update_worker("worker-11")
+
+    asyncio.run(enter())
+    assert rollbook("show", "worker-1", "--json").json["worker"]["worker_id"] == "worker-1"
+
+
+def test_an_id_that_nothing_has_is_not_found(rollbook: Rollbook, filled: Filled) -> None:
+    for command in (
+        ("show", "ro-none"),
+        ("history", "ro-none"),
+        ("tail", "--rollout", "ro-none"),
+        ("ls", "attempts", "--rollout", "ro-none"),
+        ("ls", "spans", "--rollout", filled.retried, "--attempt", "at-none"),
+    ):
+        printed = rollbook(*command)
+        assert (printed.code, printed.out) == (5, ""), command
+        assert "rollbook ls" in printed.err
+
+
+def test_a_candidate_is_found_among_thousands_that_only_contain_the_text(rollbook: Rollbook, filled: Filled) -> None:
+    async def enter() -> None:
+        async with await open_store(filled.url) as store:
+            await asyncio.gather(*(store.update_worker(f"host{number}-x7") for number in range(450)))
+            await store.update_worker("x7-needle")
+
+    asyncio.run(enter())
+    assert rollbook("show", "x7-n", "--json").json["worker"]["worker_id"] == "x7-needle"
+
+
+def test_a_long_input_is_cut_on_a_terminal_unless_all_of_it_is_wanted(rollbook: Rollbook, filled: Filled) -> None:
+    rollout_id = asyncio.run(_enqueue(filled.url, [f"line {number}" for number in range(200)]))
+    cut = rollbook("show", rollout_id, terminal=True)
+    assert '"line 150"' not in cut.out
+    assert "--full" in cut.err
+    assert '"line 150"' in rollbook("show", rollout_id, "--full", terminal=True).out
+    assert '"line 150"' in rollbook("show", rollout_id).out
+
+
+def test_text_that_would_move_the_cursor_is_spelled_out(rollbook: Rollbook, filled: Filled) -> None:
+    evil = "\x1b[2Jgone\u202e"
+
+    async def record() -> None:
+        async with await open_store(filled.url) as store:
+            attempt = await store.get_latest_attempt(filled.retried)
+            assert attempt
+            await store.add_span(make_span(attempt, 5, name=evil))
+            await store.update_worker(evil)
+
+    asyncio.run(record())
+    for command in (("show", filled.retried), ("ls", "workers"), ("tail",), ("history", filled.retried)):
+        for terminal in (True, False):
+            out = rollbook(*command, terminal=terminal).out
+            assert "\x1b[2J" not in out
+            assert "\u202e" not in out
+            assert "gone" in out
+
+
+def test_every_span_is_shown_once_whatever_its_parents(rollbook: Rollbook, filled: Filled) -> None:
+    async def record() -> None:
+        async with await open_store(filled.url) as store:
+            attempt = await store.get_latest_attempt(filled.retried)
+            assert attempt
+            pairs = [("1", "2"), ("2", "1"), ("3", "3"), ("4", "none"), ("5", "1")]
+            for number, (own, parent) in enumerate(pairs, start=10):
+                await store.add_span(make_span(attempt, number, name=f"odd-{own}", span_id=own, parent_id=parent))
+
+    asyncio.run(record())
+    lines = rollbook("show", filled.retried).out.splitlines()
+    for own in "12345":
+        assert sum(f"odd-{own}" in line for line in lines) == 1
+
+
+def test_a_chain_of_spans_as_long_as_a_night_is_walked() -> None:
+    last = 20_000
+    nodes = [node for _, node in tree([0], lambda node: [node + 1] if node < last else [])]
+    assert nodes == list(range(last + 1))
+
+
+async def _enqueue(url: str, task: Any) -> str:
+    async with await open_store(url) as store:
+        return (await store.enqueue_rollout(task)).rollout_id

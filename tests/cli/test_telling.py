@@ -1,0 +1,148 @@
+"""`rollbook history` and `rollbook tail` tell what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from store import open_store
+from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
+
+
+def test_history_tells_every_event_with_its_number(rollbook: Rollbook, filled: Filled) -> None:
+    rows = rollbook("history", filled.retried).table
+    assert [row["#"] for row in rows] == [str(number) for number in range(1, len(rows) + 1)]
+    told = [row["what"] for row in rows]
+    assert told[0].startswith(f"enqueued, for train, with {filled.prompts} version 2, group night, step 7")
+    for sentence in (
+        "attempt 1 claimed by worker-1 → preparing",
+        "attempt 1 unresponsive: silent for 3.50 s (limit 3 s)",
+        "preparing → requeuing: to be tried again",
+        "attempt 2 claimed by worker-2 → preparing",
+        'attempt 2: span 3 "tool", 1.25 s, ERROR (no such tool)',
+        "attempt 2 reported succeeded",
+        "running → succeeded: follows its latest attempt",
+    ):
+        assert sentence in told
+    assert {row["actor"] for row in rows} >= {"watchdog", "worker:worker-2"}
+
+
+def test_a_cause_in_the_same_rollout_is_its_number(rollbook: Rollbook, filled: Filled) -> None:
+    rows = rollbook("history", filled.retried).table
+    (claimed,) = [row for row in rows if row["what"] == "attempt 1 claimed by worker-1 → preparing"]
+    (moved,) = [row for row in rows if row["what"] == "queuing → preparing: a worker claimed it"]
+    assert moved["cause"] == f"#{claimed['#']}"
+
+
+def test_history_as_json_is_the_events_themselves(rollbook: Rollbook, filled: Filled) -> None:
+    async def read() -> list[dict[str, object]]:
+        async with await open_store(filled.url, read_only=True) as store:
+            return [event.model_dump() for event in await store.history(filled.retried)]
+
+    assert rollbook("history", filled.retried, "--json").json == asyncio.run(read())
+
+
+def test_history_ends_where_it_is_told_to(rollbook: Rollbook, filled: Filled) -> None:
+    whole = rollbook("history", filled.retried, "--json").json
+    cut = rollbook("history", filled.retried, "--json", "--as-at", str(whole[2]["position"])).json
+    assert cut == whole[: len(cut)]
+    assert 0 < len(cut) < len(whole)
+
+
+def test_history_shows_a_person_local_times_with_milliseconds(rollbook: Rollbook, filled: Filled) -> None:
+    out = rollbook("history", filled.retried, terminal=True).out
+    assert "2025-06-15" in out
+    assert "\t" not in out
+    assert "attempt 1 unresponsive: silent for 3.50 s (limit 3 s)" in out
+
+
+def test_tail_prints_the_whole_log_in_the_order_of_its_commits(rollbook: Rollbook, filled: Filled) -> None:
+    lines = rollbook("tail", "--json").json_lines
+    positions = [event["position"] for event in lines]
+    assert positions == sorted(set(positions))
+    assert {event["stream"].partition("/")[0] for event in lines} == {"rollout", "resources", "worker"}
+    rows = rollbook("tail").table
+    assert [int(row["position"]) for row in rows] == positions
+
+
+def test_tail_goes_on_after_a_cursor(rollbook: Rollbook) -> None:
+    whole = rollbook("tail", "--json").json_lines
+    for event in whole[::7]:
+        rest = rollbook("tail", "--json", "--after", event["cursor"]).json_lines
+        assert [later["position"] for later in rest] == [
+            e["position"] for e in whole if e["position"] > event["position"]
+        ]
+
+
+def test_tail_says_on_standard_error_where_to_go_on(rollbook: Rollbook) -> None:
+    printed = rollbook("tail", "--last", "1")
+    cursor = rollbook("tail", "--json").json_lines[-1]["cursor"]
+    assert f"rollbook tail --after {cursor}" in printed.err
+    assert rollbook("tail", "--after", cursor).table == []
+
+
+def test_tail_keeps_to_a_type_and_a_rollout(rollbook: Rollbook, filled: Filled) -> None:
+    options = ("--type", "attempt.started", "--type", "worker.seen")
+    assert {event["type"] for event in rollbook("tail", "--json", *options).json_lines} == set(options[1::2])
+    of_one = rollbook("tail", "--json", "--rollout", filled.retried[:-1]).json_lines
+    assert {event["stream"] for event in of_one} == {f"rollout/{filled.retried}"}
+    assert [event["number"] for event in of_one] == list(range(1, len(of_one) + 1))
+
+
+@pytest.mark.parametrize("last", [0, 1, 5, 10_000])
+def test_tail_can_begin_near_the_end(rollbook: Rollbook, last: int) -> None:
+    whole = rollbook("tail", "--json").json_lines
+    assert rollbook("tail", "--json", "--last", str(last)).json_lines == (whole[-last:] if last else [])
+
+
+def test_tail_shows_a_person_compact_lines(rollbook: Rollbook, filled: Filled) -> None:
+    out = rollbook("tail", terminal=True).out
+    assert filled.retried in out
+    assert "\t" not in out
+    assert "worker/worker-1" in out
+
+
+def test_a_text_that_is_no_cursor_is_refused(rollbook: Rollbook) -> None:
+    printed = rollbook("tail", "--after", "yesterday")
+    assert (printed.code, printed.out) == (2, "")
+
+
+@pytest.mark.slow
+def test_following_prints_what_comes_and_ends_quietly_with_ctrl_c(filled: Filled) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "tail", "--follow", "--last", "0", "--json"],
+        env=environment(filled.url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as following:
+        try:
+            assert following.stdout
+            assert following.stderr
+            lines: list[str] = []
+            reading = threading.Thread(target=lines.extend, args=(following.stdout,), daemon=True)
+            reading.start()
+            deadline = time.monotonic() + 30
+            # The first one may come before the process follows; what counts is that later ones arrive by themselves.
+            while len(lines) < 2:
+                assert time.monotonic() < deadline
+                assert following.poll() is None
+                asyncio.run(_enqueue(filled.url))
+                time.sleep(0.2)
+            following.send_signal(signal.SIGINT)
+            assert following.wait(10) == 0
+            assert following.stderr.read() == ""
+            reading.join(10)
+            assert all("rollout.enqueued" in line for line in lines)
+        finally:
+            following.kill()
+
+
+async def _enqueue(url: str) -> None:
+    async with await open_store(url) as store:
+        await store.enqueue_rollout("later")

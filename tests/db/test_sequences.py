@@ -1,0 +1,94 @@
+"""Where numbers come from: positions from database sequences, span numbers from a counter row that rolls back too."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store import AttemptedRollout, Span, Store, StoreError, open_store
+from tests import databases
+from tests.databases import Database
+
+# A rule of the test's own, so that a commit fails after its numbers were drawn.
+REFUSE_SPANS = {
+    "sqlite": "CREATE TRIGGER refuse_spans BEFORE INSERT ON spans BEGIN SELECT RAISE(ABORT, 'no spans today'); END",
+    "postgresql": (
+        "CREATE FUNCTION refuse_spans() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'no spans today'; END $$;"
+        " CREATE TRIGGER refuse_spans BEFORE INSERT ON spans EXECUTE FUNCTION refuse_spans()"
+    ),
+}
+ALLOW_SPANS = {"sqlite": "DROP TRIGGER refuse_spans", "postgresql": "DROP FUNCTION refuse_spans() CASCADE"}
+
+
+@pytest.fixture
+async def opened(durable_url: str) -> AsyncIterator[Store]:
+    async with await open_store(durable_url) as store:
+        yield store
+
+
+@pytest.fixture
+async def database(opened: Store, durable_url: str) -> AsyncIterator[Database]:
+    database = await databases.connect(durable_url)
+    yield database
+    await database.close()
+
+
+def span(rollout: AttemptedRollout, number: int) -> Span:
+    return Span.from_attributes(
+        attributes={}, rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=number
+    )
+
+
+async def fail_to_record(store: Store, database: Database, rollout: AttemptedRollout) -> None:
+    """Send a span with number 7 to a database that refuses it at the last moment."""
+    await database.execute(REFUSE_SPANS[database.kind])
+    with pytest.raises(StoreError, match="no spans today"):
+        await store.add_span(span(rollout, 7))
+    await database.execute(ALLOW_SPANS[database.kind])
+
+
+async def positions(database: Database) -> list[int]:
+    return [position for (position,) in await database.rows("SELECT position FROM events ORDER BY position")]
+
+
+async def commit_ids(database: Database) -> list[int]:
+    return [commit_id for (commit_id,) in await database.rows("SELECT commit_id FROM commits ORDER BY commit_id")]
+
+
+async def test_a_rollback_leaves_a_hole_in_the_positions_on_postgres_and_none_on_sqlite(
+    opened: Store, database: Database
+) -> None:
+    rollout = await opened.start_rollout("task")
+    before = await positions(database)
+    assert before == list(range(1, len(before) + 1))
+    await fail_to_record(opened, database, rollout)
+    await opened.add_span(span(rollout, 1))
+    added = (await positions(database))[len(before) :]
+    assert added == list(range(added[0], added[0] + len(added)))
+    # The span would have been a fact, and made the attempt and the rollout running: three positions were drawn.
+    lost = 3 if database.kind == "postgresql" else 0
+    assert added[0] == before[-1] + 1 + lost
+    assert await commit_ids(database) == ([1, 2] if database.kind == "sqlite" else [1, 3])
+    assert (await opened.verify()).ok
+
+
+async def test_a_rollback_leaves_no_hole_in_the_span_numbers(opened: Store, database: Database) -> None:
+    rollout = await opened.start_rollout("task")
+    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    assert await opened.get_next_span_sequence_id(*ids) == 1
+    await fail_to_record(opened, database, rollout)
+    assert await opened.get_many_span_sequence_ids([ids, ids]) == [2, 3]
+
+
+async def test_positions_and_commit_ids_are_drawn_from_the_databases_own_sequences(
+    opened: Store, database: Database
+) -> None:
+    await opened.enqueue_rollout("task")
+    if database.kind == "sqlite":
+        told = dict(await database.rows("SELECT name, seq FROM sqlite_sequence WHERE name IN ('events', 'commits')"))
+        drawn = (told["commits"], told["events"])
+    else:
+        (drawn,) = await database.rows("SELECT c.last_value, e.last_value FROM commit_seq c, event_seq e")
+    assert drawn == ((await commit_ids(database))[-1], (await positions(database))[-1])

@@ -1,0 +1,273 @@
+"""Eight writers that roll back and die at random, and readers who must miss nothing: what the lock is for.
+
+    python -m tests.faults.gap_hammer [--without-lock] [--seconds N]
+
+Without the lock the writers draw positions from the same sequences and commit in whatever order it happens, on
+Postgres; on SQLite the file itself allows one writer only, so there is nothing to take away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import count
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, cast
+
+from store.db.dialect import Changes, Tail, WriteSession, register
+from store.db.drivers.postgres import Postgres, PostgresWriter
+from store.errors import Unavailable
+from store.interface import Store
+from store.models import EnqueueRolloutRequest, LoggedEvent
+from store.opening import open_store
+from tests import databases, postgres
+from tests.faults import processes
+from tests.faults.sessions import Wrapped, wrapped
+from tests.faults.work import Acknowledged, Ledger
+
+PROCESSES = 4
+STORES_PER_PROCESS = 2
+CALLERS_PER_STORE = 3
+_POSITIONS_AHEAD = 1000
+
+
+class PoisonedError(Exception):
+    """A mistake in the program, of the kind nobody foresaw."""
+
+
+class Turbulent(Wrapped):
+    """A session that is slow to commit, rolls back, and loses answers, all at random."""
+
+    async def write(self, changes: Changes) -> None:
+        await super().write(changes)
+        if (luck := random.random()) < 0.1:
+            raise Unavailable("this batch is rolled back")
+        if luck < 0.15:
+            raise PoisonedError
+
+    async def commit(self) -> None:
+        await asyncio.sleep(random.uniform(0, 0.004))
+        await super().commit()
+        if random.random() < 0.05:
+            raise Unavailable("the answer to COMMIT was lost")
+
+
+class Unlocked(PostgresWriter):
+    """A writer that draws positions as any program may that has no lock: in the middle of its transaction."""
+
+    def __init__(self, dialect: Postgres) -> None:
+        super().__init__(dialect)
+        lock = f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
+        assert lock in self._begin
+        self._begin = self._begin.replace(lock, "")
+
+    async def begin(self) -> Tail:
+        tail = await super().begin()
+        drawn = await self._live.fetchrow(self._draw, _POSITIONS_AHEAD)
+        assert drawn is not None
+        self._predicted = (drawn[0], drawn[1])
+        return replace(tail, next_commit_id=drawn[0], next_position=drawn[1])
+
+    async def draw(self, positions: int) -> tuple[int, int]:
+        assert positions <= _POSITIONS_AHEAD
+        return self._predicted
+
+
+class UnlockedPostgres(Postgres):
+    """Postgres without the lock."""
+
+    async def writer(self) -> WriteSession:
+        return Turbulent(Unlocked(self))
+
+
+async def write(url: str, ledger_path: Path, name: str, locked: bool) -> None:
+    """Enqueue for ever through two stores of one process, noting each answer."""
+    ledger = Ledger(ledger_path)
+    logging.disable()
+    with wrapped(Turbulent):
+        if not locked:
+            register("postgresql", UnlockedPostgres)
+        stores = [await open_store(url) for _ in range(STORES_PER_PROCESS)]
+    callers = [(store, f"{name}-{number}") for number, store in enumerate(stores * CALLERS_PER_STORE)]
+    await asyncio.gather(*(_enqueue(store, ledger, caller) for store, caller in callers))
+
+
+async def _enqueue(store: Store, ledger: Ledger, caller: str) -> None:
+    for turn in count():
+        requests = [EnqueueRolloutRequest(input=f"{caller} {turn} {item}") for item in range(random.randint(1, 3))]
+        try:
+            for rollout in await store.enqueue_many_rollouts(requests):
+                ledger.note("enqueue", rollout.rollout_id, rollout.input)
+        except PoisonedError:
+            continue
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one reader saw, beside what the log holds in the end."""
+
+    reader: str
+    log: Sequence[int]
+    seen: Sequence[int]
+
+    @property
+    def missed(self) -> int:
+        """Events of the log that the reader never saw."""
+        return len(set(self.log) - set(self.seen))
+
+    @property
+    def doubled(self) -> int:
+        """Events that it saw again."""
+        return len(self.seen) - len(set(self.seen))
+
+    def __str__(self) -> str:
+        order = "equal" if list(self.seen) == list(self.log) else "not the log's"
+        return f"{self.reader}: {len(self.seen):,} seen, {self.missed:,} missed, {self.doubled:,} doubled, order {order}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the hammer found."""
+
+    readings: list[Reading]
+    events: int
+    commits: int
+    kills: int
+    acknowledged: int
+    lost: list[str]
+    """Acknowledged and not in the database."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.events:,} events in {self.commits:,} commits of {PROCESSES * STORES_PER_PROCESS} writers in"
+                f" {PROCESSES} processes; {self.kills} kills;"
+                f" {self.acknowledged:,} acknowledged calls, {len(self.lost)} of them lost",
+                *map(str, self.readings),
+            ]
+        )
+
+
+async def hammer(url: str, directory: Path, seconds: float, *, locked: bool = True) -> Result:
+    """Let the writers and two readers loose on a new partition."""
+    await databases.prepare(url)
+    store, database = await open_store(url, read_only=True), await databases.connect(url)
+    by_cursor: list[int] = []
+    by_position: list[int] = []
+    readers = [asyncio.create_task(_tail(store, by_cursor)), asyncio.create_task(_poll(database, by_position))]
+    try:
+        ledgers, kills = await _write_and_kill(url, directory, seconds, locked, readers)
+        log = await _settled_log(url)
+        await _until(lambda: by_cursor[-1:] == by_position[-1:] == log[-1:], readers)
+        acknowledged = Acknowledged()
+        acknowledged.read(ledgers)
+        own = await databases.connect(url)
+        commits = (await own.rows("SELECT count(*) FROM commits"))[0][0]
+        lost = await acknowledged.missing(own)
+        await own.close()
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await database.close()
+        await store.close()
+    readings = [Reading("tail by cursor", log, by_cursor), Reading("poll by position", log, by_position)]
+    return Result(readings, len(log), commits, kills, acknowledged.calls, lost)
+
+
+async def _write_and_kill(
+    url: str, directory: Path, seconds: float, locked: bool, readers: list[asyncio.Task[None]]
+) -> tuple[list[Path], int]:
+    ledgers: list[Path] = []
+
+    def begin() -> BaseProcess:
+        ledgers.append(directory / f"hammer{len(ledgers)}")
+        return processes.start(write, url, ledgers[-1], ledgers[-1].name, locked)
+
+    writers = [begin() for _ in range(PROCESSES)]
+    kills = 0
+    try:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            await asyncio.sleep(random.uniform(0.2, 0.8))
+            _check(readers)
+            assert all(writer.is_alive() for writer in writers), "a writer ended by itself"
+            killed = random.randrange(PROCESSES)
+            processes.kill(writers[killed])
+            kills += 1
+            writers[killed] = begin()
+    finally:
+        for writer in writers:
+            processes.kill(writer)
+    return ledgers, kills + PROCESSES
+
+
+async def _tail(store: Store, seen: list[int]) -> None:
+    """Follow the log, and let go and resume at a cursor every now and then."""
+    after: str | None = None
+    while True:
+        events = cast("AsyncGenerator[LoggedEvent]", store.tail(after=after, follow=True))
+        async with aclosing(events):
+            async for event in events:
+                seen.append(event.position)
+                after = event.cursor
+                if random.random() < 0.005:
+                    break
+
+
+async def _poll(database: databases.Database, seen: list[int]) -> None:
+    """Read on from the last position, as any program may that knows only the table."""
+    while True:
+        after = seen[-1] if seen else 0
+        query = f"SELECT position FROM events WHERE position > {after} ORDER BY position LIMIT 100"
+        seen.extend(row[0] for row in await database.rows(query))
+        await asyncio.sleep(0.001)
+
+
+async def _settled_log(url: str) -> list[int]:
+    """Return the log's positions once the transactions of the dead have ended."""
+    database = await databases.connect(url)
+    log: list[tuple[Any, ...]] | None = None
+    while (now := await database.rows("SELECT position FROM events ORDER BY position")) != log:
+        log = now
+        await asyncio.sleep(0.3)
+    await database.close()
+    return [row[0] for row in log or []]
+
+
+async def _until(is_so: Callable[[], bool], readers: list[asyncio.Task[None]], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        _check(readers)
+        await asyncio.sleep(0.01)
+
+
+def _check(readers: list[asyncio.Task[None]]) -> None:
+    for reader in readers:
+        if reader.done():
+            reader.result()
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.gap_hammer")
+    parser.add_argument("--without-lock", action="store_true")
+    parser.add_argument("--seconds", type=float, default=10)
+    options = parser.parse_args()
+    with postgres.PostgresServer.start() as server, tempfile.TemporaryDirectory() as directory:
+        url = postgres.with_partition(server.url)
+        result = asyncio.run(hammer(url, Path(directory), options.seconds, locked=not options.without_lock))
+    print("without the lock:" if options.without_lock else "with the lock:", result, sep="\n")
+    return 0 if all(reading.seen == reading.log for reading in result.readings) and not result.lost else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

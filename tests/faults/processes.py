@@ -1,0 +1,52 @@
+"""Processes that a test starts, kills at any instant, and never leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Coroutine, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+# Children are forked from a process that has imported everything and has neither threads nor connections: they start
+# in hundredths of a second, and are as clean as spawned ones.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["store.opening", "store.testing.samples", "tests.faults.work"])
+
+_LEAVE_SECONDS = 60
+
+
+def start(main: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> BaseProcess:
+    """Run a coroutine function of a module in a process of its own."""
+    process = _CONTEXT.Process(target=_run, args=(main, args), daemon=True)
+    process.start()
+    return process
+
+
+def _run(main: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
+    asyncio.run(main(*args))
+
+
+@contextlib.contextmanager
+def running(main: Callable[..., Coroutine[Any, Any, None]], *argument_lists: tuple[Any, ...]) -> Iterator[list[BaseProcess]]:
+    """Run one process for each list of arguments; whatever happens, none is left."""
+    started = [start(main, *args) for args in argument_lists]
+    try:
+        yield started
+    finally:
+        for process in started:
+            kill(process)
+
+
+def kill(process: BaseProcess) -> None:
+    """Kill a process, as the kernel does when memory runs out; one that has left already is fine."""
+    process.kill()
+    process.join()
+
+
+def leave(processes: list[BaseProcess], seconds: float = _LEAVE_SECONDS) -> list[int | None]:
+    """Wait for processes to end by themselves and return their exit codes; None for one that did not."""
+    for process in processes:
+        process.join(seconds)
+    return [process.exitcode for process in processes]

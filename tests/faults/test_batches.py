@@ -1,0 +1,294 @@
+"""What goes wrong inside a batch: an answer lost, a command that carries a mistake, a caller that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from store import open_store
+from store.db import tables
+from store.db.dialect import Changes, Tail, WriteSession
+from store.domain.commands import Command, Wants
+from store.errors import Incompatible, StoreError, TimedOut, Unavailable
+from store.interface import Store
+from store.journal import writer
+from store.sql_store import SQLStore
+from tests import databases
+from tests.faults.sessions import Wrapped, wrapped
+
+T = TypeVar("T")
+
+
+class Unreliable(Wrapped):
+    """A session that does what a test tells it to at one of its steps."""
+
+    def __init__(self, inner: WriteSession, trouble: Trouble) -> None:
+        super().__init__(inner)
+        self._trouble = trouble
+
+    async def begin(self) -> Tail:
+        while self._trouble.holds:
+            self._trouble.is_holding = True
+            await asyncio.sleep(0.001)
+        self._trouble.is_holding = False
+        return await super().begin()
+
+    async def write(self, changes: Changes) -> None:
+        self._trouble.before_write(changes)
+        await super().write(changes)
+
+    async def commit(self) -> None:
+        self._trouble.before_commit()
+        await super().commit()
+        self._trouble.after_commit()
+
+
+class Trouble:
+    """What happens at each step; nothing, until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.holds = False
+        """Whether the writer, which has taken a batch, has to wait before it begins."""
+        self.is_holding = False
+        self.before_write: Callable[[Changes], None] = lambda _: None
+        self.before_commit: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None
+
+
+@pytest.fixture
+async def trouble() -> Trouble:
+    return Trouble()
+
+
+@pytest.fixture
+async def troubled(store_url: str, trouble: Trouble) -> AsyncIterator[SQLStore]:
+    """A store whose writer meets the trouble."""
+    with wrapped(lambda session: Unreliable(session, trouble)):
+        store = await open_store(store_url)
+    assert isinstance(store, SQLStore)
+    yield store
+    trouble.holds = False
+    await store.close()
+
+
+def once(error: Exception) -> Callable[..., None]:
+    """Return a function that raises the error the first time."""
+    left = [error]
+
+    def raise_once(*_: object) -> None:
+        if left:
+            raise left.pop()
+
+    return raise_once
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def taken(trouble: Trouble, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Send a call and let the writer hold on once it has taken it."""
+    trouble.holds = True
+    task = asyncio.create_task(call)
+    await until(lambda: trouble.is_holding)
+    return task
+
+
+async def waiting(store: SQLStore, *calls: Coroutine[Any, Any, T]) -> list[asyncio.Task[T]]:
+    """Send calls and return once they wait in the inbox of a writer that holds on."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    await until(lambda: store._writer.waiting == len(tasks))
+    return tasks
+
+
+async def enqueue_together(store: SQLStore, trouble: Trouble, inputs: list[Any]) -> list[Any]:
+    """Send calls that will be one batch, and return their answers and errors."""
+    first = await taken(trouble, store.enqueue_rollout("first"))
+    together = await waiting(store, *(store.enqueue_rollout(given) for given in inputs))
+    trouble.holds = False
+    await first
+    return await asyncio.gather(*together, return_exceptions=True)
+
+
+async def inputs_of(store: Store) -> list[Any]:
+    return [rollout.input for rollout in (await store.query_rollouts(sort_by="start_time")).items]
+
+
+async def assert_sound(store: Store) -> None:
+    report = await store.verify()
+    assert report.ok, report.differences
+
+
+async def test_a_batch_whose_commit_lost_its_answer_is_found_and_not_applied_twice(
+    troubled: SQLStore, trouble: Trouble
+) -> None:
+    trouble.after_commit = once(Unavailable("the connection broke"))
+    rollout = await troubled.enqueue_rollout("once")
+    assert await inputs_of(troubled) == ["once"]
+    assert (await troubled.get_rollout_by_id(rollout.rollout_id)) == rollout
+    await assert_sound(troubled)
+
+
+async def test_a_batch_without_events_is_found_by_its_key_too(troubled: SQLStore, trouble: Trouble) -> None:
+    rollout = await troubled.enqueue_rollout("numbered")
+    trouble.after_commit = once(Unavailable("the connection broke"))
+    numbers = [await troubled.get_next_span_sequence_id(rollout.rollout_id, "at-1") for _ in range(3)]
+    assert numbers == [1, 2, 3]
+
+
+async def test_a_commit_that_did_not_happen_is_done_again_under_the_same_key(
+    troubled: SQLStore, trouble: Trouble
+) -> None:
+    trouble.before_commit = once(Unavailable("the connection broke"))
+    await troubled.enqueue_rollout("once")
+    assert await inputs_of(troubled) == ["once"]
+    await assert_sound(troubled)
+
+
+async def test_the_answers_of_a_found_batch_are_those_of_its_own_calls(troubled: SQLStore, trouble: Trouble) -> None:
+    trouble.after_commit = once(Unavailable("the connection broke"))
+    inputs = [f"task {number}" for number in range(20)]
+    answers = await enqueue_together(troubled, trouble, inputs)
+    assert [answer.input for answer in answers] == inputs
+    stored = {rollout.rollout_id: rollout.input for rollout in (await troubled.query_rollouts()).items}
+    assert {answer.rollout_id: answer.input for answer in answers}.items() <= stored.items()
+    assert Counter(await inputs_of(troubled)) == Counter(["first", *inputs])
+
+
+async def test_when_the_database_stays_away_the_caller_is_told_that_it_does_not_know(
+    troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        trouble.before_write = away
+        raise Unavailable("the connection broke")
+
+    def away(_: Changes) -> None:
+        raise Unavailable("Postgres cannot answer")
+
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.3)
+    trouble.before_write = away
+    with pytest.raises(Unavailable, match="Postgres cannot answer; try again in 1 s"):
+        await troubled.enqueue_rollout("never written")
+    trouble.before_write = lambda _: None
+    trouble.before_commit = gone
+    with pytest.raises(Unavailable) as told:
+        await troubled.enqueue_rollout("perhaps written")
+    assert told.value.retryable
+    assert not isinstance(told.value, TimedOut)
+    trouble.before_write, trouble.before_commit = (lambda _: None), (lambda: None)
+    await troubled.enqueue_rollout("written")
+    assert await inputs_of(troubled) == ["written"]
+
+
+class Unknown(Command):
+    """A command that nobody taught the store."""
+
+    def want(self, wants: Wants) -> None:
+        """Nothing has to be at hand."""
+
+
+async def test_a_command_that_cannot_be_handled_fails_alone(
+    troubled: SQLStore, trouble: Trouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await taken(trouble, troubled.enqueue_rollout("first"))
+    calls = [troubled.enqueue_rollout(number) for number in range(10)]
+    tasks = await waiting(troubled, *calls[:5], troubled._writer.call(Unknown()), *calls[5:])
+    poison = tasks.pop(5)
+    with caplog.at_level(logging.ERROR, "store.journal"):
+        trouble.holds = False
+        answers = await asyncio.gather(*tasks)
+        with pytest.raises(KeyError):
+            await poison
+    assert [answer.input for answer in answers] == list(range(10))
+    assert [record.getMessage() for record in caplog.records] == ["a command could not be handled: Unknown"]
+    await first
+    assert sorted(map(str, await inputs_of(troubled))) == sorted(["first", *map(str, range(10))])
+    await assert_sound(troubled)
+
+
+async def test_a_row_that_the_database_refuses_fails_its_own_call_only(troubled: SQLStore, trouble: Trouble) -> None:
+    def refuse(changes: Changes) -> None:
+        if any(b"poison" in row[3] for row in changes.inserts.get(tables.bodies, [])):
+            raise Incompatible("the database refused a statement", "run `rollbook verify`")
+
+    trouble.before_write = refuse
+    answers = await enqueue_together(troubled, trouble, ["a", "poison", "b", "c"])
+    assert [type(answer).__name__ for answer in answers] == ["Rollout", "Incompatible", "Rollout", "Rollout"]
+    assert Counter(await inputs_of(troubled)) == Counter(["first", "a", "b", "c"])
+    await assert_sound(troubled)
+
+
+async def test_a_call_cancelled_before_the_writer_took_it_never_happened(troubled: SQLStore, trouble: Trouble) -> None:
+    first = await taken(trouble, troubled.enqueue_rollout("taken"))
+    (second,) = await waiting(troubled, troubled.enqueue_rollout("still in the inbox"))
+    second.cancel()
+    trouble.holds = False
+    assert (await first).input == "taken"
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await troubled.enqueue_rollout("later")
+    assert await inputs_of(troubled) == ["taken", "later"]
+
+
+async def test_a_call_cancelled_after_the_writer_took_it_stands(troubled: SQLStore, trouble: Trouble) -> None:
+    call = await taken(trouble, troubled.enqueue_rollout("taken"))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    trouble.holds = False
+    await troubled.enqueue_rollout("later")
+    assert await inputs_of(troubled) == ["taken", "later"]
+
+
+async def test_a_claim_cancelled_after_the_writer_took_it_uses_up_nothing(troubled: SQLStore, trouble: Trouble) -> None:
+    rollout = await troubled.enqueue_rollout("wanted")
+    call = await taken(trouble, troubled.dequeue_rollout("w1"))
+    call.cancel()
+    trouble.holds = False
+    claimed = await troubled.dequeue_rollout("w2", wait_seconds=10)
+    assert claimed is not None
+    assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 1)
+    await assert_sound(troubled)
+
+
+async def test_a_store_that_is_closed_answers_what_it_has_taken(troubled: SQLStore, trouble: Trouble) -> None:
+    first = await taken(trouble, troubled.enqueue_rollout("first"))
+    calls = await waiting(troubled, *(troubled.enqueue_rollout(number) for number in range(20)))
+    closing = asyncio.create_task(troubled.close())
+    await asyncio.sleep(0.05)
+    trouble.holds = False
+    assert [answer.input for answer in await asyncio.gather(first, *calls)] == ["first", *range(20)]
+    await closing
+    with pytest.raises(StoreError, match="on a closed store"):
+        await troubled.enqueue_rollout("late")
+
+
+async def test_what_follows_trouble_in_the_environment_is_written_in_order(
+    durable_url: str, trouble: Trouble
+) -> None:
+    numbers = iter(range(10_000))
+
+    def every_third(*_: object) -> None:
+        if next(numbers) % 3 == 0:
+            raise Unavailable("a passing trouble", retry_after_seconds=0.1)
+
+    with wrapped(lambda session: Unreliable(session, trouble)):
+        store = await open_store(durable_url)
+    trouble.before_commit = trouble.after_commit = every_third
+    for number in range(20):
+        await store.enqueue_rollout(number)
+    assert await inputs_of(store) == list(range(20))
+    await assert_sound(store)
+    await store.close()
+    database = await databases.connect(durable_url)
+    positions = [row[0] for row in await database.rows("SELECT position FROM events ORDER BY position")]
+    commits = await database.rows("SELECT first_position, last_position FROM commits ORDER BY commit_id")
+    await database.close()
+    assert positions == [position for first, last in commits for position in range(first, last + 1)]

@@ -1,0 +1,34 @@
+"""A reader that goes by position misses nothing and sees nothing twice, whatever the writers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from tests.faults.gap_hammer import hammer
+
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(600)]
+
+
+async def test_readers_miss_nothing_beside_writers_that_roll_back_and_die(
+    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
+) -> None:
+    result = await hammer(durable_url, tmp_path, seconds=rounds(50))
+    print(f"\n{durable_url.partition(':')[0]}: {result}")
+    assert result.events > 100
+    assert result.lost == []
+    for reading in result.readings:
+        assert list(reading.seen) == list(reading.log), str(reading)
+    async with await open_store(durable_url, read_only=True) as store:
+        report = await store.verify()
+    assert report.ok, report.differences
+
+
+@pytest.mark.postgres
+async def test_without_the_lock_the_same_readers_miss_events(postgres_url: str, tmp_path: Path) -> None:
+    result = await hammer(postgres_url, tmp_path, seconds=3, locked=False)
+    print(f"\nwithout the lock: {result}")
+    assert all(reading.missed for reading in result.readings)

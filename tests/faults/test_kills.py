@@ -1,0 +1,94 @@
+"""SIGKILL at random instants: what was acknowledged is there, nothing is half-written, and the others go on."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from tests import databases
+from tests.faults import processes
+from tests.faults.work import Acknowledged, work
+
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
+
+KILLED_AT_ONCE = 2
+UNTOUCHED_SECONDS = 0.4
+"""A writer is killed at a random instant of its first so many seconds, its opening included."""
+
+CREATING_SECONDS = 0.15
+
+STATUSES = ("queuing", "requeuing", "preparing", "running", "succeeded", "failed", "cancelled")
+MISPLACED = (
+    "SELECT rollout_id, status FROM rollouts r WHERE (status IN ('queuing', 'requeuing'))"
+    " <> EXISTS (SELECT 1 FROM queue q WHERE q.rollout_id = r.rollout_id)"
+)
+"""Rollouts that wait and are not in the queue, or the other way round."""
+
+
+async def test_killed_writers_lose_nothing_they_acknowledged(
+    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
+) -> None:
+    await databases.prepare(durable_url)
+    acknowledged, names = Acknowledged(), (f"w{number}" for number in count())
+    kills, survivor = rounds(200), tmp_path / "survivor"
+    with processes.running(work, (durable_url, survivor, "survivor")):
+        for _ in range(kills // KILLED_AT_ONCE):
+            ledgers = _kill_at_random_instants(durable_url, tmp_path, names)
+            before = survivor.stat().st_size
+            acknowledged.read(ledgers)
+            await _assert_sound(durable_url, acknowledged)
+            _wait_until(lambda before=before: survivor.stat().st_size > before)
+    acknowledged.read([survivor])
+    await _assert_sound(durable_url, acknowledged)
+    print(f"\n{kills} kills on {durable_url.partition(':')[0]}: {acknowledged.calls:,} acknowledged calls, none lost")
+
+
+async def test_a_writer_killed_while_it_creates_the_store_leaves_one_that_opens(
+    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
+) -> None:
+    for number in range(rounds(60)):
+        url = f"{durable_url[:-3]}{number}.db" if durable_url.startswith("sqlite") else f"{durable_url}{number}"
+        with processes.running(work, (url, tmp_path / f"creator{number}", "creator")):
+            time.sleep(random.uniform(0, CREATING_SECONDS))
+        async with await open_store(url) as store:
+            await store.enqueue_rollout("after the kill")
+            report = await store.verify()
+            assert report.ok, report.differences
+
+
+def _kill_at_random_instants(url: str, directory: Path, names: Iterator[str]) -> list[Path]:
+    ledgers = [directory / next(names) for _ in range(KILLED_AT_ONCE)]
+    with processes.running(work, *((url, ledger, ledger.name) for ledger in ledgers)) as writers:
+        instants = sorted(random.uniform(0, UNTOUCHED_SECONDS) for _ in writers)
+        begun = time.monotonic()
+        for instant, writer in zip(instants, writers, strict=True):
+            time.sleep(max(0.0, begun + instant - time.monotonic()))
+            assert writer.is_alive(), "a writer ended by itself"
+            processes.kill(writer)
+    return ledgers
+
+
+async def _assert_sound(url: str, acknowledged: Acknowledged) -> None:
+    database = await databases.connect(url)
+    try:
+        assert await acknowledged.missing(database) == []
+        assert await database.rows(f"SELECT rollout_id, status FROM rollouts WHERE status NOT IN {STATUSES}") == []
+        assert await database.rows(MISPLACED) == []
+    finally:
+        await database.close()
+    async with await open_store(url, read_only=True) as store:
+        report = await store.verify()
+    assert report.ok, report.differences
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "the writer that was not killed stands still"
+        time.sleep(0.002)

@@ -1,0 +1,298 @@
+"""What `rebuild` mends, what it leaves alone, and that nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from store.db.url import parse
+from store.errors import Corrupt, ReadOnly
+from store.interface import Store
+from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.testing import ManualClock
+from store.testing.samples import make_span
+from tests.journal.given import REWARD, SPAN, ask, claimed, fill, run_sql, tamper, untouched
+
+TABLES = ("rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue")
+KILLED = """
+import asyncio, sys
+from store import open_store
+
+async def main() -> None:
+    store = await open_store(sys.argv[1])
+    print("begins", flush=True)
+    await store.rebuild()
+    print("ended", flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+class Filled:
+    def __init__(self, url: str, store: Store, first: AttemptedRollout) -> None:
+        self.url = url
+        self.store = store
+        self.first = first
+
+    async def content(self) -> dict[str, list[list[str]]]:
+        return {table: sorted(await ask(self.url, f"SELECT * FROM {table}")) for table in (*TABLES, "watch")}
+
+
+@pytest.fixture
+async def filled(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        yield Filled(durable_url, store, await fill(store, clock))
+
+
+async def test_a_sound_store_is_left_as_it_is(store: Store, clock: ManualClock) -> None:
+    await fill(store, clock)
+    before = await store.verify()
+    report = await store.rebuild()
+    assert (report.written, report.differences) == ({}, [])
+    assert (report.events, report.streams, report.rows) == (before.events, before.streams, before.rows)
+    assert report.state_hash == before.state_hash == (await store.verify()).state_hash
+
+
+async def test_an_empty_store_is_left_as_it_is(store: Store) -> None:
+    assert (await store.rebuild()).written == {}
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_deleted_rows_come_back_as_they_were(filled: Filled, table: str) -> None:
+    before = await filled.content()
+    await run_sql(filled.url, f"DELETE FROM {table}")
+    report = await filled.store.rebuild()
+    assert report.written == {table: len(before[table])}
+    assert await filled.content() == before
+    await untouched(filled.store)
+
+
+@pytest.mark.parametrize(
+    "table, change",
+    [
+        ("rollouts", "status = 'failed', spans = 0, last_position = 1"),
+        ("attempts", "worker_id = 'thief', end_at = 5"),
+        ("spans", "name = 'renamed', start_time = NULL"),
+        ("rewards", "value = value + 1"),
+        ("resources", "version = 77"),
+        ("workers", "status = 'busy', current_rollout_id = 'ro-x'"),
+        ("queue", "position = position + 100000"),
+    ],
+)
+async def test_edited_rows_become_right_again(filled: Filled, table: str, change: str) -> None:
+    before = await filled.content()
+    await run_sql(filled.url, f"UPDATE {table} SET {change}")
+    report = await filled.store.rebuild()
+    assert set(report.written) == {table}
+    assert report.differences
+    assert await filled.content() == before
+
+
+async def test_extra_rows_go(filled: Filled) -> None:
+    before = await filled.content()
+    rollout_id, attempt_id = filled.first.rollout_id, filled.first.attempt.attempt_id
+    await run_sql(
+        filled.url,
+        f"INSERT INTO spans {SPAN} VALUES ('{rollout_id}', '{attempt_id}', 'extra', 9, 't', 'n', 'OK', 5)",
+        f"INSERT INTO spans {SPAN} VALUES ('ro-nobody', 'at-a', 'extra', 9, 't', 'n', 'OK', 99999)",
+        f"INSERT INTO rewards VALUES ('{rollout_id}', 99999, 0, '{attempt_id}', 'n', 1.0)",
+        f"INSERT INTO rewards VALUES ('{rollout_id}', 2, 0, '{attempt_id}', 'n', 1.0)",
+        "INSERT INTO workers VALUES ('zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1)",
+        "INSERT INTO resources VALUES ('zz', 1, 1, 1, 1, 1, 1, 1)",
+        "INSERT INTO queue VALUES (99999, 'ro-nobody')",
+        f"INSERT INTO queue VALUES (99998, '{rollout_id}')",
+        "INSERT INTO rollouts SELECT 'ro-nobody', status, mode, resources_id, resources_version, config, start_at, end_at,"
+        " group_id, step, NULL, input_sha256, input_position, metadata_position, queued_position, attempt_count,"
+        f" rerun_seq, last_reward, spans, tokens_in, tokens_out, error, stream_version, first_position, last_position"
+        f" FROM rollouts WHERE rollout_id = '{rollout_id}'",
+        "INSERT INTO attempts SELECT rollout_id, 'at-nobody', 2, status, worker_id, start_at, end_at,"
+        " last_heartbeat_time, heartbeat_stamped_at, metadata_position, via, rerun_seq, resources_version, owner, error,"
+        f" released_position, first_position, last_position FROM attempts WHERE rollout_id = '{rollout_id}'",
+    )
+    report = await filled.store.rebuild()
+    assert report.written == {
+        "rollouts": 1,
+        "attempts": 1,
+        "spans": 2,
+        "rewards": 2,
+        "resources": 1,
+        "workers": 1,
+        "queue": 2,
+    }
+    assert await filled.content() == before
+
+
+async def test_rows_that_exchanged_what_is_unique_become_right_again(filled: Filled) -> None:
+    before = await filled.content()
+    await run_sql(
+        filled.url,
+        "UPDATE rollouts SET plan_key = 'spare' WHERE plan_key = 'k1'",
+        "UPDATE rollouts SET plan_key = 'k1' WHERE plan_key = 'k3'",
+        "UPDATE rollouts SET plan_key = 'k3' WHERE plan_key = 'spare'",
+    )
+    assert (await filled.store.rebuild()).written == {"rollouts": 2}
+    assert await filled.content() == before
+
+
+async def test_a_wrong_row_that_holds_the_plan_key_of_a_missing_one_gives_way(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from store.journal import rebuild
+
+    # Each stream in a transaction of its own, so that the holder of the key is not mended along by chance.
+    monkeypatch.setattr(rebuild, "_STREAMS_AT_ONCE", 1)
+    before = await filled.content()
+    await run_sql(
+        filled.url,
+        "UPDATE rollouts SET plan_key = 'spare' WHERE plan_key = 'k1'",
+        "UPDATE rollouts SET plan_key = 'k1' WHERE plan_key = 'k3'",
+        "UPDATE rollouts SET plan_key = 'k3' WHERE plan_key = 'spare'",
+    )
+    await filled.store.rebuild()
+    assert await filled.content() == before
+
+
+async def test_the_queue_hands_out_what_a_rebuild_put_back(filled: Filled) -> None:
+    ids = {row[1] for row in await ask(filled.url, "SELECT * FROM queue")}
+    # The writer has seen the queue empty before the rows come back to their old places.
+    await run_sql(filled.url, "DELETE FROM queue")
+    assert await filled.store.dequeue_rollout() is None
+    await filled.store.rebuild()
+    assert {(await claimed(filled.store)).rollout_id for _ in ids} == ids
+    await untouched(filled.store)
+
+
+async def test_counters_only_ever_rise(filled: Filled) -> None:
+    rollout_id = filled.first.rollout_id
+    await run_sql(filled.url, f"UPDATE span_counters SET value = 1 WHERE rollout_id = '{rollout_id}'")
+    await filled.store.rebuild()
+    assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 4
+    await filled.store.rebuild()
+    assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 5
+
+
+async def test_the_watchdog_wakes_again_for_what_it_had_lost(filled: Filled, clock: ManualClock) -> None:
+    config = RolloutConfig(timeout_seconds=30)
+    watched = await filled.store.start_rollout({"w": 1}, config=config)
+    before = await filled.content()
+    await run_sql(filled.url, "DELETE FROM watch")
+    assert (await filled.store.rebuild()).written == {}
+    assert await filled.content() == before
+    clock.advance(31)
+    await filled.store.query_rollouts()
+    latest = await filled.store.get_latest_attempt(watched.rollout_id)
+    assert latest is not None
+    assert latest.status == "timeout"
+
+
+async def test_a_heartbeat_that_is_a_signal_counts_for_when_the_watchdog_looks(
+    filled: Filled, clock: ManualClock
+) -> None:
+    silent = await filled.store.start_rollout({"w": 1}, config=RolloutConfig(unresponsive_seconds=30))
+    early = clock.seconds - 20
+    await filled.store.update_attempt(silent.rollout_id, silent.attempt.attempt_id, last_heartbeat_time=early)
+    await run_sql(filled.url, "DELETE FROM watch")
+    await filled.store.rebuild()
+    ((check_at,),) = await ask(filled.url, f"SELECT check_at FROM watch WHERE rollout_id = '{silent.rollout_id}'")
+    assert int(check_at) == round((early + 30) * 1_000_000)
+
+
+async def test_a_damaged_log_is_refused(filled: Filled) -> None:
+    stream = f"rollout/{filled.first.rollout_id}"
+    await tamper(filled.url, f"UPDATE events SET type = 'rollout.enqueued' WHERE stream = '{stream}' AND version = 3")
+    with pytest.raises(Corrupt, match=stream):
+        await filled.store.rebuild()
+
+
+async def test_a_store_open_for_reading_refuses_to_rebuild(filled: Filled) -> None:
+    async with await open_store(filled.url, read_only=True, create=False) as reader:
+        with pytest.raises(ReadOnly):
+            await reader.rebuild()
+
+
+async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
+    durable_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with await open_store(durable_url) as store:
+        await _many(store, rollouts=300, spans=8)
+        await run_sql(durable_url, "UPDATE spans SET name = 'x'", "DELETE FROM attempts", "DELETE FROM rewards")
+        pauses: list[float] = []
+        done = asyncio.Event()
+
+        async def append(worker_id: str) -> int:
+            count = 0
+            while not done.is_set():
+                began = time.perf_counter()
+                started = await store.start_rollout({"live": count}, worker_id=worker_id)
+                await store.add_span(make_span(started.attempt, attributes=REWARD))
+                await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+                pauses.append((time.perf_counter() - began) / 3)
+                count += 1
+            return count
+
+        appending = [asyncio.create_task(append(f"w{number}")) for number in range(4)]
+        await asyncio.sleep(0.2)
+        before = len(pauses)
+        report = await store.rebuild()
+        during = pauses[before:]
+        done.set()
+        assert sum(await asyncio.gather(*appending)) > 0
+        assert report.written["attempts"] >= 300
+        assert report.written["spans"] >= 2400
+        assert during
+        await untouched(store)
+        assert (await store.rebuild()).written == {}
+    with capsys.disabled():
+        print(
+            f"\nrebuild under load on {parse(durable_url).scheme}: {sum(report.written.values()):,} rows mended in"
+            f" {report.seconds:.2f} s; {len(during)} lifecycles meanwhile, longest call {max(during) * 1000:.0f} ms"
+        )
+
+
+@pytest.mark.slow
+async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_right(
+    durable_url: str, tmp_path: Path
+) -> None:
+    async with await open_store(durable_url) as store:
+        await _many(store, rollouts=600, spans=8)
+        right = {row[2]: row for row in await ask(durable_url, "SELECT * FROM spans")}
+    await run_sql(durable_url, "UPDATE spans SET name = 'edited'", "DELETE FROM attempts")
+    script = tmp_path / "rebuild.py"
+    script.write_text(KILLED)
+    for seconds in (0.05, 0.15, 0.3):
+        with subprocess.Popen(
+            [sys.executable, str(script), durable_url],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            await asyncio.sleep(seconds)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for row in await ask(durable_url, "SELECT * FROM spans"):
+            name = right[row[2]].index("step")
+            assert row in (right[row[2]], [*right[row[2]][:name], "edited", *right[row[2]][name + 1 :]])
+    async with await open_store(durable_url) as store:
+        await store.rebuild()
+        await untouched(store)
+        assert {row[2]: row for row in await ask(durable_url, "SELECT * FROM spans")} == right
+
+
+async def _many(store: Store, *, rollouts: int, spans: int) -> None:
+    requests = [EnqueueRolloutRequest(input={"number": number}) for number in range(rollouts)]
+    await store.enqueue_many_rollouts(requests)
+    for claim in await store.dequeue_many_rollouts(rollouts, "w1"):
+        await store.add_many_spans([make_span(claim.attempt, each, attributes=REWARD) for each in range(1, spans + 1)])
+        await store.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status="succeeded")

@@ -1,0 +1,65 @@
+"""Seals: whole files that name the head of the log, never overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import Seal
+from store.testing import ManualClock
+from tests.journal.given import fill
+
+
+async def test_a_seal_names_the_head_of_the_log(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+    await fill(store, clock)
+    seal = await store.seal(tmp_path / "head.json")
+    report = await store.verify()
+    assert (seal.store_id, seal.commit_id) == (report.store_id, report.commits)
+    assert (seal.chain_head, seal.position) == (report.chain_head, report.last_position)
+    assert json.loads((tmp_path / "head.json").read_text()) == seal.model_dump()
+    assert [path.name for path in tmp_path.glob("*head*")] == ["head.json"]
+
+
+async def test_an_empty_log_can_be_sealed(store: Store, tmp_path: Path) -> None:
+    seal = await store.seal(tmp_path / "head.json")
+    assert (seal.commit_id, seal.position, seal.chain_head) == (0, 0, "00" * 32)
+    await store.enqueue_rollout({"q": 1})
+    assert (await store.verify(str(tmp_path / "head.json"))).ok
+
+
+async def test_a_seal_is_never_overwritten(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text("older")
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        await store.seal(path)
+    assert path.read_text() == "older"
+    assert list(tmp_path.glob(".head*")) == []
+
+
+async def test_a_seal_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await store.seal(tmp_path / "missing" / "head.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": 2}', "seal"])
+async def test_what_is_no_seal_is_refused(store: Store, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(text)
+    with pytest.raises(Invalid, match="not a seal"):
+        await store.verify(path)
+
+
+async def test_a_seal_that_is_not_there_is_an_error(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await store.verify(tmp_path / "head.json")
+
+
+async def test_a_seal_reads_back_as_it_was(store: Store, tmp_path: Path) -> None:
+    await store.enqueue_rollout({"q": 1})
+    seal = await store.seal(tmp_path / "head.json")
+    assert Seal.model_validate_json((tmp_path / "head.json").read_bytes()) == seal
+    assert (await store.verify(tmp_path / "head.json")).seal_checked

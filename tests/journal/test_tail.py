@@ -1,0 +1,292 @@
+"""Following the log: in order, nothing lost, nothing twice, and never the wrong log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from store.errors import Closed, Incompatible, Invalid, NotFound
+from store.interface import Store
+from store.journal import tail as tails
+from store.models import EnqueueRolloutRequest, LoggedEvent
+from store.testing import ManualClock
+from store.testing.samples import make_span
+from tests.journal.given import fill, is_there, tamper
+
+WRITES = """
+import asyncio, sys
+from store import open_store
+
+async def main() -> None:
+    store = await open_store(sys.argv[1])
+    for number in range(20):
+        await store.enqueue_rollout({"number": number})
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def filled(store: Store, clock: ManualClock) -> Store:
+    await fill(store, clock)
+    return store
+
+
+async def read(store: Store, after: str | None = None, limit: int | None = None, **wanted: object) -> list[LoggedEvent]:
+    found: list[LoggedEvent] = []
+    async with aclosing(store.tail(after, **wanted)) as events:  # pyright: ignore[reportArgumentType]
+        async for event in events:
+            found.append(event)
+            if limit is not None and len(found) == limit:
+                break
+    return found
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_whole_log_comes_in_order(filled: Store) -> None:
+    events = await read(filled)
+    report = await filled.verify()
+    assert [event.position for event in events] == list(range(1, report.events + 1))
+    assert [event.commit_id for event in events] == sorted(event.commit_id for event in events)
+    assert len({event.cursor for event in events}) == len(events)
+
+
+async def test_events_carry_their_payload(filled: Store) -> None:
+    events = await read(filled)
+    enqueued = next(event for event in events if event.type == "rollout.enqueued")
+    assert enqueued.body is not None
+    assert enqueued.body["input"] == {"number": 0}
+    changed = next(event for event in events if event.type == "rollout.status_changed")
+    assert (changed.data["from"], changed.data["to"], changed.body) == ("queuing", "preparing", None)
+
+
+async def test_an_empty_log_has_no_events(store: Store) -> None:
+    assert await read(store) == []
+
+
+async def test_a_reader_resumes_at_every_cursor_without_loss_or_double(filled: Store) -> None:
+    events = await read(filled)
+    for index, event in enumerate(events):
+        assert await read(filled, after=event.cursor) == events[index + 1 :]
+
+
+async def test_pages_join_without_a_seam(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = await read(filled)
+    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 3)
+    assert await read(filled) == events
+
+
+async def test_only_the_types_asked_for_come(filled: Store) -> None:
+    events = await read(filled)
+    spans = await read(filled, types=["span.recorded", "worker.seen"])
+    assert spans == [event for event in events if event.type in {"span.recorded", "worker.seen"}]
+    assert await read(filled, types=[]) == []
+
+
+async def test_only_the_rollout_asked_for_comes(filled: Store) -> None:
+    events = await read(filled)
+    name = next(event.stream for event in events if event.type == "span.recorded")
+    of_one = await read(filled, rollout_id=name.removeprefix("rollout/"))
+    assert of_one == [event for event in events if event.stream == name]
+    assert await read(filled, rollout_id="ro-nobody") == []
+
+
+async def test_a_filtered_reader_can_resume_unfiltered(filled: Store) -> None:
+    events = await read(filled)
+    (first,) = await read(filled, types=["worker.seen"], limit=1)
+    assert await read(filled, after=first.cursor) == events[first.position :]
+
+
+async def test_a_filtered_reader_that_missed_everything_goes_on_from_there(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 2)
+    async with aclosing(filled.tail(follow=True, types=["resources.published"])) as events:
+        seen = [await anext(events), await anext(events)]
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.05)
+        await filled.enqueue_rollout({"not": "asked for"})
+        await filled.add_resources({})
+        assert (await asyncio.wait_for(waiting, 5)).position > seen[-1].position
+
+
+# -- following -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_follower_hears_of_a_commit_at_once(store: Store) -> None:
+    async with aclosing(store.tail(follow=True)) as events:
+        for number in range(5):
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            await store.enqueue_rollout({"number": number})
+            began = time.monotonic()
+            event = await asyncio.wait_for(waiting, 5)
+            assert event.body is not None
+            assert event.body["input"] == {"number": number}
+            # Far below the slow poll that stands behind the news.
+            assert time.monotonic() - began < 2
+
+
+async def test_a_follower_misses_nothing_of_many_writers(store: Store) -> None:
+    async def write(worker: int) -> None:
+        for number in range(25):
+            started = await store.start_rollout({"worker": worker, "number": number})
+            await store.add_span(make_span(started.attempt))
+
+    writing = asyncio.gather(*(write(worker) for worker in range(8)))
+    positions: list[int] = []
+    async with aclosing(store.tail(follow=True, types=["rollout.started", "span.recorded"])) as events:
+        async for event in events:
+            positions.append(event.position)
+            if len(positions) == 8 * 25 * 2:
+                break
+    await writing
+    assert positions == sorted(set(positions))
+
+
+@pytest.mark.slow
+async def test_a_follower_wakes_for_commits_of_another_process(durable_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text(WRITES)
+    async with await open_store(durable_url) as store, aclosing(store.tail(follow=True)) as events:
+        process = subprocess.Popen(
+            [sys.executable, str(script), durable_url],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        numbers: list[int] = []
+        delays: list[float] = []
+        while len(numbers) < 20:
+            event = await asyncio.wait_for(anext(events), 30)
+            delays.append(time.time() - event.at)
+            assert event.body is not None
+            numbers.append(event.body["input"]["number"])
+        assert await asyncio.to_thread(process.wait) == 0
+        assert numbers == list(range(20))
+        # The slow poll alone would take seconds each time.
+        assert sorted(delays)[len(delays) // 2] < 1
+
+
+async def test_closing_the_store_ends_a_follower(store_url: str) -> None:
+    store = await open_store(store_url)
+    events = store.tail(follow=True)
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.05)
+    await store.close()
+    with pytest.raises(Closed):
+        await asyncio.wait_for(waiting, 5)
+
+
+# -- cursors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "7", "2.a.1.0000000000000000.1", "1.a.x.0000000000000000.1", "1.a.1.00.1", "1"])
+async def test_what_is_no_cursor_is_refused(filled: Store, text: str) -> None:
+    with pytest.raises(Invalid, match="cursor"):
+        await read(filled, after=text)
+
+
+async def test_a_cursor_of_another_store_is_refused(filled: Store) -> None:
+    (event,) = await read(filled, limit=1)
+    async with await open_store("memory://") as other:
+        await other.enqueue_rollout({"q": 1})
+        with pytest.raises(Incompatible, match="store"):
+            await read(other, after=event.cursor)
+
+
+@pytest.mark.parametrize("part, value", [(2, "99999"), (3, "f" * 16), (4, "99999")])
+async def test_a_cursor_of_another_history_is_refused(filled: Store, part: int, value: str) -> None:
+    parts = (await read(filled))[10].cursor.split(".")
+    parts[part] = value
+    with pytest.raises(Incompatible, match="restored or replaced"):
+        await read(filled, after=".".join(parts))
+
+
+async def test_a_cursor_beyond_a_restored_log_is_refused(durable_url: str, clock: ManualClock) -> None:
+    async with await open_store(durable_url, clock=clock) as store:
+        await fill(store, clock)
+        last = (await read(store))[-1]
+        await tamper(
+            durable_url,
+            f"DELETE FROM events WHERE commit_id = {last.commit_id}",
+            f"DELETE FROM commits WHERE commit_id = {last.commit_id}",
+        )
+        with pytest.raises(Incompatible):
+            await read(store, after=last.cursor)
+
+
+# -- history ---------------------------------------------------------------------------------------------------------
+
+
+async def test_history_numbers_the_facts_of_a_rollout_without_holes(filled: Store) -> None:
+    events = await read(filled)
+    stream = next(event.stream for event in events if event.type == "span.recorded")
+    history = await filled.history(stream.removeprefix("rollout/"))
+    assert [event.number for event in history] == list(range(1, len(history) + 1))
+    assert [event.position for event in history] == [event.position for event in events if event.stream == stream]
+    claim = history[1]
+    assert (claim.type, claim.actor, claim.data["worker_id"]) == ("attempt.started", "worker:w1", "w1")
+    spans = [event for event in history if event.type == "span.recorded"]
+    assert len(spans) == 3
+    assert all(span.body and span.body_hash and len(span.body_hash) == 64 for span in spans)
+
+
+async def test_history_tells_what_caused_an_event(filled: Store) -> None:
+    stream = next(event.stream for event in await read(filled) if event.type == "span.recorded")
+    history = {event.position: event for event in await filled.history(stream.removeprefix("rollout/"))}
+    caused = [event for event in history.values() if event.cause is not None]
+    assert caused
+    assert all(history[event.cause].position < event.position for event in caused if event.cause in history)
+
+
+async def test_history_as_at_ends_there(filled: Store) -> None:
+    stream = next(event.stream for event in await read(filled) if event.type == "span.recorded")
+    rollout_id = stream.removeprefix("rollout/")
+    history = await filled.history(rollout_id)
+    assert await filled.history(rollout_id, as_at=history[0].position) == history[:1]
+    assert await filled.history(rollout_id, as_at=datetime.now(UTC)) == history
+    with pytest.raises(NotFound):
+        await filled.history(rollout_id, as_at=1)
+
+
+async def test_the_history_of_an_unknown_rollout_is_not_found(filled: Store) -> None:
+    with pytest.raises(NotFound, match="ro-nobody"):
+        await filled.history("ro-nobody")
+    assert not await is_there(filled, "ro-nobody")
+
+
+async def test_a_long_history_is_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 7)
+    (rollout,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={})])
+    for number in range(20):
+        await store.update_rollout(rollout.rollout_id, metadata={"number": number})
+    history = await store.history(rollout.rollout_id)
+    assert [event.number for event in history] == list(range(1, 22))
+
+
+@pytest.fixture
+async def two_stores(durable_url: str) -> AsyncIterator[tuple[Store, Store]]:
+    async with await open_store(durable_url) as one, await open_store(durable_url) as two:
+        yield one, two
+
+
+async def test_one_reader_can_go_on_where_another_stopped(two_stores: tuple[Store, Store]) -> None:
+    one, two = two_stores
+    for number in range(6):
+        await one.enqueue_rollout({"number": number})
+    (*_, third) = await read(one, limit=3)
+    rest = await read(two, after=third.cursor)
+    assert [event.position for event in rest] == [4, 5, 6]

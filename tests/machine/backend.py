@@ -1,0 +1,259 @@
+"""A store under the machine: opened on a database that is emptied, not made anew, for each example."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+from store import ids, open_store
+from store.db import log, scan, tables
+from store.db.dialect import ReadSession, WriteSession
+from store.db.url import parse
+from store.journal.rebuild import rebuild
+from store.journal.verify import verify
+from store.models import RebuildReport, VerifyReport
+from store.sql_store import SQLStore
+from store.testing import ManualClock
+from tests import databases
+from tests.databases import prepare
+
+Call = Callable[[SQLStore], Awaitable[Any]]
+
+
+class Backend:
+    """One store, and what the machine asks of it beside its methods."""
+
+    def __init__(self, name: str, url: str, clock: ManualClock, seed: int) -> None:
+        self.name = name
+        self.url = url
+        self._clock = clock
+        # Every backend throws the same dice, so that ids can be compared as they are.
+        self._dice = random.Random(seed)
+        self._store: SQLStore | None = None
+        self.swept = False
+        """Whether the watchdog was sent during the last call."""
+        self.events: list[tuple[Any, ...]] = []
+        """The rows of the log that were read so far."""
+
+    async def open(self) -> None:
+        """Open the store; it sweeps whenever it is asked."""
+        opened = await open_store(self.url, clock=self._clock, scan_debounce_seconds=0)
+        assert isinstance(opened, SQLStore)
+        self._store = opened
+        sweep = opened._sweep
+
+        async def recorded() -> int:
+            self.swept = True
+            return await sweep()
+
+        opened._sweep = recorded
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.close()
+
+    @property
+    def store(self) -> SQLStore:
+        """The open store."""
+        assert self._store is not None
+        return self._store
+
+    async def call(self, call: Call) -> Any:
+        """Return the answer to a call, or its refusal."""
+        self.swept = False
+        with self._own_dice():
+            return await _answer(call(self.store))
+
+    async def call_in_one_commit(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the answers to calls that wait in the inbox together, in this order."""
+        answers: list[asyncio.Task[Any]] = []
+        writer = self.store._writer
+        with self._own_dice():
+            async with self._held(), self._undisturbed():
+                for number, call in enumerate(calls, 1):
+                    answers.append(asyncio.create_task(_answer(call(self.store))))
+                    while writer.waiting < number and not answers[-1].done():
+                        await asyncio.sleep(0)
+                    assert writer.waiting == number, answers[-1]
+                commits = writer.statistics.commits
+            answered = await asyncio.gather(*answers)
+        assert writer.statistics.commits <= commits + 1
+        return answered
+
+    async def call_one_by_one(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the answers to calls that are made one after the other, without a look of the watchdog between."""
+        with self._own_dice():
+            async with self._undisturbed():
+                return [await _answer(call(self.store)) for call in calls]
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[None]:
+        """Keep the writer from taking anything."""
+        home = self.store._home
+        taken, go_on = asyncio.Event(), asyncio.Event()
+        is_held = asyncio.Event()
+        here = asyncio.get_running_loop()
+
+        async def wait(_: WriteSession) -> None:
+            here.call_soon_threadsafe(is_held.set)
+            taken.set()
+            await go_on.wait()
+
+        errand = asyncio.create_task(home.run(self.store._writer.errand(wait)))
+        await is_held.wait()
+        try:
+            yield
+        finally:
+            home.loop.call_soon_threadsafe(go_on.set)
+            await errand
+
+    @asynccontextmanager
+    async def _undisturbed(self) -> AsyncIterator[None]:
+        """Let no call look for overdue attempts first."""
+        store = self.store
+        before, store._debounce = store._debounce, float("inf")
+        try:
+            yield
+        finally:
+            store._debounce = before
+
+    def _own_dice(self) -> _Dice:
+        return _Dice(self._dice)
+
+    async def read(self, call: Call) -> Any:
+        """Return the answer to a call that reads, without a look of the watchdog."""
+        async with self._undisturbed():
+            return await _answer(call(self.store))
+
+    async def verify(self) -> VerifyReport:
+        """Hold the tables against the log."""
+        store = self.store
+        return await store._read(lambda each: verify(store._dialect, each, store.store_id, None), snapshot=True)
+
+    async def rebuild(self) -> RebuildReport:
+        """Fold the log anew."""
+        return await self.store._home.run(rebuild(self.store._dialect, self.store._writer.errand))
+
+    async def news(self) -> list[tuple[Any, ...]]:
+        """Read the rows of the log that were written since this was last asked."""
+        after = self.events[-1][0] if self.events else 0
+        dialect = self.store._dialect
+        rows = await self.store._read(lambda session: log.events(dialect, session, after=after), snapshot=False)
+        new = [tuple(row) for row in rows]
+        self.events += new
+        return new
+
+    async def counters(self) -> dict[str, int]:
+        """Read the span counters."""
+        return dict(await self._all_rows(tables.span_counters))
+
+    async def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Read every projection, as column to value."""
+        return {
+            table.name: [
+                {column.name: value for column, value in zip(table.columns, row, strict=True)}
+                for row in await self._all_rows(table)
+            ]
+            for table in tables.PROJECTIONS
+        }
+
+    async def _all_rows(self, table: Any) -> list[Any]:
+        async def read(session: ReadSession) -> list[Any]:
+            return [row async for rows in scan.all_rows(self.store._dialect, session, table) for row in rows]
+
+        return await self.store._read(read, snapshot=True)
+
+
+class _Dice:
+    """While entered, fresh ids come from these dice."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+
+    def __enter__(self) -> Self:
+        self._before = ids.os
+        vars(ids)["os"] = SimpleNamespace(urandom=self._dice.randbytes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        vars(ids)["os"] = self._before
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return plain(await call)
+    except Exception as refused:  # noqa: BLE001 - a refusal of any kind is an answer to be compared
+        return refused
+
+
+def plain(value: Any) -> Any:
+    """Return models as the JSON they stand for."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(warnings=False))
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+# -- databases that are used again -----------------------------------------------------------------------------------
+
+
+class SQLiteFiles:
+    """One file after the other, each a copy of an empty one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._used = 0
+
+    async def empty(self) -> str:
+        """Return the URL of an empty store."""
+        template = self._directory / "empty.db"
+        if not template.exists():
+            await prepare(f"sqlite:///{template}")
+        for old in self._directory.glob("run*"):
+            old.unlink()
+        self._used += 1
+        path = self._directory / f"run{self._used}.db"
+        shutil.copy(template, path)
+        return f"sqlite:///{path}"
+
+
+class PostgresPartition:
+    """One partition, emptied again and again."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._is_made = False
+
+    async def empty(self) -> str:
+        """Return the URL of an empty store."""
+        if not self._is_made:
+            await prepare(self._url)
+            self._is_made = True
+            return self._url
+        emptied = [table for table in tables.LOG + tables.PROJECTIONS + tables.SIGNALS if table is not tables.queue_epoch]
+        database = await databases.connect(self._url)
+        try:
+            guards = await database.rows(
+                "SELECT tgrelid::regclass::text, tgname FROM pg_trigger"
+                " WHERE NOT tgisinternal AND (SELECT relnamespace FROM pg_class WHERE oid = tgrelid) = $1::regnamespace",
+                f"rollbook_{parse(self._url).partition}",
+            )
+            # The log refuses to be emptied; verify sees to it that its guards are all there again.
+            await database.execute(
+                "".join(f"ALTER TABLE {table} DISABLE TRIGGER {name};" for table, name in guards)
+                + f"TRUNCATE {', '.join(table.name for table in emptied)};"
+                "ALTER SEQUENCE event_seq RESTART; ALTER SEQUENCE commit_seq RESTART;"
+                + "".join(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};" for table, name in guards)
+            )
+        finally:
+            await database.close()
+        return self._url

@@ -1,0 +1,268 @@
+"""Whatever is called, in whatever order: both databases hold what the model holds, and what their logs say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from store import intake
+from store.testing import ManualClock
+from tests import postgres
+from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain
+from tests.machine.model import Json, Model, Refused
+from tests.machine.steps import CALLS, WRITES, Claims, Op, Step, resolve
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.torture, pytest.mark.timeout(3600)]
+
+_START = 1_750_000_000_000_000
+_STREAM, _VERSION, _TYPE, _AT, _COMMIT, _COMMAND = 2, 3, 5, 7, 1, 4
+
+
+class Machine(RuleBasedStateMachine):
+    """Two stores and a model under one clock."""
+
+    def __init__(self, databases: list[tuple[str, SQLiteFiles | PostgresPartition]]) -> None:
+        super().__init__()
+        self._databases = databases
+        self._runner = asyncio.Runner()
+        self._backends: list[Backend] = []
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    @initialize(seed=st.integers(0, 3))
+    def open(self, seed: int) -> None:
+        self.clock = ManualClock(_START)
+        self.model = Model(self.clock, intake.owner())
+        self.claims = Claims()
+        self._run(self._open(seed))
+
+    async def _open(self, seed: int) -> None:
+        for name, database in self._databases:
+            backend = Backend(name, await database.empty(), self.clock, seed)
+            await backend.open()
+            self._backends.append(backend)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    @rule(step=CALLS)
+    def call(self, step: Step) -> None:
+        """One call, on each in turn."""
+        op = resolve(step, self.model, self.clock, self.claims)
+        if op is None:
+            return
+        self._run(self._call(step, op))
+
+    async def _call(self, step: Step, op: Op) -> None:
+        answers = [await backend.call(op.call) for backend in self._backends]
+        swept = {backend.swept for backend in self._backends}
+        assert len(swept) == 1, f"only one sent the watchdog before {step}"
+        if swept == {True}:
+            self.model.sweep()
+        elif op.sweeps:
+            assert not self.model.any_overdue(), f"nobody looked before {step}"
+        self._compare(step, op, answers)
+        await self._check()
+
+    @rule(steps=st.lists(WRITES, min_size=2, max_size=7), together=st.sampled_from([0, 1, None]))
+    def call_together(self, steps: list[Step], together: int | None) -> None:
+        """Several calls: in one commit on one database or on both, one by one on the other."""
+        self._together(steps, together)
+
+    @precondition(lambda self: self._running() and len(self.model.queue) > 1)
+    @rule(
+        cancelled=st.integers(1, 3),
+        limit=st.integers(1, 3),
+        heads_first=st.booleans(),
+        together=st.sampled_from([0, 1, None]),
+    )
+    def cancel_the_heads_and_claim(self, cancelled: int, limit: int, heads_first: bool, together: int | None) -> None:
+        """The heads of the queue leave it, and who claims in the same commit gets those behind them."""
+        heads = [rollout_id for _, rollout_id in self.model.queue[:cancelled]]
+        numbers = {rollout_id: number for number, rollout_id in enumerate(self.model.rollouts)}
+        leave: list[Step] = [
+            ("update_rollout", {"rollout": numbers[each], "status": "cancelled", "fields": {}}) for each in heads
+        ]
+        claim: list[Step] = [("dequeue_many", {"limit": limit, "worker": "w1"}), ("dequeue", {"worker": None})]
+        self._together([*leave, *claim] if heads_first else [claim[0], *leave, claim[1]], together)
+
+    def _together(self, steps: list[Step], together: int | None) -> None:
+        ops = [(step, resolve(step, self.model, self.clock, self.claims)) for step in steps]
+        self._run(self._call_together([(step, op) for step, op in ops if op is not None], together))
+
+    async def _call_together(self, ops: list[tuple[Step, Op]], together: int | None) -> None:
+        calls = [op.call for _, op in ops]
+        answers = [
+            await (backend.call_in_one_commit(calls) if together in {number, None} else backend.call_one_by_one(calls))
+            for number, backend in enumerate(self._backends)
+        ]
+        for (step, op), of_each in zip(ops, zip(*answers, strict=True), strict=True):
+            self._compare(step, op, list(of_each))
+        await self._check()
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 10.0, 30.0, -2.0, -60.0]))
+    def move_the_clock(self, seconds: float) -> None:
+        """Time goes by, or somebody sets the clock back."""
+        self.clock.advance(seconds)
+
+    @precondition(lambda self: self._running())
+    @rule()
+    def open_again(self) -> None:
+        """Each store is closed and opened on the same database."""
+        self._run(self._open_again())
+
+    async def _open_again(self) -> None:
+        for backend in self._backends:
+            await backend.close()
+            await backend.open()
+        await self._check()
+
+    @precondition(lambda self: self._running())
+    @rule()
+    def rebuild(self) -> None:
+        """Everything is folded anew from the log, and nothing differs."""
+        self._run(self._rebuild())
+
+    async def _rebuild(self) -> None:
+        for backend in self._backends:
+            report = await backend.rebuild()
+            assert (report.written, report.state_hash) == ({}, self.model.state_hash()), backend.name
+        await self._check()
+
+    def _running(self) -> bool:
+        return bool(self._backends)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def _compare(self, step: Step, op: Op, answers: list[Any]) -> None:
+        first, *others = answers
+        for other in others:
+            assert _comparable(other) == _comparable(first), f"the databases disagree about {step}"
+        try:
+            expected: Any = op.expect(self.model, first)
+        except Refused as refused:
+            assert isinstance(first, Exception), f"{step} was not refused: {first}"
+            assert type(first).__name__ == refused.kind, f"{step} was refused as {first!r}"
+            assert refused.text in {None, str(first)}, step
+        else:
+            assert not isinstance(first, Exception), f"{step} was refused: {first!r}"
+            assert first == expected, step
+
+    async def _check(self) -> None:
+        hashes: dict[str, str] = {"model": self.model.state_hash()}
+        news: list[list[tuple[Any, ...]]] = []
+        for backend in self._backends:
+            report = await backend.verify()
+            assert report.ok, f"{backend.name}: {report.differences}"
+            hashes[backend.name] = report.state_hash
+            news.append([(*row[:_COMMIT], *row[_STREAM:_COMMAND], *row[_TYPE:]) for row in await self._news(backend)])
+            assert await backend.counters() == self.model.counters, backend.name
+            assert await backend.read(lambda store: store.query_workers()) == _page(
+                [self.model.worker(each) for each in self.model.workers]
+            ), backend.name
+            assert await backend.read(lambda store: store.query_rollouts()) == _page(
+                [self.model.rollout_and_latest(each) for each in self.model.rollouts]
+            ), backend.name
+        if len(set(hashes.values())) > 1:
+            await self._explain()
+        assert len(set(hashes.values())) == 1, hashes
+        assert all(each == news[0] for each in news), "the logs differ"
+
+    async def _news(self, backend: Backend) -> list[tuple[Any, ...]]:
+        before = list(backend.events)
+        new = await backend.news()
+        versions = {row[_STREAM]: row[_VERSION] for row in before}
+        position, at, commit = (before[-1][0], before[-1][_AT], before[-1][_COMMIT]) if before else (0, 0, 0)
+        for row in new:
+            assert row[0] > position, f"{backend.name}: position {row[0]} after {position}"
+            assert row[_AT] >= at, f"{backend.name}: stamp {row[_AT]} after {at}"
+            assert row[_COMMIT] >= commit, f"{backend.name}: commit {row[_COMMIT]} after {commit}"
+            assert row[_VERSION] == versions.get(row[_STREAM], 0) + 1, f"{backend.name}: {row[_STREAM]} has a hole"
+            position, at, commit = row[0], row[_AT], row[_COMMIT]
+            versions[row[_STREAM]] = row[_VERSION]
+        assert at == self.model.last, f"{backend.name}: the last fact is of {at}"
+        return new
+
+    async def _explain(self) -> None:
+        expected = self.model.tables()
+        for backend in self._backends:
+            found = await backend.rows()
+            for name, rows in expected.items():
+                columns = set(rows[0]) if rows else set[str]()
+                live = [row for row in found[name] if row.get("released_position") is None]
+                shown = [{key: value for key, value in row.items() if key in columns} for row in live]
+                assert shown == rows, f"{backend.name}: table {name}"
+
+    def teardown(self) -> None:
+        try:
+            self._run(self._check_and_close())
+        finally:
+            self._runner.close()
+
+    async def _check_and_close(self) -> None:
+        try:
+            for backend in self._backends:
+                await self._check_reads(backend)
+        finally:
+            for backend in self._backends:
+                await backend.close()
+
+    async def _check_reads(self, backend: Backend) -> None:
+        model = self.model
+        totals: Json = await backend.read(lambda store: store.statistics())
+        assert {name: totals[name] for name in model.totals()} == model.totals(), backend.name
+        assert await backend.read(lambda store: store.query_resources()) == _page(
+            [model.resources_shown(each) for each in model.resources]
+        )
+        latest = None if model.latest_resources is None else model.resources_shown(model.latest_resources)
+        assert await backend.read(lambda store: store.get_latest_resources()) == latest
+        for rollout_id in [*model.rollouts, "ro-unknown"]:
+            attempts = model.attempts_shown(rollout_id)
+            assert await backend.read(lambda store, of=rollout_id: store.query_attempts(of)) == _page(attempts)
+            assert await backend.read(lambda store, of=rollout_id: store.get_latest_attempt(of)) == (
+                attempts[-1] if attempts else None
+            )
+            spans = [span for span in model.spans.values() if span["rollout_id"] == rollout_id]
+            # Ties in order of start, end and position; an open end comes last.
+            spans.sort(key=lambda span: (span["sequence_id"], span["start_time"], span["end_time"] or float("inf")))
+            assert await backend.read(lambda store, of=rollout_id: store.query_spans(of)) == _page(spans)
+
+
+def _page(items: list[Json]) -> Json:
+    return {"items": items, "limit": -1, "offset": 0, "total": len(items)}
+
+
+def _comparable(answer: Any) -> Any:
+    return (type(answer), str(answer)) if isinstance(answer, Exception) else plain(answer)
+
+
+def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
+    tmp_path: Path, postgres_server: str, rounds: Callable[[int], int]
+) -> None:
+    databases: list[tuple[str, SQLiteFiles | PostgresPartition]] = [
+        ("SQLite", SQLiteFiles(tmp_path)),
+        ("Postgres", PostgresPartition(postgres.with_partition(postgres_server))),
+    ]
+    run_state_machine_as_test(
+        lambda: Machine(databases),
+        settings=settings(
+            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(300))),
+            stateful_step_count=40,
+            # The same examples each time, so that a change is judged by what it changed; more of them by the torture.
+            derandomize=rounds(10) == 1,
+            database=None,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
