@@ -148,18 +148,20 @@ __all__ = [
 LightningStore = Store
 """Agent-lightning's name of the interface."""
 
-# These bring SQLAlchemy and the drivers, or another half of the package, which a program that only passes models around
-# should not have to wait for.
+# These bring SQLAlchemy and the drivers, or threads, which a program that only passes models around should not have to
+# wait for.
 _LATE = {"InMemoryLightningStore": "store.memory", "SyncStore": "store.sync", "open_store": "store.opening"}
 
+# A type checker that saw it would believe that every name exists.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
 
-    globals()[name] = value = getattr(import_module(_LATE[name]), name)
-    return value
+        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

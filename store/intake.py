@@ -1,10 +1,12 @@
-"""Arguments become commands: checked, encoded, compressed and hashed by the caller, before anything waits for the writer."""
+"""Arguments become commands: checked, encoded, compressed and hashed by the caller, before they go to the writer."""
 
+import math
 import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -49,6 +51,7 @@ _SPAN_PAYLOAD = ("attributes", "events", "links", "resource")
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
 _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
+_CONFIG = TypeAdapter(RolloutConfig)
 _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources)
 _SHARED_EMPTY_LIST: list[str] = []
 
@@ -61,7 +64,7 @@ def owner() -> Json:
 
 def _started_at() -> int:
     try:
-        return int(os.stat(f"/proc/{os.getpid()}").st_ctime * 1_000_000)
+        return int(Path(f"/proc/{os.getpid()}").stat().st_ctime * 1_000_000)
     except OSError:
         return int((time.time() - time.process_time()) * 1_000_000)
 
@@ -237,8 +240,7 @@ def update_attempt(
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid("last_heartbeat_time", f"is {type(value).__name__}; it must be seconds since the epoch")
-    dumps(float(value), "last_heartbeat_time")
-    if value != value or value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         raise Invalid("last_heartbeat_time", f"{value} is not a time; send seconds since the epoch")
     return float(value)
 
@@ -286,7 +288,7 @@ def _new_span(span: Span, path: str) -> NewSpan:
             raise TooLarge(f"{path}attributes", size, MAX_DATA_BYTES)
     body = _payload(_span_payload(span), path)
     for name in ("start_time", "end_time"):
-        if (value := getattr(span, name)) is not None and value - value != 0:
+        if (value := getattr(span, name)) is not None and not math.isfinite(value):
             raise Invalid(f"{path}{name}", f"{value} is not a time; send seconds since the epoch, or None")
     return NewSpan(check_text(span.rollout_id, f"{path}rollout_id"), fact, body)
 
@@ -323,7 +325,7 @@ def _plain(value: Any) -> Any:
             plain.update(value.model_extra)
         return plain
     if isinstance(value, list):
-        return [_plain(item) for item in cast("list[Any]", value)] if value else value
+        return [_plain(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -350,7 +352,7 @@ def publish(resources_id: str | None, resources: Any) -> PublishResources:
 
 def beat(worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> BeatWorker:
     """Return the command that records a worker's heartbeat."""
-    if heartbeat_stats is None:
+    if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
         raise TypeError("heartbeat_stats is None; leave it out to keep the last ones")
     text = None
     if not isinstance(heartbeat_stats, Unset):
@@ -371,14 +373,11 @@ def _payload(value: dict[str, Any], path: str) -> Body:
     return encode_body(raw)
 
 
-def _config(config: RolloutConfig | None, path: str) -> Json:
-    if config is None:
-        config = RolloutConfig()
-    elif not isinstance(config, RolloutConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-        config = _checked(TypeAdapter(RolloutConfig), config, f"{path}config")
+def _config(given: Any, path: str) -> Json:
+    config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
     for name in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, name)
-        if value is not None and value - value != 0:
+        if value is not None and not math.isfinite(value):
             raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
     # Sorted as it is stored, so that an equal config is equal text.
     return {

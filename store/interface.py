@@ -72,10 +72,10 @@ class Store(abc.ABC):
 
     **The past.** `as_at` on a read answers as the store stood at that moment of the log: an int is the position of the
     last event to be seen, an aware datetime the time by which it was recorded; what lies after the end of the log means
-    its end. Where one rollout is read, `at` is the number of one of its own events, as `history` counts them. No call is
-    ever seen half done by `as_at`. Signs of life that are not events (repeated heartbeats and polls) read None in the past. Such reads do not sweep. They raise
-    `Invalid` for a naive datetime, a float, a negative position or a number the rollout does not have, and
-    `PastUnavailable` if too much changed since.
+    its end, and no call is ever seen half done. Where one rollout is read, `at` is the number of one of its own events,
+    as `history` counts them. Signs of life that are not events (repeated heartbeats and polls) read None in the past.
+    Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a number the
+    rollout does not have, and `PastUnavailable` if too much changed since.
 
     **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="or"` any given
     condition suffices, with "and" all must hold; without conditions everything matches. `*_contains` is a
@@ -326,7 +326,9 @@ class Store(abc.ABC):
         """Return the attempts of a rollout; none if there is no such rollout. Sweeps."""
 
     @abc.abstractmethod
-    async def get_latest_attempt(self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None) -> Attempt | None:
+    async def get_latest_attempt(
+        self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
+    ) -> Attempt | None:
         """Return the attempt with the greatest sequence_id, or None if there is none. Sweeps."""
 
     @abc.abstractmethod

@@ -31,9 +31,7 @@ class SQLProof(SQLReads):
         raise NotImplementedError
 
     async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
-        return await self._read(
-            lambda session: tails.history(self._dialect, session, rollout_id, as_at), snapshot=True
-        )
+        return await self._read(lambda session: tails.history(self._dialect, session, rollout_id, as_at), snapshot=True)
 
     async def tail(
         self,
@@ -84,9 +82,7 @@ class SQLProof(SQLReads):
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
-        return await self._read(
-            lambda session: verify(self._dialect, session, self.store_id, given), snapshot=True
-        )
+        return await self._read(lambda session: verify(self._dialect, session, self.store_id, given), snapshot=True)
 
     async def rebuild(self) -> RebuildReport:
         self._check()

@@ -3,10 +3,12 @@
 import asyncio
 import atexit
 import logging
+import math
 import os
+import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 from store import intake, reads
@@ -104,12 +106,14 @@ class SQLStore(SQLProof):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._url.path is None and self._url.dsn is None:
             raise TypeError("a memory:// store cannot be pickled: no other process can reach it; use sqlite:///run.db")
-        return _reopen, (self._url.text, self._debounce, self._read_only)
+        how = {"scan_debounce_seconds": self._debounce, "read_only": self._read_only}
+        return _reopen, (self._url.text, how)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         # A copy in another process opens the same database, unless it is private to this one.
-        return {"thread_safe": True, "async_safe": True, "zero_copy": self._url.scheme != "memory", "otlp_traces": False}
+        is_shared = self._url.scheme != "memory"
+        return {"thread_safe": True, "async_safe": True, "zero_copy": is_shared, "otlp_traces": False}
 
     @property
     def writer_statistics(self) -> WriterStatistics:
@@ -172,7 +176,8 @@ class SQLStore(SQLProof):
             return claims
         self._check()
         return await self._home.run(
-            self._wait_for_claims(limit, worker_id, wait_seconds), lost=lambda claims: self._give_back(claims, worker_id)
+            self._wait_for_claims(limit, worker_id, wait_seconds),
+            lost=lambda claims: self._give_back(claims, worker_id),
         )
 
     async def _wait_for_claims(self, limit: int, worker_id: str | None, seconds: float) -> list[ClaimView]:
@@ -238,7 +243,7 @@ class SQLStore(SQLProof):
             if await self._writer.call(command):
                 self._at_work.pass_on()
         except StoreError:
-            logger.warning("a claim nobody waited for could not be released; the watchdog will judge it", exc_info=True)
+            logger.warning("a claim that nobody took could not be released; the watchdog will judge it", exc_info=True)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         return _attempted(await self._swept_call(intake.start_attempt(rollout_id, worker_id)))
@@ -323,7 +328,7 @@ class SQLStore(SQLProof):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        if timeout is not None and timeout != timeout:
+        if timeout is not None and math.isnan(timeout):
             raise Invalid("timeout", f"{timeout} is no number of seconds; None waits for ever")
         await self._sweep_if_due()
         if timeout is None or timeout > 0:
@@ -396,6 +401,11 @@ class SQLStore(SQLProof):
         await self._home.run(self._stop())
         self._home.leave()
 
+    def flush_at_exit(self) -> None:
+        """Finish what was taken, when the interpreter ends and nobody closed the store."""
+        if not self._closed and os.getpid() == self._pid:
+            self._home.submit(self._stop()).result(timeout=30)
+
     async def _stop(self) -> None:
         await self._at_work.close()
         if self._releasing:
@@ -410,21 +420,15 @@ def _attempted(view: Any) -> AttemptedRollout:
     return rollout
 
 
-def _reopen(url: str, scan_debounce_seconds: float, read_only: bool) -> SQLStore:
+def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
     """Open a pickled store's URL in this process."""
-    import threading
-
     opened: list[SQLStore] = []
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            opened.append(
-                asyncio.run(
-                    SQLStore.open(url, scan_debounce_seconds=scan_debounce_seconds, create=False, read_only=read_only)
-                )
-            )
-        except BaseException as error:
+            opened.append(asyncio.run(SQLStore.open(url, create=False, **how)))
+        except BaseException as error:  # noqa: BLE001 (raised in the thread that asked)
             failed.append(error)
 
     # A loop may be running in this thread, so the opening gets one of its own.
@@ -441,7 +445,7 @@ def _flush_at_exit(store: SQLStore) -> None:
 
     def flush() -> None:
         alive = reference()
-        if alive is not None and not alive._closed and os.getpid() == alive._pid:
-            alive._home.submit(alive._stop()).result(timeout=30)
+        if alive is not None:
+            alive.flush_at_exit()
 
     atexit.register(flush)

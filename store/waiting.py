@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,7 @@ class Waiting:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def parked(self) -> Iterator[None]:
+    def parked(self) -> Generator[None]:
         """Keep the news coming, and the watchdog awake, while somebody waits."""
         self._parked += 1
         if self._parked == 1:
@@ -120,7 +120,7 @@ class Waiting:
                     task.cancel()
 
     @contextlib.contextmanager
-    def in_line(self, waiter: ClaimWaiter) -> Iterator[None]:
+    def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
         """Stand in line for the queue; look at the queue only after this, or what joins in between is missed."""
         if self._closed:
             raise Closed("waiting")

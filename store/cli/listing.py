@@ -153,6 +153,6 @@ def _print(found: PaginatedResult[T], columns: Sequence[Column[Any]], page: Page
     if not found and is_terminal():
         note("nothing found")
         return
-    print_table(columns, found.items)
+    print_table(columns, found.items, is_past=page.as_at is not None)
     if len(found) < found.total:
         note(f"{len(found):,} of {found.total:,}; --limit and --offset choose which")

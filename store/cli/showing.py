@@ -52,6 +52,7 @@ class _Found:
 
     thing: _Whole | ResourcesUpdate | Worker
     remarks: list[str]
+    is_past: bool
 
 
 def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool, json: bool) -> None:
@@ -66,7 +67,7 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
         if at is not None:
             moment, remark = await _after_event(store, key, at)
             remarks.append(remark)
-        return _Found(await _read(store, kind, key, moment), remarks)
+        return _Found(await _read(store, kind, key, moment), remarks, is_past=moment is not None)
 
     found = run_reading(db, read)
     for remark in found.remarks:
@@ -75,13 +76,13 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
         case _Whole() as whole if json:
             json_document(_whole_json(whole))
         case _Whole() as whole:
-            _print_rollout(whole, cuts=is_terminal() and not full)
+            _print_rollout(whole, is_past=found.is_past, cuts=is_terminal() and not full)
         case thing if json:
             json_document({"resources" if isinstance(thing, ResourcesUpdate) else "worker": thing.model_dump()})
         case ResourcesUpdate() as update:
             _print_resources(update)
         case Worker() as worker:
-            print_table(WORKERS, [worker])
+            print_table(WORKERS, [worker], is_past=found.is_past)
 
 
 async def _after_event(store: Store, rollout_id: str, number: int) -> tuple[int | None, str]:
@@ -107,7 +108,7 @@ async def _after_event(store: Store, rollout_id: str, number: int) -> tuple[int 
             end = middle
         else:
             first = middle + 1
-    rest = f", with which the call that recorded event {number} ended" if end != number else ""
+    rest = f"; events {number} to {end} came with one call" if end != number else ""
     return (events[end].position - 1 if end < len(events) else None), f"as after its event {end} of {len(events)}{rest}"
 
 
@@ -141,7 +142,7 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
     }
 
 
-def _print_rollout(whole: _Whole, *, cuts: bool) -> None:
+def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     rollout = whole.rollout
     _print_title(rollout)
     for name, text in _facts(whole):
@@ -154,7 +155,7 @@ def _print_rollout(whole: _Whole, *, cuts: bool) -> None:
         note(f"  … {len(lines) - _INPUT_LINES:,} more lines: --full")
     if whole.attempts:
         heading("Attempts")
-        print_table(ATTEMPTS, whole.attempts, indent="  ")
+        print_table(ATTEMPTS, whole.attempts, is_past=is_past, indent="  ")
     if whole.spans:
         heading("Spans")
         _print_spans(whole, cuts=cuts)

@@ -10,11 +10,12 @@ from typing import Any, Final, Generic, TypeVar
 from store import semconv
 from store.cli.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
 from store.cli.sentences import reward_text
-from store.cli.times import ago, duration, utc
+from store.cli.times import ago, duration, local, utc
 from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span, Worker
 
 T = TypeVar("T")
-Now = float
+Now = float | None
+"""The present, in seconds since the epoch; None when the rows are of the past, where nothing is ago or goes on."""
 
 _GAP: Final = "  "
 _LEAST: Final = 12
@@ -28,7 +29,7 @@ class Column(Generic[T]):
     title: str
     exact: Callable[[T], str]
     shown: Callable[[T, Now], str] | None = None
-    """The text on a terminal, told the present time; None for the exact one."""
+    """The text on a terminal; None for the exact one."""
     shown_title: str | None = None
     is_status: bool = False
     right: bool = False
@@ -36,20 +37,19 @@ class Column(Generic[T]):
     """Whether it is cut where the terminal is too narrow."""
 
 
-def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, indent: str = "") -> None:
+def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: bool = False, indent: str = "") -> None:
     """Print rows under titles: aligned on a terminal, tab-separated anywhere else."""
     if is_terminal():
-        _print_aligned(columns, rows, indent)
+        _print_aligned(columns, rows, None if is_past else time.time(), indent)
         return
     line("\t".join(column.title for column in columns))
     for row in rows:
         line("\t".join(printable(column.exact(row)) for column in columns))
 
 
-def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], indent: str) -> None:
+def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], now: Now, indent: str) -> None:
     from rich.text import Text
 
-    now = time.time()
     cells = [
         [printable(column.shown(row, now) if column.shown else column.exact(row)) for column in columns] for row in rows
     ]
@@ -90,7 +90,9 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def _time(title: str, read: Callable[[T], float | None]) -> Column[T]:
-    return Column(title, lambda row: utc(read(row)), lambda row, now: ago(read(row), now))
+    return Column(
+        title, lambda row: utc(read(row)), lambda row, now: local(read(row)) if now is None else ago(read(row), now)
+    )
 
 
 def _number(value: float | None) -> str:
@@ -114,7 +116,7 @@ def _attempt_seconds(attempt: Attempt) -> float | None:
 def _took(seconds: float | None, start: float, now: Now, *, goes_on: bool) -> str:
     if seconds is not None:
         return duration(seconds)
-    return f"{duration(max(0.0, now - start))} …" if goes_on else ""
+    return f"{duration(max(0.0, now - start))} …" if goes_on and now is not None else ""
 
 
 def rewards_of(span: Span) -> list[tuple[str, float]]:

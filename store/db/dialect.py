@@ -84,7 +84,7 @@ class WriteSession(ReadSession, Protocol):
         """Begin a transaction, take the lock, and read where the log ends."""
         ...
 
-    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         """Return the rows of several queries, built once and kept by the caller, in one round trip."""
         ...
 
@@ -135,11 +135,14 @@ class Dialect(ABC):
 
     def sql(self, statement: ClauseElement) -> Sql:
         """Compile a statement, not keeping it."""
-        schema = {"schema_translate_map": {None: self.schema}, "render_schema_translate": True} if self.schema else {}
-        compiled = statement.compile(dialect=self.compiler, **schema)
-        text, params = str(compiled), compiled.params
-        names = tuple(getattr(compiled, "positiontup", None) or ())
-        return Sql(text, names, {name: value for name, value in params.items() if value is not None})
+        if self.schema:
+            compiled = statement.compile(
+                dialect=self.compiler, schema_translate_map={None: self.schema}, render_schema_translate=True
+            )
+        else:
+            compiled = statement.compile(dialect=self.compiler)
+        fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
+        return Sql(str(compiled), tuple(getattr(compiled, "positiontup", None) or ()), fixed)
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement once; for statements that are built once and live as long as the process."""

@@ -3,7 +3,6 @@
 Statements only; drivers run them. One query with alternatives would be shorter, and read badly on both planners.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,7 @@ class Query:
     """The parameter without which it has nothing to find."""
     lists: tuple[str, ...]
     """Its list parameters, that one among them if it is a list."""
-    statement: Select[Any]
+    statement: Select[*tuple[Any, ...]]
 
 
 def loading(dialect: Dialect) -> tuple[Query, ...]:
@@ -71,7 +70,9 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
             "bodies",
             "bodies_of",
             ("bodies_of",),
-            _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"), dialect.any_of(attempts.c.rollout_id, "bodies_of")),
+            _bodies(
+                dialect.any_of(rollouts.c.rollout_id, "bodies_of"), dialect.any_of(attempts.c.rollout_id, "bodies_of")
+            ),
         ),
         Query("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
         Query("bodies", "heads", (), _bodies(is_waiting)),

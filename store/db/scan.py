@@ -3,13 +3,16 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, select, tuple_
+from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row, Sql
 from store.db.log import BATCH
 from store.db.pages import compiled
+
+FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
+"""What of an event a fold looks at; reading the rest would cost a third more."""
 
 _NUMBERS_AT_ONCE = 1000
 
@@ -25,30 +28,35 @@ def _text(name: str) -> ColumnElement[Any]:
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
-async def events_and_bodies(dialect: Dialect, session: ReadSession, *, after: int, limit: int) -> Sequence[Row]:
+async def events_and_bodies(
+    dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int
+) -> Sequence[Row]:
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body, or nulls."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         event, body = tables.events.c, tables.bodies.c
         return (
             select(*event, body.codec, body.raw_len, body.body)
             .outerjoin(tables.bodies, body.position == event.position)
-            .where(event.position > _int("after"))
+            .where(event.position > _int("after"), event.position <= _int("until"))
             .order_by(event.position)
             .limit(_int("at_most"))
         )
 
-    return await session.fetch(compiled(dialect, "events_and_bodies", build), {"after": after, "at_most": limit})
+    params = {"after": after, "until": until, "at_most": limit}
+    return await session.fetch(compiled(dialect, "events_and_bodies", build), params)
 
 
 async def events_between(
     dialect: Dialect, session: ReadSession, after: tuple[str, int], before: str | None, *, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return rows of `events` by stream and version: those after one place and in streams below `before`."""
+    """Return `FOLDED` columns of `events` by stream and version: those after one place, in streams below `before`."""
     event = tables.events.c
 
-    def build() -> Select[Any]:
-        statement = select(*event).where(tuple_(event.stream, event.version) > tuple_(_text("stream"), _int("number")))
+    def build() -> Select[*tuple[Any, ...]]:
+        statement = select(*(event[name] for name in FOLDED)).where(
+            tuple_(event.stream, event.version) > tuple_(_text("stream"), _int("number"))
+        )
         if before is not None:
             statement = statement.where(event.stream < _text("before"))
         return statement.order_by(event.stream, event.version).limit(_int("at_most"))
@@ -60,12 +68,12 @@ async def events_between(
 async def events_since(
     dialect: Dialect, session: ReadSession, streams: Sequence[str], position: int
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of some streams beyond a position, stream by stream and each in its order."""
+    """Yield `FOLDED` columns of the events of some streams beyond a position, stream by stream and in order."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         event = tables.events.c
         return (
-            select(*event)
+            select(*(event[name] for name in FOLDED))
             .where(dialect.any_of(event.stream, "streams"), event.position > _int("after"))
             .order_by(event.stream, event.version)
         )
@@ -83,7 +91,7 @@ async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
     """Return positions of bodies that no event claims, the first ones."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         event, body = tables.events.c, tables.bodies.c
         claimed = select(event.position).where(event.position == body.position, event.body_hash.is_not(None)).exists()
         return select(body.position).where(~claimed).order_by(body.position).limit(_int("at_most"))
@@ -94,10 +102,11 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
 async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
     """Return rows of `dropped`, with type and data of the event each names or nulls, for a range of positions."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         event, gone = tables.events.c, tables.dropped.c
+        named: list[ColumnElement[Any]] = [gone.position, event.type, event.data]
         return (
-            select(gone.position, event.type, event.data)
+            select(*named)
             .outerjoin(tables.events, event.position == gone.event_position)
             .where(gone.position >= _int("first"), gone.position <= _int("last"))
         )
@@ -117,7 +126,7 @@ async def logged(
 ) -> Sequence[Row]:
     """Return rows of `events` in the order of the log, each with its body's codec and bytes and its commit's hash."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         event, body, commit = tables.events.c, tables.bodies.c, tables.commits.c
         statement = (
             select(*event, body.codec, body.body, commit.chain_hash)
@@ -148,7 +157,7 @@ async def rows_between(
     With `inclusive` False those at `until` are left out; None for `until` means the end.
     """
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         key = next(iter(table.primary_key))
         statement = select(*table.c).where(key > _text("after"))
         if until is not None:
@@ -164,7 +173,7 @@ async def rows_of(
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield the rows with this first key column in the order of the key, in batches."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         first, *rest = table.primary_key
         return select(*table.c).where(first == _text("of")).order_by(*rest)
 
@@ -183,12 +192,12 @@ async def all_rows(
 
 
 async def rows_with(
-    dialect: Dialect, session: ReadSession, column: ColumnElement[Any], values: Sequence[str]
+    dialect: Dialect, session: ReadSession, column: Column[Any], values: Sequence[str]
 ) -> Sequence[Row]:
     """Return the rows of a table that have one of these texts in a column of it."""
-    table: Any = getattr(column, "table")  # noqa: B009 (columns of tables have one, which the type does not say)
+    table: Any = column.table
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         return select(*table.c).where(dialect.any_of(column, "values"))
 
     sql = compiled(dialect, ("rows_with", table.name, column.key), build)
@@ -198,7 +207,7 @@ async def rows_with(
 async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
     """Return the rows of `spans` with these keys, in no order."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         span = tables.spans.c
         return select(*span).where(dialect.any_key((span.rollout_id, span.attempt_id, span.span_id), "spans"))
 
@@ -210,10 +219,11 @@ async def rewards_between(
 ) -> Sequence[Row]:
     """Return a rollout's rows of `rewards` with positions beyond `after` and up to `until`, in order."""
 
-    def build() -> Select[Any]:
+    def build() -> Select[*tuple[Any, ...]]:
         reward = tables.rewards.c
+        columns: list[ColumnElement[Any]] = list(reward)
         return (
-            select(*reward)
+            select(*columns)
             .where(reward.rollout_id == _text("of"), reward.position > _int("after"), reward.position <= _int("until"))
             .order_by(reward.position, reward.ordinal)
         )
@@ -228,9 +238,7 @@ async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[i
     return await _at(dialect, session, tables.queue, "position", positions)
 
 
-async def _at(
-    dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]
-) -> list[Row]:
+async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:
     found: list[Row] = []
     names = ", ".join(each.name for each in table.columns)
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):

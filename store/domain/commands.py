@@ -1,4 +1,4 @@
-"""What callers ask of the store, validated and encoded, and what each request needs to have at hand when it is decided."""
+"""What callers ask of the store, validated and encoded, and what each request needs at hand to be decided."""
 
 from dataclasses import dataclass, field
 
@@ -136,6 +136,8 @@ class ReleaseClaim(Command):
         wants.rollouts.add(self.rollout_id)
         wants.attempts.add(self.attempt_id)
         wants.worked.add(self.rollout_id)
+        # The next claim may follow in the same batch, and answers with the payload.
+        wants.bodies_of.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)

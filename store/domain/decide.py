@@ -1,4 +1,4 @@
-"""Which facts follow from a command. A refusal is raised before anything is recorded, but for what the contract keeps."""
+"""Which facts follow from a command. A refusal comes before anything is recorded, but for what the contract keeps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -184,9 +184,7 @@ def _release(command: ReleaseClaim, world: World) -> bool:
         to=command.status_before,
         queued_at=command.queued_at,
     )
-    released = world.record_rollout(
-        command.rollout_id, fact, actor=command.actor, cause=command.claim_position
-    )
+    released = world.record_rollout(command.rollout_id, fact, actor=command.actor, cause=command.claim_position)
     world.joins_queue(command.rollout_id, command.queued_at)
     world.queue_reordered = True
     held = world.workers.get(attempt.worker_id) if attempt.worker_id else None
@@ -199,9 +197,7 @@ def _start_attempt(command: StartAttempt, world: World) -> RolloutView:
     state = world.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
-    started = _start(
-        command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, world, command
-    )
+    started = _start(command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, world, command)
     _move(command.rollout_id, "preparing", "attempt", world, command.actor, cause=started.position)
     if command.worker_id is not None:
         sync(state.attempts[command.attempt_id], world, command.actor, cause=started.position)
@@ -336,9 +332,7 @@ def _report(
     return world.record_rollout(attempt.rollout_id, fact, actor=actor)
 
 
-def _propagate(
-    state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None
-) -> None:
+def _propagate(state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None) -> None:
     """Let a rollout follow its latest attempt; only the latest moves it."""
     if state.latest is not attempt:
         return

@@ -285,9 +285,7 @@ def _names(kind: type[Fact]) -> tuple[tuple[str, str], ...]:
 
 
 _KEYS = {kind: tuple(key for _, key in _names(kind)) for kind in FACTS.values()}
-_GETTERS = {
-    kind: attrgetter(*(name for name, _ in _names(kind))) for kind in FACTS.values() if len(fields(kind)) > 1
-}
+_GETTERS = {kind: attrgetter(*(name for name, _ in _names(kind))) for kind in FACTS.values() if len(fields(kind)) > 1}
 
 
 def encode(fact: Fact) -> str:

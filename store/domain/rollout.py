@@ -1,6 +1,8 @@
 """The state of a rollout and its attempts, and how each fact of its stream changes it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from store.domain.events import (
     AttemptAmended,
@@ -8,6 +10,7 @@ from store.domain.events import (
     AttemptStatusChanged,
     ClaimReleased,
     Event,
+    Fact,
     Json,
     RolloutAmended,
     RolloutEnqueued,
@@ -60,7 +63,7 @@ class AttemptState:
 
 @dataclass(slots=True)
 class RolloutState:
-    """One rollout with those of its attempts that are at hand: all in a rebuild, the named and the latest in a batch."""
+    """One rollout with its attempts at hand: all of them in a rebuild, the named and the latest in a batch."""
 
     rollout_id: str
     status: str
@@ -87,7 +90,7 @@ class RolloutState:
     stream_version: int
     first_position: int
     last_position: int
-    attempts: dict[str, AttemptState] = field(default_factory=dict)
+    attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
 
     @property
     def latest(self) -> AttemptState | None:
@@ -269,7 +272,7 @@ def _check_from(event: Event, stated: str, actual: str) -> None:
         raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"one from {actual}")
 
 
-_EVOLVE = {
+_EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     RolloutEnqueued: _created_again,
     RolloutStarted: _created_again,
     RolloutAmended: _amended,

@@ -31,9 +31,7 @@ def sync(attempt: AttemptState, world: World, actor: str | None, *, cause: int |
         _become(attempt.worker_id, status, None, None, world, actor, cause)
 
 
-def idle(
-    worker_id: str, world: World, actor: str | None, *, cause: int | None = None, forget: bool = False
-) -> None:
+def idle(worker_id: str, world: World, actor: str | None, *, cause: int | None = None, forget: bool = False) -> None:
     """Record that a worker found nothing to do; what it was last busy with stays, unless that is to be forgotten."""
     seen(worker_id, world, actor)
     state = world.workers[worker_id]

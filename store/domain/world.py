@@ -16,7 +16,7 @@ from store.domain.worker import WorkerSignals, WorkerState
 EVERYTHING = 2**63 - 1
 
 
-class NeedsHeads(Exception):  # noqa: N818 (not an error: the batch asks for more rows of the queue)
+class NeedsHeads(Exception):
     """A claim ran past the rows of the queue at hand, while the table holds more."""
 
 

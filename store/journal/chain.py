@@ -18,7 +18,7 @@ EventRow = Sequence[Any]
 def event_digest(row: EventRow) -> bytes:
     """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data, body_hash.
 
-    Integers are big-endian int64; text and bytes a u32 length and the bytes; null a length of 2³²−1.
+    Integers are big-endian int64; text and bytes a u32 length and the bytes; null a length of 2³² - 1.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data, body_hash = row
     pack, length = _INT.pack, _LENGTH.pack
@@ -46,9 +46,7 @@ def event_digest(row: EventRow) -> bytes:
     ).digest()
 
 
-def link(
-    previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]
-) -> bytes:
+def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
     """Return the chain hash of a commit: over the one before, its numbers, and its events in the order of positions."""
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()

@@ -46,6 +46,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
     "worker/": (tables.workers,),
     "": (),
 }
+_STREAM, _VERSION = scan.FOLDED.index("stream"), scan.FOLDED.index("version")
 _PIECEWISE = (tables.spans, tables.rewards)
 _SPAN_POSITION = list(tables.spans.columns).index(tables.spans.c.position)
 
@@ -82,7 +83,7 @@ class Comparison:
             is_last = len(rows) < BATCH
             unfinished = None if is_last or not streams else streams.pop()
             if rows:
-                place = (rows[-1][2], rows[-1][3])
+                place = (rows[-1][_STREAM], rows[-1][_VERSION])
                 self.events += len(rows)
             if streams and streams[0].compared_spans:
                 large = streams.pop(0)
@@ -146,7 +147,9 @@ class Comparison:
         """Compare what is left of a large rollout, and all rows of ids between the one before and this one."""
         dialect, session = self._dialect, self._session
         live: Live = {
-            table: await scan.rows_between(dialect, session, table, after, stream.key, inclusive=table not in _PIECEWISE)
+            table: await scan.rows_between(
+                dialect, session, table, after, stream.key, inclusive=table not in _PIECEWISE
+            )
             for table in _TABLES[prefix]
         }
         live[tables.queue] = await self._queue.take(stream.key)

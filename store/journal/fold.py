@@ -6,7 +6,7 @@ Pure, and indifferent to where events come from; `compare` holds the rows agains
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import eq, itemgetter
 from typing import Any
 
 import orjson
@@ -14,21 +14,22 @@ from sqlalchemy import Table
 
 from store.db import tables
 from store.db.dialect import Row
-from store.db.log import event_of
+from store.db.scan import FOLDED
 from store.domain import policy
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
 from store.domain import worker as worker_stream
-from store.domain.events import SpanRecorded
+from store.domain.events import Event, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
+from store.domain.upcast import upcast
 from store.domain.worker import WorkerState
 from store.errors import StoreError
 from store.projections import rows as row_of
 
 State = RolloutState | WorkerState | ResourcesState
 
-_STREAM, _VERSION = 2, 3
+_STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
 # What an event that no writer wrote makes of decoding or of `evolve`.
 _REFUSALS = (StoreError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -67,7 +68,7 @@ def fold(prefix: str, rows: Iterable[Row], unfinished: Stream | None = None) -> 
 
     Args:
         prefix: the kind of the streams and a slash; names without a known kind are only decoded.
-        rows: rows of `events`.
+        rows: `FOLDED` columns of `events`.
         unfinished: the last stream of the rows before these, which is carried on and then returned first.
     """
     evolve = _EVOLVE.get(prefix)
@@ -94,7 +95,7 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
     try:
         for row in events:
             stream.events += 1
-            event = event_of(row)
+            event = _event(row)
             state = evolve(state, event)
             fact = event.fact
             if isinstance(fact, SpanRecorded):
@@ -115,12 +116,18 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
     try:
         for row in events:
             stream.events += 1
-            event = event_of(row)
+            event = _event(row)
             if evolve is not None:
                 stream.state = evolve(stream.state, event)
     except _REFUSALS as refused:
         _refuse(stream, row, refused, events)
     stream.last_position = row[0] if row else stream.last_position
+
+
+def _event(row: Row) -> Event:
+    # Who caused an event, and what by, is for its readers; no row depends on it.
+    position, stream, version, type_, shape, at, data = row
+    return Event(position, stream, version, 0, at, None, None, upcast(type_, shape, orjson.loads(data)))
 
 
 def _refuse(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
@@ -217,7 +224,10 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
             expected[tables.spans] = stream.spans
             expected[tables.rewards] = stream.rewards
         findings = [
-            finding for table in found if table in expected for finding in differing(table, expected[table], found[table])
+            finding
+            for table in found
+            if table in expected
+            for finding in differing(table, expected[table], found[table])
         ]
         if prefix == "rollout/":
             findings.extend(_behind(stream, found[tables.span_counters]))
@@ -236,20 +246,16 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
 
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
     """Return where rows with the same keys, in any order, differ."""
-    if len(expected) == len(found) and all(map(_same, expected, found)):
+    # A driver's row may be a type of its own, which equals a tuple of the same values.
+    if len(expected) == len(found) and all(map(eq, expected, found)):
         return []
     wanted = {key_of(table, row): row for row in expected}
     there = {key_of(table, row): row for row in found}
     return [
         Finding(table, wanted.get(key), there.get(key))
         for key in {**wanted, **there}
-        if not _same(wanted.get(key), there.get(key))
+        if not wanted.get(key) == there.get(key)  # noqa: SIM201 (rows of drivers define equality alone)
     ]
-
-
-def _same(expected: Row | None, found: Row | None) -> bool:
-    # A driver's row may be a type of its own, which equals a tuple of the same values.
-    return bool(expected == found)
 
 
 def _span_key(row: Row) -> tuple[str, str]:

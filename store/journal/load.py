@@ -58,6 +58,9 @@ class Loader:
             self._advance(loaded["heads"], world, heads)
         if world.due:
             again = Wants(rollouts=set(world.due), worked=set(world.due))
+            if wants.claims:
+                # What the sweep sends back to the queue may be claimed at once.
+                again.bodies_of = again.rollouts
             await self._round(session, again, world, 0)
             # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
             world.due = [rollout_id for rollout_id in world.due if rollout_id in world.rollouts]
@@ -111,8 +114,28 @@ class Loader:
 
 
 def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
+    _fill_rollouts(world, loaded.get("rollouts", ()))
+    for row in loaded.get("attempts", ()):
+        attempt = rows.attempt_state(row)
+        world.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
+    for key in loaded.get("spans", ()):
+        world.spans.add((key[0], key[1], key[2]))
+    for rollout_id, value in loaded.get("counters", ()):
+        world.counters.setdefault(rollout_id, value)
+    _fill_resources(world, loaded.get("resources", ()))
+    latest = loaded.get("latest_resources", ())
+    _fill_resources(world, latest)
+    if latest and world.latest_resources is None:
+        world.latest_resources = latest[0][0]
+    _fill_workers(world, loaded.get("workers", ()))
+    for position, codec, raw_len, stored in loaded.get("bodies", ()):
+        world.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
+    world.due.extend(row[0] for row in loaded.get("due", ()))
+
+
+def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
-    for row in loaded.get("rollouts", ()):
+    for row in found:
         state = rows.rollout_state(row)
         if state.rollout_id in world.rollouts:
             continue  # changed in this batch, or loaded in the first round
@@ -121,24 +144,13 @@ def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
             world.plan_keys[state.plan_key] = state.rollout_id
         if row[width] is not None and state.resources_id is not None:
             world.resource_versions.setdefault(state.resources_id, row[width])
-    for row in loaded.get("attempts", ()):
-        attempt = rows.attempt_state(row)
-        world.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    for key in loaded.get("spans", ()):
-        world.spans.add((key[0], key[1], key[2]))
-    for rollout_id, value in loaded.get("counters", ()):
-        world.counters.setdefault(rollout_id, value)
-    for name in ("resources", "latest_resources"):
-        for row in loaded.get(name, ()):
-            resources = ResourcesState(*row)
-            world.resources.setdefault(resources.resources_id, resources)
-            world.resource_versions.setdefault(resources.resources_id, resources.version)
-            if name == "latest_resources" and world.latest_resources is None:
-                world.latest_resources = resources.resources_id
-    _fill_workers(world, loaded.get("workers", ()))
-    for position, codec, raw_len, stored in loaded.get("bodies", ()):
-        world.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
-    world.due.extend(row[0] for row in loaded.get("due", ()))
+
+
+def _fill_resources(world: World, found: Sequence[Row]) -> None:
+    for row in found:
+        resources = ResourcesState(*row)
+        world.resources.setdefault(resources.resources_id, resources)
+        world.resource_versions.setdefault(resources.resources_id, resources.version)
 
 
 def _fill_workers(world: World, found: Sequence[Row]) -> None:

@@ -6,6 +6,7 @@ Pure; fed with commits and with events in the order of the log, each with its bo
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from store.db.bodies import raw_json
@@ -72,14 +73,14 @@ class LogCheck:
         Those beyond the commits at hand were not. `dropped` tells for each body that may be missing whether an event
         ordered that.
         """
-        for used, row in enumerate(rows):
-            position = row[0]
-            while self._commits and position > self._commits[0][3]:
+        used = 0
+        while used < len(rows):
+            while self._commits and rows[used][0] > self._commits[0][3]:
                 self._finish()
             if not self._commits:
-                return used
-            self._take(position, row, dropped)
-        return len(rows)
+                break
+            used = self._take(self._commits[0], rows, used, dropped)
+        return used
 
     def end(self, rest: Sequence[Row]) -> None:
         """Finish the commits at hand; `rest` are events beyond all of them."""
@@ -88,22 +89,31 @@ class LogCheck:
         for row in rest:
             self._stray(row)
 
-    def _take(self, position: int, row: Row, dropped: Mapping[int, bool]) -> None:
-        commit = self._commits[0]
-        if position < commit[2]:
-            self._stray(row)
-            return
-        if not self._next:
-            self._next = commit[2]
-        if position != self._next:
-            self._missing(self._next, position - 1, commit[0])
-        self._next = position + 1
-        if row[1] != commit[0]:
-            self._report("chain", f"event {position}", "commit_id", commit[0], row[1])
-        self.events += 1
-        self._digests.append(_digest(row[:_WIDTH]))
-        self._stamp = row[_AT]
-        self._counted.append((row[_TYPE], self._body(position, row, dropped)))
+    def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
+        """Take the events that lie in a commit, or before it; return how many rows have been used then."""
+        commit_id, _, first, last = commit[:4]
+        following = self._next or first
+        digests, counted = self._digests, self._counted
+        for row in islice(rows, used, None):
+            position = row[0]
+            if position > last:
+                break
+            used += 1
+            if position < first:
+                self._stray(row)
+                continue
+            if position != following:
+                self._missing(following, position - 1, commit_id)
+            following = position + 1
+            if row[1] != commit_id:
+                self._report("chain", f"event {position}", "commit_id", commit_id, row[1])
+            self.events += 1
+            digests.append(_digest(row[:_WIDTH]))
+            self._stamp = row[_AT]
+            size = 0 if row[_HASH] is None else self._body(position, row, dropped)
+            counted.append((row[_TYPE], size))
+        self._next = following
+        return used
 
     def _stray(self, row: Row) -> None:
         self.events += 1
@@ -117,24 +127,22 @@ class LogCheck:
         """Check an event's body and return its length before compression."""
         codec, raw_len, stored = row[_WIDTH:]
         expected = row[_HASH]
-        if expected is None:
-            return 0
-        key = f"event {position}"
         if stored is None:
             self._is_size_known = False
             if not dropped.get(position, False):
-                self._report("bodies", key, None, bytes(expected).hex(), None)
+                self._report("bodies", f"event {position}", None, bytes(expected).hex(), None)
             return 0
         self.bodies += 1
         try:
             raw = raw_json(codec, stored)
         except StoreError as refused:
-            self._report("bodies", key, "body", "bytes that can be read", str(refused))
+            self._report("bodies", f"event {position}", "body", "bytes that can be read", str(refused))
             return raw_len
-        if hashlib.sha256(raw).digest() != expected:
-            self._report("bodies", key, "body", bytes(expected).hex(), hashlib.sha256(raw).hexdigest())
+        digest = hashlib.sha256(raw).digest()
+        if digest != expected:
+            self._report("bodies", f"event {position}", "body", bytes(expected).hex(), digest.hex())
         if len(raw) != raw_len:
-            self._report("bodies", key, "raw_len", len(raw), raw_len)
+            self._report("bodies", f"event {position}", "raw_len", len(raw), raw_len)
             return len(raw)
         return raw_len
 

@@ -1,5 +1,6 @@
 """What a decided batch writes: the log's rows, and the rows of every state it touched, each once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from store.db import tables
 from store.db.dialect import Changes, Tail
 from store.domain import policy
 from store.domain.events import Event, SpanRecorded, encode
+from store.domain.rollout import RolloutState
 from store.domain.views import signals_row
 from store.domain.world import World
 from store.journal import chain
@@ -51,9 +53,9 @@ def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tupl
     return tuple(after)
 
 
-def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: str) -> dict[Table, list[Row]]:
+def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: str) -> dict[Table, list[Sequence[Any]]]:
     """Return the rows of `events`, `bodies` and `commits` for the facts of a batch."""
-    events = [_event_row(event, commit_id) for event in world.events]
+    events: list[Sequence[Any]] = [_event_row(event, commit_id) for event in world.events]
     first, last = world.events[0].position, world.events[-1].position
     recorded_at = world.events[-1].at
     digests = [chain.event_digest(row) for row in events]
@@ -61,13 +63,13 @@ def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: s
     totals = totals_after(
         tail.totals, [(event.fact.type, event.body.raw_len if event.body else 0) for event in world.events]
     )
-    bodies: list[Row] = [
+    bodies: list[Sequence[Any]] = [
         (event.position, event.body.codec, event.body.raw_len, event.body.stored)
         for event in world.events
         if event.body is not None
     ]
     commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
-    written: dict[Table, list[Row]] = {tables.events: events, tables.commits: [commit]}
+    written: dict[Table, list[Sequence[Any]]] = {tables.events: events, tables.commits: [commit]}
     if bodies:
         written[tables.bodies] = bodies
     return written
@@ -96,26 +98,32 @@ def projected(world: World, changes: Changes) -> None:
     for rollout_id, queued_before in world.queued_before.items():
         state = world.rollouts[rollout_id]
         changes.upserts.setdefault(tables.rollouts, []).append(rows.rollout(state))
-        if state.queued_position == queued_before:
-            continue
-        if queued_before is not None:
-            changes.deletes.setdefault(tables.queue, []).append((queued_before,))
-        row = rows.queued(state)
-        if row is not None:
-            changes.inserts.setdefault(tables.queue, []).append(row)
+        if state.queued_position != queued_before:
+            _requeue(queued_before, state, changes)
     for attempt in world.touched_attempts.values():
         changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
     for event in world.events:
         if isinstance(event.fact, SpanRecorded):
-            rollout_id = event.stream.removeprefix("rollout/")
-            changes.inserts.setdefault(tables.spans, []).append(rows.span(rollout_id, event, event.fact))
-            if event.fact.rewards:
-                rewards = changes.inserts.setdefault(tables.rewards, [])
-                rewards.extend(rows.rewards(rollout_id, event, event.fact))
+            _add_span(event, event.fact, changes)
     for worker_id in world.touched_workers:
         changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
     for resources_id in world.touched_resources:
         changes.upserts.setdefault(tables.resources, []).append(rows.resources(world.resources[resources_id]))
+
+
+def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:
+    if queued_before is not None:
+        changes.deletes.setdefault(tables.queue, []).append((queued_before,))
+    row = rows.queued(state)
+    if row is not None:
+        changes.inserts.setdefault(tables.queue, []).append(row)
+
+
+def _add_span(event: Event, fact: SpanRecorded, changes: Changes) -> None:
+    rollout_id = event.stream.removeprefix("rollout/")
+    changes.inserts.setdefault(tables.spans, []).append(rows.span(rollout_id, event, fact))
+    if fact.rewards:
+        changes.inserts.setdefault(tables.rewards, []).extend(rows.rewards(rollout_id, event, fact))
 
 
 def signalled(world: World, tail: Tail, changes: Changes) -> None:

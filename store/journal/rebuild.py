@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Table
@@ -21,9 +22,9 @@ from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Corrupt
 from store.journal.comparison import Comparison
+from store.journal.differences import Differences
 from store.journal.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
 from store.journal.state_hash import state_hash
-from store.journal.verify import Differences
 from store.models import RebuildReport
 from store.projections import rows as row_of
 
@@ -32,6 +33,7 @@ ROWS_AT_ONCE = 500
 
 _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "worker/", "resources/")
+_STREAM = scan.FOLDED.index("stream")
 # The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
 _OF_EVENTS = (tables.spans, tables.rewards)
 
@@ -152,9 +154,9 @@ class _Mending:
         streams = self._part.streams
         async for rows in scan.events_since(self._dialect, session, names, after):
             for kind in _KINDS:
-                of_kind = [row for row in rows if row[2].startswith(kind)]
-                for name in dict.fromkeys(row[2] for row in of_kind):
-                    fold(kind, (row for row in of_kind if row[2] == name), streams[name])
+                of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
+                for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
+                    fold(kind, of_stream, streams[name])
                     # Their rows are facts, mended where they were found to differ.
                     streams[name].spans, streams[name].rewards = [], []
         _check_sound(Compared([streams[name] for name in names]))
@@ -258,7 +260,9 @@ class _Mending:
                 if finding.found == still.get(finding.key):
                     self._mend(finding)
         rewards = [finding for finding in extra if finding.table is tables.rewards]
-        claimed = await self._claimed(session, [finding.key[1] for finding in rewards if finding.key[1] < next_position])
+        claimed = await self._claimed(
+            session, [finding.key[1] for finding in rewards if finding.key[1] < next_position]
+        )
         for finding in rewards:
             if finding.key not in claimed:
                 self._mend(finding)

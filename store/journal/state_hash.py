@@ -5,7 +5,7 @@ rewards of a rollout count by their order. A released claim left nothing behind 
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -37,8 +37,10 @@ class _Canon:
         names = [str(column.name) for column in table.columns]
         self.names = tuple(sorted(name for name in names if name not in _PLACES))
         shown = [names.index(name) for name in self.names]
-        only = shown[0]
-        self._pick = itemgetter(*shown) if len(shown) > 1 else lambda row: (row[only],)
+        # With one index `itemgetter` gives the bare value.
+        self._pick: Callable[[Row], tuple[Any, ...]] = (
+            itemgetter(*shown) if shown[1:] else itemgetter(slice(shown[0], shown[0] + 1))
+        )
         self._floats = tuple(names.index(name) for name in self.names if isinstance(table.c[name].type, Double))
         self._released = names.index("released_position") if "released_position" in names else None
 

@@ -149,7 +149,13 @@ async def history(
     events: list[HistoryEvent] = []
     while True:
         rows: Sequence[Row] = await log.stream_events(
-            dialect, session, f"rollout/{rollout_id}", after=len(events), until=until, limit=_EVENTS_AT_ONCE, bodies=True
+            dialect,
+            session,
+            f"rollout/{rollout_id}",
+            after=len(events),
+            until=until,
+            limit=_EVENTS_AT_ONCE,
+            bodies=True,
         )
         events.extend(HistoryEvent(**_described(row)) for row in rows)
         if len(rows) < _EVENTS_AT_ONCE:

@@ -213,7 +213,7 @@ class Writer:
                 call.error = error
             self._answer(calls)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a bug of any kind must not take the other calls with it)
             await self._isolate(calls, error)
             return
         self.statistics.calls += len(calls)
@@ -249,7 +249,6 @@ class Writer:
                 await self._write(tail, decided, key)
                 in_doubt = decided
                 await self._commit(decided)
-                return decided
             except Unavailable as error:
                 await self._abandon()
                 self.statistics.retries += 1
@@ -257,11 +256,13 @@ class Writer:
                     if in_doubt is not None:
                         raise TimedOut("COMMIT", _RETRY_SECONDS) from error
                     raise
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 1.0)
             except StoreError:
                 await self._abandon()
                 raise
+            else:
+                return decided
 
     async def _begin(self) -> Tail:
         if self._session is None:
@@ -304,7 +305,7 @@ class Writer:
         if world.events:
             commit_id, first = await self._live.draw(len(world.events))
             decided.committed = Committed(commit_id, first, world.events[-1].position)
-            changes.inserts.update(log_rows(world, tail, commit_id, key, self._name))
+            changes.inserts |= log_rows(world, tail, commit_id, key, self._name)
             projected(world, changes)
         elif changes.upserts or changes.deletes:
             changes.inserts[tables.batches] = [(key, tail.now)]
@@ -385,7 +386,7 @@ class Writer:
             if self._session is None:
                 self._session = await self._dialect.writer()
             result = await work(self._session)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (it is the caller's, whatever it is)
             await self._abandon()
             if not future.done():
                 future.set_exception(error)

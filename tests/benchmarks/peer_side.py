@@ -1,7 +1,7 @@
 """The peer: Agent-lightning's in-memory store, in an environment of its own."""
 
-# pyright: reportMissingImports=false, reportUnknownVariableType=false
-# Nothing of this file's imports is installed beside the tests.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Its packages are not installed beside the tests.
 
 from __future__ import annotations
 
@@ -30,13 +30,18 @@ class Peer:
     async def lifecycles(self, **arguments: Any) -> Any:
         return await self._work.lifecycles(**arguments)
 
+    async def open_loop(self, **arguments: Any) -> Any:
+        return await self._work.open_loop(**arguments)
+
     async def prepare_traces(self, **arguments: Any) -> Any:
         return await self._work.prepare_traces(**arguments)
 
     async def record_traces(self, **arguments: Any) -> Any:
         return await self._work.record_traces(**arguments)
 
+    async def wake(self, **arguments: Any) -> Any:
+        return await self._work.wake(**arguments)
+
 
 if __name__ == "__main__":
-    peer = Peer()
-    serve({name: getattr(peer, name) for name in ("hello", "open", "lifecycles", "prepare_traces", "record_traces")})
+    serve(Peer())

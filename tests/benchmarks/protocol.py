@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
 
-Command = Callable[..., Awaitable[Any]]
 
+def serve(target: Any) -> None:
+    """Answer commands from stdin with an object's methods, coroutines or not, until its end, all in one event loop.
 
-def serve(commands: Mapping[str, Command]) -> None:
-    """Answer commands from stdin until its end, all in one event loop. What else is printed goes to stderr."""
+    What is printed meanwhile goes to stderr.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             asked = json.loads(line)
-            try:
-                answer = {"answer": runner.run(commands[asked["command"]](**asked["arguments"]))}  # pyright: ignore[reportArgumentType]
-            except Exception:
-                answer = {"error": traceback.format_exc()}
-            answers.write(json.dumps(answer) + "\n")
+            answers.write(json.dumps(runner.run(_outcome(target, **asked))) + "\n")
             answers.flush()
+
+
+async def _outcome(target: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call() -> Any:
+        result = getattr(target, command)(**arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    (outcome,) = await asyncio.gather(call(), return_exceptions=True)
+    if isinstance(outcome, BaseException):
+        return {"error": "".join(traceback.format_exception(outcome))}
+    return {"answer": outcome}
 
 
 class Side:
@@ -53,8 +62,10 @@ class Side:
     def tell(self, command: str, **arguments: Any) -> None:
         """Send a command; its answer is fetched by `answer`."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
+        # A process that is no more says why in `answer`.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"command": command, "arguments": arguments}) + "\n")
+            self._process.stdin.flush()
 
     def answer(self) -> Any:
         """Return the answer to the oldest command that has none yet."""

@@ -1,101 +1,196 @@
-"""The store under measurement, and processes that only write or only read one."""
+"""The store under measurement, in a process of its own."""
 
 from __future__ import annotations
 
-import os
+import asyncio
 import pickle
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from store.db.dialect import Changes, WriteSession, register
-from store.db.drivers.sqlite import SQLite, SQLiteWriter
+from store.db.dialect import Changes, Row, WriteSession, register
+from store.db.drivers.postgres import Postgres
+from store.db.drivers.sqlite import SQLite
 from store.journal import writer as group_commit
-from store.models import Span
+from store.models import EnqueueRolloutRequest, Span
 from store.opening import open_store
 from store.sql_store import SQLStore
 from tests.benchmarks.protocol import serve
-from tests.benchmarks.workload import Workload
+from tests.benchmarks.workload import INPUT, Workload, max_rss_mib, span_fields
 
-_recorded: list[list[tuple[str, list[Any]]]] = []
+Written = list[tuple[str, str, list[Row]]]
+"""What a transaction wrote: verb, table and rows of each statement, in their order."""
+
+_FILL_ROLLOUTS = 128
+_FILL_CALLERS = 3
 
 
-class RecordingWriter(SQLiteWriter):
-    """Keeps what it writes: each transaction's statements and their rows."""
+class ObservedSession:
+    """A writing session that keeps what it writes, and when it committed."""
+
+    def __init__(self, session: WriteSession, transactions: list[Written], committed: list[float]) -> None:
+        self._session = session
+        self._transactions = transactions
+        self._committed = committed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
     async def write(self, changes: Changes) -> None:
         families = (("delete", changes.deletes), ("insert", changes.inserts), ("upsert", changes.upserts))
-        _recorded.append([
-            (self._statement(verb, table), list(rows)) for verb, tables in families for table, rows in tables.items()
-        ])
-        await super().write(changes)
+        self._transactions.append(
+            [(verb, table.name, list(rows)) for verb, tables in families for table, rows in tables.items()]
+        )
+        await self._session.write(changes)
 
-
-class RecordingSQLite(SQLite):
-    """SQLite, its writer recorded."""
-
-    async def writer(self) -> WriteSession:
-        session = await super().writer()
-        assert isinstance(session, SQLiteWriter)
-        return RecordingWriter(session._dialect, session._connection)
+    async def commit(self) -> None:
+        await self._session.commit()
+        self._committed.append(time.perf_counter())
 
 
 class Rollbook:
     """Commands on the store that was opened last."""
 
     def __init__(self) -> None:
-        self._store: Any = None
+        self._store: SQLStore | None = None
         self._work = Workload(None, Span)
+        self._transactions: list[Written] = []
+        self._committed: list[float] = []
 
-    async def open(self, url: str, recorded: bool = False) -> None:
+    async def open(self, url: str, observed: bool = False) -> None:
         await self.close()
-        _recorded.clear()
-        register("sqlite", RecordingSQLite if recorded else SQLite)
-        self._store = await open_store(url)
-        self._work = Workload(self._store, Span)
+        self._transactions.clear()
+        self._committed.clear()
+        self._observe(observed)
+        opened = await open_store(url)
+        assert isinstance(opened, SQLStore)
+        self._store = opened
+        self._work = Workload(opened, Span)
+
+    def _observe(self, observed: bool) -> None:
+        transactions, committed = self._transactions, self._committed
+
+        class ObservedSQLite(SQLite):
+            async def writer(self) -> WriteSession:
+                return cast("WriteSession", ObservedSession(await super().writer(), transactions, committed))
+
+        class ObservedPostgres(Postgres):
+            async def writer(self) -> WriteSession:
+                return cast("WriteSession", ObservedSession(await super().writer(), transactions, committed))
+
+        register("sqlite", ObservedSQLite if observed else SQLite)
+        register("postgresql", ObservedPostgres if observed else Postgres)
 
     async def close(self) -> None:
         if self._store is not None:
             await self._store.close()
             self._store = None
 
-    async def limit_batches(self, calls: int) -> None:
+    def limit_batches(self, calls: int) -> None:
         """Set how many calls one commit may carry: with 1 there is no group commit."""
         group_commit.MAX_BATCH_CALLS = calls
 
+    # The same work as the peer's, with the commits it took.
+
     async def lifecycles(self, **arguments: Any) -> Any:
-        return await self._counting_commits(self._work.lifecycles(**arguments))
+        return await self._counting(self._work.lifecycles(**arguments))
 
     async def open_loop(self, **arguments: Any) -> Any:
-        return await self._work.open_loop(**arguments)
+        return await self._counting(self._work.open_loop(**arguments))
 
     async def prepare_traces(self, **arguments: Any) -> Any:
         return await self._work.prepare_traces(**arguments)
 
     async def record_traces(self, **arguments: Any) -> Any:
-        return await self._counting_commits(self._work.record_traces(**arguments))
+        return await self._counting(self._work.record_traces(**arguments))
 
-    async def keep_rows(self, path: str, kept: int) -> list[int]:
-        """Save what the last `kept` transactions wrote, and before them the rest as one; return their lengths."""
-        Path(path).write_bytes(pickle.dumps((_recorded[:-kept], _recorded[-kept:])))
-        return [len(transaction) for transaction in _recorded]
-
-    async def transactions(self) -> int:
-        return len(_recorded)
-
-    async def _counting_commits(self, work: Any) -> Any:
-        assert isinstance(self._store, SQLStore)
-        before = self._store.writer_statistics
-        calls, commits = before.calls, before.commits
+    async def _counting(self, work: Any) -> Any:
+        statistics, begun = self._live.writer_statistics, time.perf_counter()
+        calls, commits = statistics.calls, statistics.commits
         measured = await work
-        after = self._store.writer_statistics
-        return {**measured, "calls_per_commit": (after.calls - calls) / max(after.commits - commits, 1)}
+        took = time.perf_counter() - begun
+        commits = statistics.commits - commits
+        return {
+            **measured,
+            "calls_per_commit": (statistics.calls - calls) / max(commits, 1),
+            "commits_per_second": commits / took,
+        }
+
+    # What the driver's limit is given.
+
+    def transactions(self) -> int:
+        """Return how many transactions the observed store has written."""
+        return len(self._transactions)
+
+    def keep_rows(self, path: str, after: int) -> None:
+        """Save what the observed store's transactions wrote: the first `after` of them, and the others."""
+        Path(path).write_bytes(pickle.dumps((self._transactions[:after], self._transactions[after:])))
+
+    # Waking.
+
+    async def wake(self, count: int) -> dict[str, Any]:
+        """As the workload's, with the instants of the commits."""
+        self._committed.clear()
+        called, woken = await self._work.wake(count)
+        return {"called": called, "committed": self._committed[-count:], "woken": woken}
+
+    async def claim(self, count: int) -> list[tuple[str, str]]:
+        return await self._work.claim(count)
+
+    async def await_each(self, rollout_ids: list[str]) -> list[float]:
+        return await self._work.await_each(rollout_ids)
+
+    async def end_each(self, claimed: list[tuple[str, str]]) -> dict[str, Any]:
+        called = await self._work.end_each(claimed)
+        return {"called": called, "committed": self._committed[-len(claimed) :]}
+
+    # A long log, and what proves and rebuilds it.
+
+    async def fill(self, events: int, spans: int) -> int:
+        """Run lifecycles of so many spans, in large calls, until the store has written so many events."""
+        await asyncio.gather(*(self._fill(f"worker-{number}", events, spans) for number in range(_FILL_CALLERS)))
+        return self._live.writer_statistics.events
+
+    async def _fill(self, worker: str, events: int, spans: int) -> None:
+        store = self._live
+        requests = [EnqueueRolloutRequest(input=INPUT) for _ in range(_FILL_ROLLOUTS)]
+        while store.writer_statistics.events < events:
+            await store.enqueue_many_rollouts(requests)
+            claimed = await store.dequeue_many_rollouts(_FILL_ROLLOUTS, worker)
+            if spans:
+                await store.add_many_spans(_trace(claimed, spans))
+            await asyncio.gather(
+                *(store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded") for one in claimed)
+            )
+
+    async def verify(self) -> dict[str, float]:
+        """Verify, and return events, seconds, and the memory of this process before and at its highest, in MiB."""
+        before = max_rss_mib()
+        report = await self._live.verify()
+        assert report.ok, report.differences
+        return {"events": report.events, "seconds": report.seconds, "before": before, "highest": max_rss_mib()}
+
+    async def rebuild(self) -> dict[str, float]:
+        """Rebuild; as `verify`."""
+        before = max_rss_mib()
+        report = await self._live.rebuild()
+        assert not report.written, report.written
+        return {"events": report.events, "seconds": report.seconds, "before": before, "highest": max_rss_mib()}
+
+    @property
+    def _live(self) -> SQLStore:
+        assert self._store is not None  # opened
+        return self._store
+
+
+def _trace(claimed: Sequence[Any], spans: int) -> list[Span]:
+    return [
+        Span(**span_fields(one.rollout_id, one.attempt.attempt_id, number, 1000 * index + number))
+        for index, one in enumerate(claimed)
+        for number in range(1, spans + 1)
+    ]
 
 
 if __name__ == "__main__":
-    os.nice(0)
-    rollbook = Rollbook()
-    names = (
-        "open", "close", "limit_batches", "lifecycles", "open_loop", "prepare_traces", "record_traces", "keep_rows",
-        "transactions",
-    )
-    serve({name: getattr(rollbook, name) for name in names})
+    serve(Rollbook())

@@ -16,15 +16,17 @@ from typing import Any
 
 SPANS_PER_LIFECYCLE = 8
 CALLS_PER_LIFECYCLE = 3 + SPANS_PER_LIFECYCLE
+INPUT = {"question": "How many primes lie between 100 and 200?", "seed": 7}
 
-_WORDS = (
+_VOCABULARY = (
     "answer approach because before believe between candidate compare compute consider context correct current"
     " decide detail different document equation evidence example expect explain factor final follow formula given"
     " however include instead integer known length likely matter method multiply number observe order original"
     " paragraph perhaps point possible previous problem product question reason remain report result return second"
     " several should simplify solution square state statement step subtract suggest summary therefore together total"
     " triangle under until value verify whether which without"
-).split()
+)
+_WORDS = _VOCABULARY.split()
 _dice = random.Random(20)
 
 
@@ -81,10 +83,9 @@ def span_fields(rollout_id: str, attempt_id: str, number: int, span_number: int)
     }
 
 
-def json_bytes(rollout_id: str, attempt_id: str) -> int:
-    """Return the size of such a span as JSON text, without blanks."""
-    fields = [span_fields(rollout_id, attempt_id, number % 8, number) for number in range(64)]
-    return round(sum(len(json.dumps(span, separators=(",", ":"))) for span in fields) / len(fields))
+def json_bytes(fields: list[dict[str, Any]]) -> int:
+    """Return the size of values as JSON texts without blanks."""
+    return sum(len(json.dumps(one, separators=(",", ":"))) for one in fields)
 
 
 class Workload:
@@ -98,14 +99,13 @@ class Workload:
     def __init__(self, store: Any, span: Callable[..., Any]) -> None:
         self._store = store
         self._span = span
-        # Spans of one attempt need ids of their own, those of others do not: a process draws each once.
         self._numbers = itertools.count(1)
         self._prepared: list[list[Any]] = []
 
     async def lifecycle(self, worker: str, timed: Timings) -> None:
         """Enqueue a rollout, claim one, record its eight spans in a call each, end its attempt: eleven calls."""
         store = self._store
-        await timed("enqueue", store.enqueue_rollout({"question": "How many?", "seed": 7}))
+        await timed("enqueue", store.enqueue_rollout(INPUT))
         claimed = await timed("dequeue", store.dequeue_rollout(worker_id=worker))
         rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
         for number in range(1, SPANS_PER_LIFECYCLE + 1):
@@ -128,37 +128,37 @@ class Workload:
         await asyncio.gather(*(call(caller) for caller in range(callers)))
         took = time.perf_counter() - begun
         return {
+            "count": done,
             "per_second": done / took,
-            "cpu_ms": (time.process_time() - cpu) * 1000 / max(done, 1),
+            "cpu_ms": (time.process_time() - cpu) * 1000 / done,
             "latency": timed.percentiles(),
         }
 
     async def open_loop(self, rate: float, seconds: float) -> dict[str, Any]:
-        """Start lifecycles at a steady rate, however long they take."""
+        """Start lifecycles at a steady rate, whether those before them have ended or not."""
         timed, running = Timings(), set[asyncio.Task[None]]()
-        begun = time.perf_counter()
-        for number in range(int(rate * seconds)):
+        begun, count = time.perf_counter(), int(rate * seconds)
+        for number in range(count):
             await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
             running.add(task := asyncio.create_task(self.lifecycle(f"worker-{number % 32}", timed)))
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)
         took = time.perf_counter() - begun
-        return {"per_second": int(rate * seconds) / took, "latency": timed.percentiles()}
+        return {"per_second": count / took, "latency": timed.percentiles(), "seconds": timed.all()}
 
-    async def prepare_traces(self, traces: int, spans: int) -> None:
-        """Make attempts, and a trace for each, ready to be recorded by `record_traces`."""
-        await asyncio.gather(*(self._store.enqueue_rollout({"seed": number}) for number in range(traces)))
-        claimed = await self._store.dequeue_many_rollouts(limit=traces, worker_id="worker-0")
-        self._prepared = [
-            [
-                self._span(**span_fields(one.rollout_id, one.attempt.attempt_id, number, next(self._numbers)))
-                for number in range(1, spans + 1)
+    async def prepare_traces(self, traces: int, spans: int) -> int:
+        """Claim attempts and make a trace for each, ready for `record_traces`; return their size as JSON."""
+        self._prepared, size = [], 0
+        for rollout_id, attempt_id in await self.claim(traces):
+            fields = [
+                span_fields(rollout_id, attempt_id, number, next(self._numbers)) for number in range(1, spans + 1)
             ]
-            for one in claimed
-        ]
+            size += json_bytes(fields)
+            self._prepared.append([self._span(**one) for one in fields])
+        return size
 
     async def record_traces(self, callers: int) -> dict[str, Any]:
-        """Record the prepared traces, one in a call, by some callers at once."""
+        """Record the prepared traces, each in one call, by some callers at once."""
         traces, self._prepared = iter(self._prepared), []
         spans = 0
 
@@ -173,6 +173,38 @@ class Workload:
         took = time.perf_counter() - begun
         return {"per_second": spans / took, "cpu_us": (time.process_time() - cpu) * 1e6 / spans, "spans": spans}
 
+    async def claim(self, count: int) -> list[tuple[str, str]]:
+        """Enqueue rollouts and claim them all; return their ids and those of their attempts."""
+        await asyncio.gather(*(self._store.enqueue_rollout(INPUT) for _ in range(count)))
+        claimed = await self._store.dequeue_many_rollouts(limit=count, worker_id="worker-0")
+        return [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
+
+    async def await_each(self, rollout_ids: list[str]) -> list[float]:
+        """Wait for the end of one rollout after the other; return the instants at which each was known."""
+        woken: list[float] = []
+        for rollout_id in rollout_ids:
+            (ended,) = await self._store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=60)
+            woken.append(time.perf_counter())
+            assert ended.rollout_id == rollout_id
+        return woken
+
+    async def end_each(self, claimed: list[tuple[str, str]]) -> list[float]:
+        """End one rollout after the other, at no regular interval; return the instants just before each call."""
+        called: list[float] = []
+        for rollout_id, attempt_id in claimed:
+            await asyncio.sleep(_dice.uniform(0.015, 0.03))
+            called.append(time.perf_counter())
+            await self._store.update_attempt(rollout_id, attempt_id, status="succeeded")
+        return called
+
+    async def wake(self, count: int) -> tuple[list[float], list[float]]:
+        """End rollouts that are waited for in the same loop; return the instants of the calls and of the wake-ups."""
+        claimed = await self.claim(count)
+        called, woken = await asyncio.gather(
+            self.end_each(claimed), self.await_each([rollout_id for rollout_id, _ in claimed])
+        )
+        return called, woken
+
 
 class Timings:
     """How long each call took."""
@@ -186,16 +218,20 @@ class Timings:
         self._seconds.setdefault(name, []).append(time.perf_counter() - begun)
         return result
 
+    def all(self) -> list[float]:
+        """Return every duration, in seconds."""
+        return [second for taken in self._seconds.values() for second in taken]
+
     def percentiles(self) -> dict[str, dict[str, float]]:
-        """Return p50 and p99 of each kind of call, in milliseconds."""
+        """Return p50, p99 and maximum of each kind of call, in milliseconds."""
         return {name: percentiles(taken) for name, taken in self._seconds.items()}
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Return the p50, p99 and largest of some durations, in milliseconds."""
+    """Return p50, p99 and maximum of some durations, in milliseconds."""
     ordered = sorted(seconds)
-    at = lambda share: ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000  # noqa: E731
-    return {"p50": at(0.5), "p99": at(0.99), "max": at(1.0), "count": len(ordered)}
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000 for name, share in shares.items()}
 
 
 def max_rss_mib() -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -108,13 +109,34 @@ def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
     return run
 
 
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """A filled file that tests get copies of."""
+    return asyncio.run(fill(f"sqlite:///{tmp_path_factory.mktemp('cli') / 'original.db'}"))
+
+
 @pytest.fixture
-def filled(durable_url: str, clock: ManualClock) -> Filled:
+def filled(durable_url: str, request: pytest.FixtureRequest) -> Filled:
     """A filled store, on each durable backend."""
-    return asyncio.run(fill(durable_url, clock))
+    if not durable_url.startswith("sqlite"):
+        return asyncio.run(fill(durable_url))
+    return _copied(request.getfixturevalue("original"), durable_url)
 
 
-async def fill(url: str, clock: ManualClock) -> Filled:
+@pytest.fixture
+def filled_file(original: Filled, tmp_path: Path) -> Filled:
+    """A filled store in a file, for what does not depend on the database."""
+    return _copied(original, f"sqlite:///{tmp_path / 'file.db'}")
+
+
+def _copied(original: Filled, url: str) -> Filled:
+    # Closing left nothing in the write-ahead log.
+    shutil.copy(urlsplit(original.url).path[1:], urlsplit(url).path[1:])
+    return replace(original, url=url)
+
+
+async def fill(url: str) -> Filled:
+    clock = ManualClock()
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
         prompts = (await store.add_resources(make_prompt())).resources_id
         await store.update_resources(prompts, make_llm())
@@ -175,12 +197,6 @@ def environment(url: str, **further: str) -> dict[str, str]:
     """Return the environment in which that process works on a store."""
     inherited = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
     return inherited | {"ROLLBOOK_DB": url, "COLUMNS": "100", "TERM": "xterm-256color"} | further
-
-
-@pytest.fixture
-def filled_file(tmp_path: Path, clock: ManualClock) -> Filled:
-    """A filled store in a file, for what does not depend on the database."""
-    return asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
 
 
 @pytest.fixture

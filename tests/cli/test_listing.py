@@ -59,26 +59,24 @@ def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> N
         assert printed["items"]
 
 
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        (("--status", "cancelled"), ["cancelled"]),
-        (("--status", "cancelled", "--status", "succeeded"), ["succeeded", "cancelled"]),
-        (("--sort", "status"), ["cancelled", "queuing", "queuing", "succeeded"]),
-        (("--sort", "status", "--desc"), ["succeeded", "queuing", "queuing", "cancelled"]),
-        (("--desc",), ["cancelled", "queuing", "queuing", "succeeded"]),
-        (("--limit", "1"), ["succeeded"]),
-        (("--limit", "2", "--offset", "1"), ["queuing", "queuing"]),
-        (("--limit", "0"), []),
-        (("--limit", "-1"), ["succeeded", "queuing", "queuing", "cancelled"]),
-        (("--id-contains", "ro-"), ["succeeded", "queuing", "queuing", "cancelled"]),
-        (("--id-contains", "nothing"), []),
-    ],
-)
-def test_rollouts_are_filtered_sorted_and_paged(
-    rollbook: Rollbook, options: tuple[str, ...], expected: list[str]
-) -> None:
-    assert [row["status"] for row in rollbook("ls", "rollouts", *options).table] == expected
+ROLLOUTS: list[tuple[tuple[str, ...], list[str]]] = [
+    (("--status", "cancelled"), ["cancelled"]),
+    (("--status", "cancelled", "--status", "succeeded"), ["succeeded", "cancelled"]),
+    (("--sort", "status"), ["cancelled", "queuing", "queuing", "succeeded"]),
+    (("--sort", "status", "--desc"), ["succeeded", "queuing", "queuing", "cancelled"]),
+    (("--desc",), ["cancelled", "queuing", "queuing", "succeeded"]),
+    (("--limit", "1"), ["succeeded"]),
+    (("--limit", "2", "--offset", "1"), ["queuing", "queuing"]),
+    (("--limit", "0"), []),
+    (("--limit", "-1"), ["succeeded", "queuing", "queuing", "cancelled"]),
+    (("--id-contains", "ro-"), ["succeeded", "queuing", "queuing", "cancelled"]),
+    (("--id-contains", "nothing"), []),
+]
+
+
+def test_rollouts_are_filtered_sorted_and_paged(rollbook: Rollbook) -> None:
+    for options, expected in ROLLOUTS:
+        assert [row["status"] for row in rollbook("ls", "rollouts", *options).table] == expected, options
 
 
 def test_any_joins_conditions_with_or(rollbook: Rollbook, filled: Filled) -> None:
@@ -103,28 +101,28 @@ def test_attempts_are_those_of_the_rollout(rollbook: Rollbook, filled: Filled) -
     assert [row["#"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, "--desc").table] == ["2", "1"]
 
 
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        ((), ["agent", "llm", "tool", "agentlightning.annotation"]),
-        (("--attempt", "latest"), ["agent", "llm", "tool", "agentlightning.annotation"]),
-        (("--attempt", "2", "--limit", "1"), ["agent"]),
-        (("--attempt", "1"), []),
-        (("--name", "llm"), ["llm"]),
-        (("--name-contains", "l"), ["llm", "tool", "agentlightning.annotation"]),
-        (("--parent-id", "a" * 16), ["llm", "tool"]),
-        (("--parent-id-contains", "aaa", "--name-contains", "oo"), ["tool"]),
-        (("--span-id", "a" * 16), ["agent"]),
-        (("--span-id-contains", "bb"), ["llm"]),
-        (("--trace-id", "none"), []),
-        (("--trace-id-contains", "0af76"), ["agent", "llm", "tool", "agentlightning.annotation"]),
-        (("--span-id", "a" * 16, "--name", "tool", "--any"), ["agent", "tool"]),
-        (("--sort", "name", "--desc"), ["tool", "llm", "agentlightning.annotation", "agent"]),
-    ],
-)
-def test_spans_are_filtered(rollbook: Rollbook, filled: Filled, options: tuple[str, ...], expected: list[str]) -> None:
-    rows = rollbook("ls", "spans", "--rollout", filled.retried, *options).table
-    assert [row["name"] for row in rows] == expected
+SPANS: list[tuple[tuple[str, ...], list[str]]] = [
+    ((), ["agent", "llm", "tool", "agentlightning.annotation"]),
+    (("--attempt", "latest"), ["agent", "llm", "tool", "agentlightning.annotation"]),
+    (("--attempt", "2", "--limit", "1"), ["agent"]),
+    (("--attempt", "1"), []),
+    (("--name", "llm"), ["llm"]),
+    (("--name-contains", "l"), ["llm", "tool", "agentlightning.annotation"]),
+    (("--parent-id", "a" * 16), ["llm", "tool"]),
+    (("--parent-id-contains", "aaa", "--name-contains", "oo"), ["tool"]),
+    (("--span-id", "a" * 16), ["agent"]),
+    (("--span-id-contains", "bb"), ["llm"]),
+    (("--trace-id", "none"), []),
+    (("--trace-id-contains", "0af76"), ["agent", "llm", "tool", "agentlightning.annotation"]),
+    (("--span-id", "a" * 16, "--name", "tool", "--any"), ["agent", "tool"]),
+    (("--sort", "name", "--desc"), ["tool", "llm", "agentlightning.annotation", "agent"]),
+]
+
+
+def test_spans_are_filtered_and_sorted(rollbook: Rollbook, filled: Filled) -> None:
+    for options, expected in SPANS:
+        rows = rollbook("ls", "spans", "--rollout", filled.retried, *options).table
+        assert [row["name"] for row in rows] == expected, options
 
 
 def test_a_span_shows_its_rewards(rollbook: Rollbook, filled: Filled) -> None:
@@ -200,6 +198,17 @@ def test_on_a_terminal_a_long_list_is_cut_and_says_so(rollbook: Rollbook, filled
     assert "50 of 64" in printed.err
     assert len(rollbook("ls", "rollouts", "--limit", "-1", terminal=True).out.splitlines()) == 65
     assert len(rollbook("ls", "rollouts").out.splitlines()) == 65
+
+
+def test_in_the_past_nothing_is_ago_and_nothing_goes_on(rollbook: Rollbook, filled: Filled) -> None:
+    now = rollbook("ls", "rollouts", "--status", "queuing", terminal=True).out
+    assert "d ago" in now
+    assert "…" in now
+    then = rollbook("ls", "rollouts", "--status", "queuing", "--as-at", "2025-06-16", terminal=True).out
+    assert filled.waiting[0] in then
+    assert "2025-06-15" in then
+    assert " ago" not in then
+    assert "…" not in then
 
 
 def test_an_empty_list_says_so_to_a_person(rollbook: Rollbook) -> None:

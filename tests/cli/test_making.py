@@ -44,15 +44,15 @@ def at_revision(filled: Filled) -> Iterator[Callable[[str], None]]:
     execute(filled.url, f"UPDATE alembic_version SET version_num = '{revision}'")
 
 
-@pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_reading_never_creates_a_store_and_says_how_to(
-    command: tuple[str, ...], durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rollbook = runner(durable_url, monkeypatch)
-    printed = rollbook(*command)
-    assert (printed.code, printed.out) == (5, "")
-    assert "rollbook migrate" in printed.err
+    for command in READING:
+        printed = rollbook(*command)
+        assert (printed.code, printed.out) == (5, ""), command
+        assert "rollbook migrate" in printed.err
     assert list(tmp_path.iterdir()) == []
     assert rollbook("stats").code == 5
 
@@ -112,7 +112,6 @@ def test_a_role_is_let_in_but_not_to_change_the_log(postgres_url: str, monkeypat
     assert may("rollouts", "UPDATE")
 
 
-@pytest.mark.parametrize("command", [command for command in READING if "ro-1" not in command], ids=" ".join)
 def test_a_store_that_is_behind_is_left_as_it_is_and_the_cure_named(
     *,
     rollbook: Rollbook,
@@ -120,14 +119,14 @@ def test_a_store_that_is_behind_is_left_as_it_is_and_the_cure_named(
     at_revision: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     at_revision("0000")
     files = set(tmp_path.iterdir())
-    printed = rollbook(*command)
-    assert (printed.code, printed.out) == (1, "")
-    assert "rollbook migrate --db" in printed.err
+    for command in READING:
+        printed = rollbook(*command)
+        assert (printed.code, printed.out) == (1, ""), command
+        assert "rollbook migrate --db" in printed.err
     assert execute(filled.url, "SELECT version_num FROM alembic_version") == ["0000"]
     assert set(tmp_path.iterdir()) <= files | {Path(f"{path}{side}") for path in files for side in ("-wal", "-shm")}
 

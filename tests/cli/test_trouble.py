@@ -64,10 +64,10 @@ def test_a_command_works_on_a_filled_store(rollbook: Rollbook, filled: Filled, t
 
 @pytest.mark.parametrize("path", [*WORKING, "ls"])
 def test_a_command_explains_itself(bare: Rollbook, path: str) -> None:
-    for option in ("--help", "-h"):
-        printed = bare(*path.split(), option)
-        assert printed.code == 0
-        assert "Usage: rollbook" in printed.out
+    printed = bare(*path.split(), "--help")
+    assert printed.code == 0
+    assert f"Usage: rollbook {path} " in printed.out
+    assert bare(*path.split(), "-h").out == printed.out
 
 
 def test_the_version_is_that_of_the_distribution(bare: Rollbook) -> None:
@@ -140,6 +140,7 @@ def test_a_file_that_is_no_store_is_refused(bare: Rollbook, tmp_path: Path, make
     assert "not a SQLite database" in printed.err
 
 
+@pytest.mark.slow
 def test_a_traceback_is_shown_only_when_asked_for(filled_file: Filled) -> None:
     arguments = [*COMMAND, "show", "none"]
     plain = subprocess.run(arguments, check=False, env=environment(filled_file.url), capture_output=True, text=True)
@@ -151,6 +152,7 @@ def test_a_traceback_is_shown_only_when_asked_for(filled_file: Filled) -> None:
     assert "Traceback" in debug.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["tail"], ["ls", "rollouts"], ["tail", "--json"]], ids=" ".join)
 def test_a_reader_that_leaves_is_no_error_message(filled_file: Filled, arguments: list[str]) -> None:
     reading, writing = os.pipe()
@@ -163,6 +165,7 @@ def test_a_reader_that_leaves_is_no_error_message(filled_file: Filled, arguments
     assert process.returncode == 141
 
 
+@pytest.mark.slow
 def test_a_real_terminal_gets_colours_and_a_pipe_does_not(filled_file: Filled) -> None:
     command = [*COMMAND, "ls", "rollouts"]
     env = environment(filled_file.url)
@@ -176,12 +179,12 @@ def test_a_real_terminal_gets_colours_and_a_pipe_does_not(filled_file: Filled) -
     assert filled_file.retried in bleak
 
 
-def test_help_does_not_wait_for_databases_or_models() -> None:
+def test_help_does_not_wait_for_databases() -> None:
     code = "from store.cli.app import app; app(['--help'], standalone_mode=False); import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     imported = set(done.stdout.splitlines()[-1].split())
     assert "typer" in imported
-    assert not imported & {"sqlalchemy", "asyncpg", "aiosqlite", "pydantic", "opentelemetry", "alembic"}
+    assert not imported & {"sqlalchemy", "asyncpg", "aiosqlite", "opentelemetry", "alembic"}
 
 
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:

@@ -131,7 +131,9 @@ class Reading:
 
     def __str__(self) -> str:
         order = "equal" if list(self.seen) == list(self.log) else "not the log's"
-        return f"{self.reader}: {len(self.seen):,} seen, {self.missed:,} missed, {self.doubled:,} doubled, order {order}"
+        return (
+            f"{self.reader}: {len(self.seen):,} seen, {self.missed:,} missed, {self.doubled:,} doubled, order {order}"
+        )
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,10 @@ class Result:
     """Acknowledged and not in the database."""
 
     def __str__(self) -> str:
+        writers = f"{PROCESSES * STORES_PER_PROCESS} writers in {PROCESSES} processes, {self.kills} of them killed"
+        log = f"{self.events:,} events in {self.commits:,} commits by {writers}"
         return "\n".join(
-            [
-                f"{self.events:,} events in {self.commits:,} commits of {PROCESSES * STORES_PER_PROCESS} writers in"
-                f" {PROCESSES} processes; {self.kills} kills;"
-                f" {self.acknowledged:,} acknowledged calls, {len(self.lost)} of them lost",
-                *map(str, self.readings),
-            ]
+            [log, f"{self.acknowledged:,} acknowledged calls, {len(self.lost)} lost", *map(str, self.readings)]
         )
 
 

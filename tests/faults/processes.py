@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -29,7 +29,9 @@ def _run(main: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) 
 
 
 @contextlib.contextmanager
-def running(main: Callable[..., Coroutine[Any, Any, None]], *argument_lists: tuple[Any, ...]) -> Iterator[list[BaseProcess]]:
+def running(
+    main: Callable[..., Coroutine[Any, Any, None]], *argument_lists: tuple[Any, ...]
+) -> Generator[list[BaseProcess]]:
     """Run one process for each list of arguments; whatever happens, none is left."""
     started = [start(main, *args) for args in argument_lists]
     try:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar
 
 from sqlalchemy import Select
 
 from store.db.dialect import Changes, Params, Row, Sql, Tail, WriteSession, register
 from store.db.drivers.postgres import Postgres
 from store.db.drivers.sqlite import SQLite
+from store.opening import open_store
+from store.sql_store import SQLStore
+
+T = TypeVar("T")
 
 
 class Wrapped(WriteSession):
@@ -22,7 +28,7 @@ class Wrapped(WriteSession):
     async def begin(self) -> Tail:
         return await self.inner.begin()
 
-    async def load(self, queries: Mapping[str, Select[Any]], params: Params) -> dict[str, Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
         return await self.inner.load(queries, params)
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
@@ -48,8 +54,44 @@ class Wrapped(WriteSession):
         await self.inner.close()
 
 
+class Unreliable(Wrapped):
+    """A session that does what a test tells it to at one of its steps."""
+
+    def __init__(self, inner: WriteSession, trouble: Trouble) -> None:
+        super().__init__(inner)
+        self._trouble = trouble
+
+    async def begin(self) -> Tail:
+        while self._trouble.holds:
+            self._trouble.is_holding = True
+            await asyncio.sleep(0.001)
+        self._trouble.is_holding = False
+        return await super().begin()
+
+    async def write(self, changes: Changes) -> None:
+        self._trouble.before_write(changes)
+        await super().write(changes)
+
+    async def commit(self) -> None:
+        self._trouble.before_commit()
+        await super().commit()
+        self._trouble.after_commit()
+
+
+class Trouble:
+    """What happens at each step; nothing, until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.holds = False
+        """Whether the writer, which has taken a batch, has to wait before it begins."""
+        self.is_holding = False
+        self.before_write: Callable[[Changes], None] = lambda _: None
+        self.before_commit: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None
+
+
 @contextlib.contextmanager
-def wrapped(wrap: Callable[[WriteSession], WriteSession]) -> Iterator[None]:
+def wrapped(wrap: Callable[[WriteSession], WriteSession]) -> Generator[None]:
     """Let every store that is opened meanwhile write through a wrapper."""
 
     class OnSQLite(SQLite):
@@ -69,3 +111,34 @@ def wrapped(wrap: Callable[[WriteSession], WriteSession]) -> Iterator[None]:
         register("memory", SQLite)
         register("sqlite", SQLite)
         register("postgresql", Postgres)
+
+
+async def troubled_store(url: str, trouble: Trouble) -> SQLStore:
+    """Open a store whose writer meets the trouble."""
+    with wrapped(lambda session: Unreliable(session, trouble)):
+        store = await open_store(url)
+    assert isinstance(store, SQLStore)
+    return store
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return once something is so, which no event tells."""
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to that"
+        await asyncio.sleep(0.001)
+
+
+async def taken(trouble: Trouble, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Send a call and let the writer hold on once it has taken it."""
+    trouble.holds = True
+    task = asyncio.create_task(call)
+    await until(lambda: trouble.is_holding)
+    return task
+
+
+async def waiting(store: SQLStore, *calls: Coroutine[Any, Any, T]) -> list[asyncio.Task[T]]:
+    """Send calls and return once they wait in the inbox of a writer that holds on."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    await until(lambda: store._writer.waiting == len(tasks))
+    return tasks

@@ -5,75 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
 
-from store import open_store
 from store.db import tables
-from store.db.dialect import Changes, Tail, WriteSession
+from store.db.dialect import Changes
 from store.domain.commands import Command, Wants
 from store.errors import Incompatible, StoreError, TimedOut, Unavailable
 from store.interface import Store
 from store.journal import writer
 from store.sql_store import SQLStore
 from tests import databases
-from tests.faults.sessions import Wrapped, wrapped
+from tests.faults.sessions import Trouble, taken, troubled_store, waiting
 
 T = TypeVar("T")
-
-
-class Unreliable(Wrapped):
-    """A session that does what a test tells it to at one of its steps."""
-
-    def __init__(self, inner: WriteSession, trouble: Trouble) -> None:
-        super().__init__(inner)
-        self._trouble = trouble
-
-    async def begin(self) -> Tail:
-        while self._trouble.holds:
-            self._trouble.is_holding = True
-            await asyncio.sleep(0.001)
-        self._trouble.is_holding = False
-        return await super().begin()
-
-    async def write(self, changes: Changes) -> None:
-        self._trouble.before_write(changes)
-        await super().write(changes)
-
-    async def commit(self) -> None:
-        self._trouble.before_commit()
-        await super().commit()
-        self._trouble.after_commit()
-
-
-class Trouble:
-    """What happens at each step; nothing, until a test says otherwise."""
-
-    def __init__(self) -> None:
-        self.holds = False
-        """Whether the writer, which has taken a batch, has to wait before it begins."""
-        self.is_holding = False
-        self.before_write: Callable[[Changes], None] = lambda _: None
-        self.before_commit: Callable[[], None] = lambda: None
-        self.after_commit: Callable[[], None] = lambda: None
-
-
-@pytest.fixture
-async def trouble() -> Trouble:
-    return Trouble()
-
-
-@pytest.fixture
-async def troubled(store_url: str, trouble: Trouble) -> AsyncIterator[SQLStore]:
-    """A store whose writer meets the trouble."""
-    with wrapped(lambda session: Unreliable(session, trouble)):
-        store = await open_store(store_url)
-    assert isinstance(store, SQLStore)
-    yield store
-    trouble.holds = False
-    await store.close()
 
 
 def once(error: Exception) -> Callable[..., None]:
@@ -85,27 +32,6 @@ def once(error: Exception) -> Callable[..., None]:
             raise left.pop()
 
     return raise_once
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():
-            await asyncio.sleep(0.001)
-
-
-async def taken(trouble: Trouble, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Send a call and let the writer hold on once it has taken it."""
-    trouble.holds = True
-    task = asyncio.create_task(call)
-    await until(lambda: trouble.is_holding)
-    return task
-
-
-async def waiting(store: SQLStore, *calls: Coroutine[Any, Any, T]) -> list[asyncio.Task[T]]:
-    """Send calls and return once they wait in the inbox of a writer that holds on."""
-    tasks = [asyncio.create_task(call) for call in calls]
-    await until(lambda: store._writer.waiting == len(tasks))
-    return tasks
 
 
 async def enqueue_together(store: SQLStore, trouble: Trouble, inputs: list[Any]) -> list[Any]:
@@ -270,17 +196,14 @@ async def test_a_store_that_is_closed_answers_what_it_has_taken(troubled: SQLSto
         await troubled.enqueue_rollout("late")
 
 
-async def test_what_follows_trouble_in_the_environment_is_written_in_order(
-    durable_url: str, trouble: Trouble
-) -> None:
+async def test_what_follows_trouble_in_the_environment_is_written_in_order(durable_url: str, trouble: Trouble) -> None:
     numbers = iter(range(10_000))
 
     def every_third(*_: object) -> None:
         if next(numbers) % 3 == 0:
             raise Unavailable("a passing trouble", retry_after_seconds=0.1)
 
-    with wrapped(lambda session: Unreliable(session, trouble)):
-        store = await open_store(durable_url)
+    store = await troubled_store(durable_url, trouble)
     trouble.before_commit = trouble.after_commit = every_third
     for number in range(20):
         await store.enqueue_rollout(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +56,7 @@ async def test_a_writer_killed_while_it_creates_the_store_leaves_one_that_opens(
     for number in range(rounds(60)):
         url = f"{durable_url[:-3]}{number}.db" if durable_url.startswith("sqlite") else f"{durable_url}{number}"
         with processes.running(work, (url, tmp_path / f"creator{number}", "creator")):
-            time.sleep(random.uniform(0, CREATING_SECONDS))
+            await asyncio.sleep(random.uniform(0, CREATING_SECONDS))
         async with await open_store(url) as store:
             await store.enqueue_rollout("after the kill")
             report = await store.verify()

@@ -96,9 +96,8 @@ def blob(value: bytes, url: str) -> str:
 def _run(url: StoreURL, statements: tuple[str, ...], *, guarded: bool) -> None:
     if url.path is not None:
         with closing(sqlite3.connect(url.path, isolation_level=None)) as connection:
-            guards = () if guarded else triggers.trigger_names("sqlite")
-            before = [f"DROP TRIGGER {name}" for name in guards]
-            after = [] if guarded else triggers.statements("sqlite")
+            before = [] if guarded else [f"DROP TRIGGER {name}" for name in triggers.trigger_names("sqlite")]
+            after = () if guarded else triggers.statements("sqlite")
             for statement in (*before, *statements, *after):
                 connection.execute(statement)
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from store import open_store
+from store.db.tables import metadata
 from store.db.url import parse
 from store.errors import Corrupt, ReadOnly
 from store.interface import Store
@@ -111,13 +112,8 @@ async def test_extra_rows_go(filled: Filled) -> None:
         "INSERT INTO resources VALUES ('zz', 1, 1, 1, 1, 1, 1, 1)",
         "INSERT INTO queue VALUES (99999, 'ro-nobody')",
         f"INSERT INTO queue VALUES (99998, '{rollout_id}')",
-        "INSERT INTO rollouts SELECT 'ro-nobody', status, mode, resources_id, resources_version, config, start_at, end_at,"
-        " group_id, step, NULL, input_sha256, input_position, metadata_position, queued_position, attempt_count,"
-        f" rerun_seq, last_reward, spans, tokens_in, tokens_out, error, stream_version, first_position, last_position"
-        f" FROM rollouts WHERE rollout_id = '{rollout_id}'",
-        "INSERT INTO attempts SELECT rollout_id, 'at-nobody', 2, status, worker_id, start_at, end_at,"
-        " last_heartbeat_time, heartbeat_stamped_at, metadata_position, via, rerun_seq, resources_version, owner, error,"
-        f" released_position, first_position, last_position FROM attempts WHERE rollout_id = '{rollout_id}'",
+        _copy("rollouts", rollout_id, rollout_id="'ro-nobody'", plan_key="NULL"),
+        _copy("attempts", rollout_id, attempt_id="'at-nobody'", sequence_id="2"),
     )
     report = await filled.store.rebuild()
     assert report.written == {
@@ -270,17 +266,7 @@ async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_ri
     script = tmp_path / "rebuild.py"
     script.write_text(KILLED)
     for seconds in (0.05, 0.15, 0.3):
-        with subprocess.Popen(
-            [sys.executable, str(script), durable_url],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begins\n"
-            await asyncio.sleep(seconds)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        await asyncio.to_thread(_run_and_kill, script, durable_url, seconds)
         for row in await ask(durable_url, "SELECT * FROM spans"):
             name = right[row[2]].index("step")
             assert row in (right[row[2]], [*right[row[2]][:name], "edited", *right[row[2]][name + 1 :]])
@@ -288,6 +274,26 @@ async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_ri
         await store.rebuild()
         await untouched(store)
         assert {row[2]: row for row in await ask(durable_url, "SELECT * FROM spans")} == right
+
+
+def _run_and_kill(script: Path, url: str, seconds: float) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(script), url],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def _copy(table: str, rollout_id: str, **values: str) -> str:
+    """Return the statement that inserts a copy of a rollout's rows, some columns replaced."""
+    shown = ", ".join(values.get(column.name, column.name) for column in metadata.tables[table].columns)
+    return f"INSERT INTO {table} SELECT {shown} FROM {table} WHERE rollout_id = '{rollout_id}'"
 
 
 async def _many(store: Store, *, rollouts: int, spans: int) -> None:

@@ -14,14 +14,27 @@ from store.testing import ManualClock
 from tests.journal.given import fill
 
 
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def write(path: Path, content: str) -> None:
+    path.write_text(content, encoding="utf-8")
+
+
+def files(directory: Path) -> set[str]:
+    """Return the names of seals there, finished or not; the store's own files may lie beside them."""
+    return {path.name for path in directory.iterdir() if "head" in path.name}
+
+
 async def test_a_seal_names_the_head_of_the_log(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     await fill(store, clock)
     seal = await store.seal(tmp_path / "head.json")
     report = await store.verify()
     assert (seal.store_id, seal.commit_id) == (report.store_id, report.commits)
     assert (seal.chain_head, seal.position) == (report.chain_head, report.last_position)
-    assert json.loads((tmp_path / "head.json").read_text()) == seal.model_dump()
-    assert [path.name for path in tmp_path.glob("*head*")] == ["head.json"]
+    assert json.loads(text(tmp_path / "head.json")) == seal.model_dump()
+    assert files(tmp_path) == {"head.json"}
 
 
 async def test_an_empty_log_can_be_sealed(store: Store, tmp_path: Path) -> None:
@@ -33,11 +46,11 @@ async def test_an_empty_log_can_be_sealed(store: Store, tmp_path: Path) -> None:
 
 async def test_a_seal_is_never_overwritten(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "head.json"
-    path.write_text("older")
+    write(path, "older")
     with pytest.raises(FileExistsError, match="never overwritten"):
         await store.seal(path)
-    assert path.read_text() == "older"
-    assert list(tmp_path.glob(".head*")) == []
+    assert text(path) == "older"
+    assert files(tmp_path) == {"head.json"}
 
 
 async def test_a_seal_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
@@ -45,10 +58,10 @@ async def test_a_seal_that_cannot_be_written_leaves_nothing(store: Store, tmp_pa
         await store.seal(tmp_path / "missing" / "head.json")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": 2}', "seal"])
-async def test_what_is_no_seal_is_refused(store: Store, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"form": 2}', "seal"])
+async def test_what_is_no_seal_is_refused(store: Store, tmp_path: Path, content: str) -> None:
     path = tmp_path / "head.json"
-    path.write_text(text)
+    write(path, content)
     with pytest.raises(Invalid, match="not a seal"):
         await store.verify(path)
 
@@ -61,5 +74,5 @@ async def test_a_seal_that_is_not_there_is_an_error(store: Store, tmp_path: Path
 async def test_a_seal_reads_back_as_it_was(store: Store, tmp_path: Path) -> None:
     await store.enqueue_rollout({"q": 1})
     seal = await store.seal(tmp_path / "head.json")
-    assert Seal.model_validate_json((tmp_path / "head.json").read_bytes()) == seal
+    assert Seal.model_validate_json(text(tmp_path / "head.json")) == seal
     assert (await store.verify(tmp_path / "head.json")).seal_checked

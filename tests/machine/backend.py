@@ -16,6 +16,7 @@ from store.db import log, scan, tables
 from store.db.dialect import ReadSession, WriteSession
 from store.db.url import parse
 from store.journal.rebuild import rebuild
+from store.journal.state_hash import StateHash
 from store.journal.verify import verify
 from store.models import RebuildReport, VerifyReport
 from store.sql_store import SQLStore
@@ -117,7 +118,7 @@ class Backend:
     async def _undisturbed(self) -> AsyncIterator[None]:
         """Let no call look for overdue attempts first."""
         store = self.store
-        before, store._debounce = store._debounce, float("inf")
+        before, store._debounce, store._swept_at = store._debounce, float("inf"), 0.0
         try:
             yield
         finally:
@@ -183,6 +184,15 @@ class _Dice:
 
     def __exit__(self, *_: object) -> None:
         vars(ids)["os"] = self._before
+
+
+def state_hash_of(state: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the state hash of rows that no database has seen; what lies in no column is null, places among it."""
+    found = StateHash()
+    for table in tables.PROJECTIONS:
+        rows = [tuple(row.get(column.name) for column in table.columns) for row in state[table.name]]
+        found.update(table, rows)
+    return found.hexdigest()
 
 
 async def _answer(call: Awaitable[Any]) -> Any:

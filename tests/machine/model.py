@@ -608,14 +608,6 @@ class Model:
             for name, rows in tables.items()
         }
 
-    def state_hash(self) -> str:
-        """Return SHA-256 over the tables: names, and hashes of their rows as lines of JSON with sorted keys."""
-        whole = hashlib.sha256()
-        for name, rows in self.tables().items():
-            lines = "".join(text_of(row) + "\n" for row in rows)
-            whole.update(name.encode() + b"\x00" + hashlib.sha256(lines.encode()).digest())
-        return whole.hexdigest()
-
 
 def text_of(value: Any) -> str:
     """Return the canonical JSON text of a value."""
@@ -629,7 +621,8 @@ def digest_of(value: Any) -> str:
 
 def _span_row(span: Json) -> Json:
     columns = ("rollout_id", "attempt_id", "span_id", "sequence_id", "trace_id", "parent_id", "name")
-    return {name: span[name] for name in (*columns, "start_time", "end_time")}
+    row = {name: span[name] for name in (*columns, "start_time", "end_time")}
+    return {**row, "status_code": span["status"]["status_code"], "status_message": span["status"]["description"]}
 
 
 def _seconds(at: int | None) -> float | None:

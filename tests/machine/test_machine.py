@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from store import intake
 from store.testing import ManualClock
 from tests import postgres
-from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain
+from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain, state_hash_of
 from tests.machine.model import Json, Model, Refused
 from tests.machine.steps import CALLS, WRITES, Claims, Op, Step, resolve
 
@@ -55,13 +55,13 @@ class Machine(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    @rule(step=CALLS)
-    def call(self, step: Step) -> None:
-        """One call, on each in turn."""
-        op = resolve(step, self.model, self.clock, self.claims)
-        if op is None:
-            return
-        self._run(self._call(step, op))
+    @rule(steps=st.lists(CALLS, min_size=1, max_size=8))
+    def call(self, steps: list[Step]) -> None:
+        """Calls, one after the other, each on both databases."""
+        for step in steps:
+            op = resolve(step, self.model, self.clock, self.claims)
+            if op is not None:
+                self._run(self._call(step, op))
 
     async def _call(self, step: Step, op: Op) -> None:
         answers = [await backend.call(op.call) for backend in self._backends]
@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
     async def _rebuild(self) -> None:
         for backend in self._backends:
             report = await backend.rebuild()
-            assert (report.written, report.state_hash) == ({}, self.model.state_hash()), backend.name
+            assert (report.written, report.state_hash) == ({}, state_hash_of(self.model.tables())), backend.name
         await self._check()
 
     def _running(self) -> bool:
@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
             assert first == expected, step
 
     async def _check(self) -> None:
-        hashes: dict[str, str] = {"model": self.model.state_hash()}
+        hashes: dict[str, str] = {"model": state_hash_of(self.model.tables())}
         news: list[list[tuple[Any, ...]]] = []
         for backend in self._backends:
             report = await backend.verify()
@@ -228,14 +228,15 @@ class Machine(RuleBasedStateMachine):
         assert await backend.read(lambda store: store.get_latest_resources()) == latest
         for rollout_id in [*model.rollouts, "ro-unknown"]:
             attempts = model.attempts_shown(rollout_id)
-            assert await backend.read(lambda store, of=rollout_id: store.query_attempts(of)) == _page(attempts)
-            assert await backend.read(lambda store, of=rollout_id: store.get_latest_attempt(of)) == (
-                attempts[-1] if attempts else None
-            )
+            found = await backend.read(lambda store, of=rollout_id: store.query_attempts(of))
+            assert found == _page(attempts), (backend.name, found, attempts)
+            latest = await backend.read(lambda store, of=rollout_id: store.get_latest_attempt(of))
+            assert latest == (attempts[-1] if attempts else None), backend.name
             spans = [span for span in model.spans.values() if span["rollout_id"] == rollout_id]
             # Ties in order of start, end and position; an open end comes last.
             spans.sort(key=lambda span: (span["sequence_id"], span["start_time"], span["end_time"] or float("inf")))
-            assert await backend.read(lambda store, of=rollout_id: store.query_spans(of)) == _page(spans)
+            found = await backend.read(lambda store, of=rollout_id: store.query_spans(of))
+            assert found == _page(spans), (backend.name, found, spans)
 
 
 def _page(items: list[Json]) -> Json:

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-import asyncpg
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy import any_ as sql_any
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
-from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
 
@@ -37,9 +36,13 @@ from store.db.schema import prepare_postgres
 from store.db.url import StoreURL
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
+# It has no types of its own, so nothing is gained by naming them.
+_driver: Any = asyncpg
 _READERS = 8
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
+# A server that is cut off keeps no limit of its own: the writer gives up on it soon after the server would have.
+_ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # Classes of SQLSTATE that the same call may survive: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -49,18 +52,17 @@ class Postgres(Dialect):
 
     name = "postgresql"
     loop_bound = True
-    compiler: PGDialect = PGDialect_asyncpg()
+    compiler = PGDialect_asyncpg()
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         super().__init__(url, clock, read_only=read_only)
         assert url.dsn is not None  # the parser sees to it
         self.dsn = url.dsn
         self.direct = url.options.get("direct", url.dsn)
-        self.schema = f"rollbook_{url.partition}"
-        self.channel = self.schema
-        digest = hashlib.sha256(self.schema.encode()).digest()
+        self.schema = self.channel = schema = f"rollbook_{url.partition}"
+        digest = hashlib.sha256(schema.encode()).digest()
         self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
-        self._pool: asyncpg.Pool | None = None
+        self._pool: Any = None
 
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column == sql_any(bindparam(name, type_=ARRAY(Text)))
@@ -82,8 +84,8 @@ class Postgres(Dialect):
 
     async def open(self, *, create: bool) -> str:
         with _translated():
-            info = await prepare_postgres(self.direct, self.schema, create=create, read_only=self.read_only)
-            self._pool = await asyncpg.create_pool(
+            info = await prepare_postgres(self.direct, self.channel, create=create, read_only=self.read_only)
+            self._pool = await _driver.create_pool(
                 self.dsn, min_size=0, max_size=_READERS, command_timeout=_STATEMENT_SECONDS, init=_settle
             )
         return info.store_id
@@ -92,7 +94,7 @@ class Postgres(Dialect):
         return PostgresWriter(self)
 
     @asynccontextmanager
-    async def read(self, *, snapshot: bool = False) -> AsyncIterator[ReadSession]:
+    async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
         assert self._pool is not None  # opened
         with _translated():
             async with self._pool.acquire() as connection:
@@ -129,7 +131,7 @@ class PostgresWriter(WriteSession):
 
     def __init__(self, dialect: Postgres) -> None:
         self._dialect = dialect
-        self._connection: asyncpg.Connection | None = None
+        self._connection: Any = None
         schema = dialect.schema
         # One message: transaction, its limits, and the lock, taken before anything is read. Isolation is named because
         # a database may default to repeatable read, whose snapshot would be older than the lock.
@@ -140,7 +142,7 @@ class PostgresWriter(WriteSession):
             " SET LOCAL idle_in_transaction_session_timeout = '60s';"
             f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
         )
-        self._tail = (
+        self._tail = (  # names of schema and columns, nothing a caller sends
             "(SELECT c FROM (SELECT commit_id, recorded_at, chain_hash, events, rollouts, attempts, spans, resources,"
             f' workers, body_bytes FROM "{schema}".commits ORDER BY commit_id DESC LIMIT 1) c) AS tail,'
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".event_seq),'
@@ -159,14 +161,14 @@ class PostgresWriter(WriteSession):
     async def begin(self) -> Tail:
         with _translated():
             if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(self._dialect.dsn, timeout=10)
+                self._connection = await _driver.connect(self._dialect.dsn, timeout=10, command_timeout=_ANSWER_SECONDS)
                 await _settle(self._connection)
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
             assert row is not None  # a SELECT without FROM
         return self._read_tail(row)
 
-    def _read_tail(self, row: asyncpg.Record) -> Tail:
+    def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, epoch = row
         self._predicted = (next_commit, next_position)
         commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
@@ -182,7 +184,7 @@ class PostgresWriter(WriteSession):
             queue_epoch=epoch,
         )
 
-    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         names = tuple(map(id, queries))
         sql = self._loads.get(names)
         if sql is None:
@@ -245,7 +247,7 @@ class PostgresWriter(WriteSession):
             await self._connection.close(timeout=5)
 
     @property
-    def _live(self) -> asyncpg.Connection:
+    def _live(self) -> Any:
         if self._connection is None:
             raise Unavailable("the connection to Postgres is gone")
         return self._connection
@@ -278,8 +280,8 @@ class Listener(Wakeups):
 
     def __init__(self, dialect: Postgres) -> None:
         self._dialect = dialect
-        self._connection: asyncpg.Connection | None = None
-        self._sender: asyncpg.Connection | None = None
+        self._connection: Any = None
+        self._sender: Any = None
         self._news = asyncio.Event()
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -295,7 +297,7 @@ class Listener(Wakeups):
             commit_id, self._pending = self._pending, None
             try:
                 if self._sender is None or self._sender.is_closed():
-                    self._sender = await asyncpg.connect(self._dialect.direct, timeout=5)
+                    self._sender = await _driver.connect(self._dialect.direct, timeout=5)
                 await self._sender.execute("SELECT pg_notify($1, $2)", self._dialect.channel, str(commit_id))
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
                 return
@@ -304,7 +306,7 @@ class Listener(Wakeups):
     async def wait(self, seconds: float) -> bool:
         try:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(self._dialect.direct, timeout=5)
+                self._connection = await _driver.connect(self._dialect.direct, timeout=5)
                 await self._connection.add_listener(self._dialect.channel, self._heard)
                 # What was said while nobody listened is not known.
                 return True
@@ -333,7 +335,7 @@ class Listener(Wakeups):
 
 
 @contextlib.contextmanager
-def _translated() -> Any:
+def _translated() -> Generator[None]:
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:

@@ -54,7 +54,7 @@ def _creation(database: str) -> Iterator[str]:
     if is_postgres:
         yield from _STORAGE
     yield from triggers.statements(database)
-    yield 'INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)'
+    yield "INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)"
     yield _VERSION_TABLE
     yield f"INSERT INTO alembic_version (version_num) VALUES ('{history.HEAD}')"  # noqa: S608 (a constant)
 

@@ -1,0 +1,54 @@
+"""What a proof found to differ: the first ones in words, all of them as a number."""
+
+from typing import Any
+
+from sqlalchemy import Table
+
+from store.db.dialect import Row
+from store.journal.fold import Finding
+from store.models import Difference
+
+SHOWN = 20
+"""How many differences a report names."""
+
+_CHECKS = {"span_counters": "counters"}
+
+
+class Differences:
+    """The first differences and the number of all."""
+
+    def __init__(self) -> None:
+        self.first: list[Difference] = []
+        self.count = 0
+
+    def add(self, check: str, key: str, field: str | None, expected: Any, found: Any) -> None:
+        """Take one."""
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(
+                Difference(check=check, key=key, field=field, expected=_shown(expected), found=_shown(found))
+            )
+
+    def join(self, others: list[Difference], count: int) -> None:
+        """Take those that were found elsewhere."""
+        self.count += count
+        self.first.extend(others[: SHOWN - len(self.first)])
+
+    def add_row(self, finding: Finding) -> None:
+        """Take a row that is missing or too many, or each of its columns that differs."""
+        table, expected, found = finding.table, finding.expected, finding.found
+        check, key = _CHECKS.get(table.name, table.name), "/".join(str(part) for part in finding.key)
+        if expected is None or found is None:
+            self.add(check, key, None, _named(table, expected), _named(table, found))
+            return
+        for column, wanted, there in zip(table.columns, expected, found, strict=True):
+            if wanted != there:
+                self.add(check, key, column.name, wanted, there)
+
+
+def _named(table: Table, row: Row | None) -> dict[str, Any] | None:
+    return None if row is None else {column.name: _shown(row[index]) for index, column in enumerate(table.columns)}
+
+
+def _shown(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes | bytearray | memoryview) else value

@@ -1,0 +1,136 @@
+"""Reading the whole log once, in its order, to hold it against itself."""
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.types import BigInteger
+
+from store.db import log, scan, tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.pages import compiled
+from store.domain.events import decode
+from store.journal.differences import SHOWN, Differences
+from store.journal.log_check import LogCheck
+from store.models import Difference
+from store.models.kinds import Frozen
+
+_EVENTS_AT_ONCE = 5000
+_BYTES_AT_ONCE = 32 * 1024 * 1024
+
+
+class Bounds(Frozen):
+    """How far a walk goes: the end of the log as one snapshot sees it."""
+
+    commit_id: int
+    position: int
+    """Of the last event or body, also of one that no commit holds."""
+
+
+class Walked(Frozen):
+    """What a walk through the log found."""
+
+    commits: int
+    events: int
+    last_position: int
+    """Of the last commit."""
+    head: str
+    """Hash of the last commit in hex."""
+    differences: list[Difference]
+    """The first ones."""
+    difference_count: int
+
+
+async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
+    """Return where the log ends."""
+    commit = await log.last_commit(dialect, session)
+    lasts = select(func.max(tables.events.c.position)).union_all(select(func.max(tables.bodies.c.position)))
+    found = await session.fetch(dialect.sql(lasts), {})
+    return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
+
+
+async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
+    """Check chain, bodies and totals of the log up to its bounds; the session must be a snapshot."""
+    differences = Differences()
+    check = LogCheck(differences.add, dense=dialect.name == "sqlite")
+    await _read(dialect, session, check, until)
+    await _unclaimed(dialect, session, check, differences, until)
+    return Walked(
+        commits=check.commits,
+        events=check.events,
+        last_position=check.last_position,
+        head=check.head,
+        differences=differences.first,
+        difference_count=differences.count,
+    )
+
+
+async def _read(dialect: Dialect, session: ReadSession, check: LogCheck, until: Bounds) -> None:
+    after, last_commit, limit = -(2**63), 0, 500
+    rest: Sequence[Row] = ()
+    more_commits = True
+    while True:
+        if check.wants_commits and more_commits:
+            commits = await log.commits(dialect, session, after=last_commit, until=until.commit_id)
+            more_commits = bool(commits)
+            last_commit = commits[-1][0] if commits else last_commit
+            check.add_commits(commits)
+        if not rest:
+            rest = await scan.events_and_bodies(dialect, session, after=after, until=until.position, limit=limit)
+            if not rest:
+                break
+            after = rest[-1][0]
+            limit = _next_limit(rest)
+        if check.wants_commits and not more_commits:
+            check.end(rest)
+            rest = ()
+            continue
+        dropped = await _dropped(dialect, session, rest)
+        rest = rest[await asyncio.to_thread(check.add_events, rest, dropped) :]
+    check.end(())
+    while commits := await log.commits(dialect, session, after=last_commit, until=until.commit_id):
+        last_commit = commits[-1][0]
+        check.add_commits(commits)
+        check.end(())
+
+
+def _next_limit(rows: Sequence[Row]) -> int:
+    """Return how many events to read next, so that their bodies take about as much memory as is meant."""
+    size = sum(len(row[-1]) for row in rows if row[-1] is not None)
+    return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
+
+
+async def _dropped(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
+    """Return, for the events whose body is not there, whether an event ordered that."""
+    missing = {row[0] for row in rows if row[-1] is None and row[11] is not None}
+    if not missing:
+        return {}
+    return {
+        position: type_ == "body.dropped" and _orders(data, position)
+        for position, type_, data in await scan.drops_between(dialect, session, min(missing), max(missing))
+        if position in missing
+    }
+
+
+def _orders(data: str, position: int) -> bool:
+    try:
+        return getattr(decode("body.dropped", orjson.loads(data)), "position", None) == position
+    except (TypeError, ValueError):
+        return False
+
+
+async def _unclaimed(
+    dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
+) -> None:
+    """Report the bodies that belong to no event."""
+    body = tables.bodies.c.position
+    within = body <= bindparam("until", type_=BigInteger)
+    count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))
+    extra = (await session.fetch(count, {"until": until.position}))[0][0] - check.bodies
+    if extra <= 0:
+        return
+    named = await scan.bodies_without_event(dialect, session, SHOWN)
+    for position in named:
+        differences.add("bodies", f"event {position}", None, None, "a body that no event claims")
+    differences.count += max(extra - len(named), 0)

@@ -1,0 +1,185 @@
+"""What was measured, beside what is asked for: a table to read, JSON for machines, Markdown for the README."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.protocol import ROOT
+
+JSON_FILE = ROOT / ".cache" / "bench.json"
+MARKDOWN_FILE = ROOT / ".cache" / "bench.md"
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+Verdict = Literal["aim", "must", "below", "—"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure and what is asked of it."""
+
+    title: str
+    unit: str
+    must: float
+    aim: float
+    is_limit: bool = False
+    """Whether less is better."""
+
+    def verdict(self, value: float) -> Verdict:
+        sign = -1 if self.is_limit else 1
+        if value * sign >= self.aim * sign:
+            return "aim"
+        return "must" if value * sign >= self.must * sign else "below"
+
+
+def _at_most(title: str, unit: str, must: float, aim: float) -> Target:
+    return Target(title, unit, must, aim, is_limit=True)
+
+
+TARGETS = {
+    "sqlite.lifecycle.1": Target("SQLite: lifecycle ÷ in-memory peer, 1 caller", _TIMES, 0.4, 0.6),
+    "sqlite.lifecycle.8": Target("SQLite: lifecycle ÷ in-memory peer, 8 callers", _TIMES, 1.2, 2),
+    "sqlite.lifecycle.32": Target("SQLite: lifecycle ÷ in-memory peer, 32 callers", _TIMES, 1.5, 2.6),
+    "sqlite.lifecycle.128": Target("SQLite: lifecycle ÷ in-memory peer, 128 callers", _TIMES, 1.8, 3.5),
+    "sqlite.spans": Target("SQLite: spans in calls of 100 ÷ bare executemany", _TIMES, 0.6, 0.9),
+    "sqlite.grouping": Target("SQLite: calls per COMMIT ÷ callers, saturated", _TIMES, 0.8, 0.95),
+    "sqlite.disk": _at_most("SQLite: disk ÷ JSON, spans only", _TIMES, 1.5, 1.0),
+    "sqlite.open.dequeue.p50": _at_most("SQLite: 200 lifecycles/s, dequeue p50", "ms", 1, 0.3),
+    "sqlite.open.dequeue.p99": _at_most("SQLite: 200 lifecycles/s, dequeue p99", "ms", 5, 2),
+    "sqlite.open.add_span.p99": _at_most("SQLite: 200 lifecycles/s, add_span p99", "ms", 5, 2),
+    "sqlite.wake.inside": _at_most("SQLite: wake-up in the same process, p99", "ms", 5, 1),
+    "sqlite.wake.outside": _at_most("SQLite: wake-up in another process, p99", "ms", 100, 20),
+    "sqlite.rebuild.spans": Target("SQLite: rebuild, with spans", "k events/s", 60, 150),
+    "sqlite.rebuild.bare": Target("SQLite: rebuild, without spans", "k events/s", 150, 400),
+    "sqlite.verify": Target("SQLite: verify, with spans", "k events/s", 60, 150),
+    "postgres.lifecycle.32": Target("Postgres: lifecycle ÷ in-memory peer, 32 callers", _TIMES, 0.8, 1.5),
+    "postgres.lifecycle.128": Target("Postgres: lifecycle ÷ in-memory peer, 128 callers", _TIMES, 1.4, 2.5),
+    "postgres.grouping": Target("Postgres: lifecycle ÷ one transaction per call, 32 callers", _TIMES, 3, 6),
+    "postgres.spans": Target("Postgres: spans in calls of 100 ÷ COPY", _TIMES, 0.5, 0.7),
+    "postgres.wake.inside": _at_most("Postgres: wake-up in the same process, p99", "ms", 5, 1),
+    "postgres.wake.outside": _at_most("Postgres: wake-up in another process, p99", "ms", 100, 20),
+    "postgres.rebuild.spans": Target("Postgres: rebuild, with spans", "k events/s", 60, 120),
+}
+
+
+class Report:
+    """The figures of one run, as they come in."""
+
+    def __init__(self) -> None:
+        self._console = Console(width=150)
+        self._figures: dict[str, float] = {}
+        self._details: dict[str, str] = {}
+        self._facts: dict[str, str] = {}
+        self._raw: dict[str, Any] = {}
+
+    def fact(self, name: str, text: str) -> None:
+        """Note a circumstance, or something measured that has no target."""
+        self._facts[name] = text
+        self._console.print(f"  {name}: {text}", highlight=False)
+
+    def figure(self, key: str, value: float, detail: str = "") -> None:
+        """Note a figure of `TARGETS`."""
+        self._figures[key] = value
+        self._details[key] = detail
+        self._console.print(f"  {TARGETS[key].title}: {_number(value)} {TARGETS[key].unit}  {detail}", highlight=False)
+
+    def raw(self, name: str, values: Any) -> None:
+        """Keep every single measurement for the JSON file."""
+        self._raw[name] = values
+
+    def finish(self) -> None:
+        """Print the table and write the files."""
+        JSON_FILE.parent.mkdir(exist_ok=True)
+        JSON_FILE.write_text(json.dumps(self._machine_readable(), indent=1, ensure_ascii=False) + "\n")
+        MARKDOWN_FILE.write_text(self.markdown())
+        self._console.print(self._table())
+        self._console.print(f"written: {JSON_FILE.relative_to(ROOT)}, {MARKDOWN_FILE.relative_to(ROOT)}")
+
+    def _machine_readable(self) -> dict[str, Any]:
+        return {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "figures": {
+                key: {
+                    "title": target.title,
+                    "unit": target.unit,
+                    "must": target.must,
+                    "aim": target.aim,
+                    "measured": self._figures.get(key),
+                    "reached": self._verdict(key),
+                }
+                for key, target in TARGETS.items()
+            },
+            "facts": self._facts,
+            "measurements": self._raw,
+        }
+
+    def _verdict(self, key: str) -> Verdict:
+        return TARGETS[key].verdict(self._figures[key]) if key in self._figures else "—"
+
+    def _table(self) -> Table:
+        table = Table(title=machine())
+        for heading in ("", "must", "aim", "measured", "reached", ""):
+            table.add_column(heading, justify="right" if heading in {"must", "aim", "measured"} else "left")
+        colours = {"aim": "green", "must": "yellow", "below": "red", "—": "dim"}
+        for key, target in TARGETS.items():
+            verdict = self._verdict(key)
+            table.add_row(
+                target.title,
+                _bound(target, target.must),
+                _bound(target, target.aim),
+                self._measured(key),
+                f"[{colours[verdict]}]{verdict}",
+                self._details.get(key, ""),
+            )
+        return table
+
+    def _measured(self, key: str) -> str:
+        return f"{_number(self._figures[key])} {TARGETS[key].unit}" if key in self._figures else "not measured"
+
+    def markdown(self) -> str:
+        """Return the figures as a block for the README."""
+        lines = [f"Measured by `make bench` on {machine()}.", ""]
+        lines += ["| | must | aim | measured |", "|---|---|---|---|"]
+        lines += [
+            f"| {target.title} | {_bound(target, target.must)} | {_bound(target, target.aim)} | {self._measured(key)} |"
+            for key, target in TARGETS.items()
+        ]
+        lines += ["", *(f"- {name}: {text}" for name, text in self._facts.items()), ""]
+        return "\n".join(lines)
+
+
+def machine() -> str:
+    """Return what ran this, in a line."""
+    return (
+        f"{os.cpu_count()} {_TIMES} {_processor()}, {platform.system()}, Python {platform.python_version()},"
+        f" SQLite {sqlite3.sqlite_version}"
+    )
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _bound(target: Target, value: float) -> str:
+    return f"{'≤' if target.is_limit else '≥'} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    return (
+        f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
+    )

@@ -1,0 +1,25 @@
+"""A store whose writer a test holds up, and lets fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store.sql_store import SQLStore
+from tests.faults.sessions import Trouble, troubled_store
+
+
+@pytest.fixture
+def trouble() -> Trouble:
+    """What happens at each step of the writer; nothing, until a test says otherwise."""
+    return Trouble()
+
+
+@pytest.fixture
+async def troubled(store_url: str, trouble: Trouble) -> AsyncIterator[SQLStore]:
+    """A store whose writer meets the trouble."""
+    store = await troubled_store(store_url, trouble)
+    yield store
+    trouble.holds = False
+    await store.close()

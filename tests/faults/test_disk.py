@@ -1,0 +1,131 @@
+"""A disk that is full, a file that cannot be written: a typed error, nothing acknowledged lost, and on again after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from store.db.dialect import WriteSession
+from store.db.drivers.sqlite import SQLiteWriter
+from store.errors import ReadOnly, Unavailable
+from store.journal import writer
+from store.sql_store import SQLStore
+from tests import databases
+from tests.faults import processes
+from tests.faults.work import Acknowledged, Ledger
+
+ROOM_BYTES = 400_000
+PAYLOAD_BYTES = 20_000
+
+
+async def fill(url: str, path: Path, ledger_path: Path) -> None:
+    """Write until no file of this process may grow any more, read, and go on once they may."""
+    writer._RETRY_SECONDS = 0.3
+    ledger = Ledger(ledger_path)
+    store = await open_store(url)
+
+    async def enqueue(name: str) -> None:
+        rollout = await store.enqueue_rollout(name + os.urandom(PAYLOAD_BYTES // 2).hex())
+        ledger.note("enqueue", rollout.rollout_id, name)
+
+    await enqueue("first")
+    size = max(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + ROOM_BYTES, resource.RLIM_INFINITY))
+    told = 0
+    for number in range(2 * ROOM_BYTES // PAYLOAD_BYTES):
+        try:
+            await enqueue(f"until full {number}")
+        except Unavailable:
+            told += 1
+            if told == 3:
+                break
+    assert told == 3
+    assert (await store.query_rollouts(limit=1)).total > 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for number in range(10):
+        await enqueue(f"after {number}")
+    await store.close()
+
+
+async def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
+    path, ledger = tmp_path / "run.db", tmp_path / "ledger"
+    url = f"sqlite:///{path}"
+    with processes.running(fill, (url, path, ledger)) as filling:
+        assert await asyncio.to_thread(processes.leave, filling) == [0]
+    acknowledged = Acknowledged()
+    acknowledged.read([ledger])
+    names = [*acknowledged.enqueued.values()]
+    assert names[0] == "first"
+    assert names[-10:] == [f"after {number}" for number in range(10)]
+    database = await databases.connect(url)
+    assert await acknowledged.missing(database) == []
+    await database.close()
+    async with await open_store(url) as store:
+        report = await store.verify()
+        assert report.ok, report.differences
+        assert (await store.query_rollouts(limit=1)).total == len(names)
+
+
+async def set_pragma(store: SQLStore, name: str, value: object) -> None:
+    """Set one of SQLite's switches on the connection that writes, in its own thread."""
+
+    async def execute(session: WriteSession) -> None:
+        assert isinstance(session, SQLiteWriter)
+        session._connection.execute(f"PRAGMA {name} = {value}")
+
+    await store._home.run(store._writer.errand(execute))
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'run.db'}"
+
+
+async def test_a_database_that_may_not_grow_says_that_the_disk_is_full(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.2)
+    store = await SQLStore.open(url)
+    # Less than there are already: it becomes just that.
+    await set_pragma(store, "max_page_count", 1)
+    with pytest.raises(Unavailable, match=r"the disk is full.*free some space, nothing acknowledged is lost"):
+        await store.enqueue_rollout(os.urandom(PAYLOAD_BYTES).hex())
+    await set_pragma(store, "max_page_count", 1_000_000)
+    await store.enqueue_rollout("again")
+    assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["again"]
+    await store.close()
+
+
+async def test_a_file_that_may_not_be_written_says_so_at_once(url: str) -> None:
+    store = await SQLStore.open(url)
+    await store.enqueue_rollout("before")
+    await set_pragma(store, "query_only", "ON")
+    with pytest.raises(ReadOnly, match="would write"):
+        await store.enqueue_rollout("refused")
+    assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before"]
+    await set_pragma(store, "query_only", "OFF")
+    await store.enqueue_rollout("after")
+    assert (await store.verify()).ok
+    await store.close()
+
+
+async def test_a_store_opened_for_reading_refuses_each_write(url: str) -> None:
+    async with await open_store(url) as store:
+        rollout = await store.enqueue_rollout("kept")
+    async with await open_store(url, read_only=True) as store:
+        for call in (
+            store.enqueue_rollout("no"),
+            store.dequeue_rollout("w1"),
+            store.update_rollout(rollout.rollout_id, status="cancelled"),
+            store.update_worker("w1", {}),
+            store.get_next_span_sequence_id(rollout.rollout_id, "at-1"),
+            store.rebuild(),
+        ):
+            with pytest.raises(ReadOnly, match="opened with read_only=True; open it without"):
+                await call
+        assert [one.input for one in (await store.query_rollouts()).items] == ["kept"]

@@ -1,0 +1,146 @@
+"""A claim whose caller is gone: it goes to somebody who wants it, or back to where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from store import open_store
+from store.interface import Store
+from store.models import AttemptedRollout, EnqueueRolloutRequest
+from store.sql_store import SQLStore
+from store.waiting import Waiting
+from tests.faults.sessions import Trouble, until
+
+WORKERS = ("w1", "w2", None)
+
+
+async def parked_poll(store: SQLStore, worker_id: str | None) -> asyncio.Task[AttemptedRollout | None]:
+    """Start a long poll on an empty queue and return once it waits, behind those that wait already."""
+    in_line = store._at_work._claimers
+    ahead = len(in_line)
+    poll = asyncio.create_task(store.dequeue_rollout(worker_id, wait_seconds=60))
+    await until(lambda: len(in_line) > ahead)
+    return poll
+
+
+async def types_of(store: Store, rollout_id: str) -> list[str]:
+    return [event.type for event in await store.history(rollout_id)]
+
+
+async def released(store: Store, rollout_id: str) -> None:
+    """Return once the claim of a rollout was released."""
+    async for event in store.tail(follow=True, types=["claim.released"], rollout_id=rollout_id):
+        assert event.stream == f"rollout/{rollout_id}"
+        return
+
+
+async def claim_and_leave(
+    store: SQLStore, trouble: Trouble, poll: asyncio.Task[AttemptedRollout | None], inputs: list[str]
+) -> list[str]:
+    """Let the poll that waited longest claim the first of these rollouts, and cancel it before it hears of that."""
+
+    def hold() -> None:
+        trouble.holds = True
+        trouble.after_commit = lambda: None
+
+    trouble.after_commit = hold
+    rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=given) for given in inputs])
+    await until(lambda: trouble.is_holding)
+    poll.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await poll
+    trouble.holds = False
+    return [rollout.rollout_id for rollout in rollouts]
+
+
+async def test_a_claim_nobody_waits_for_goes_to_a_waiting_call_of_the_same_worker(
+    troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hear_nothing(_: Waiting) -> None:
+        """News that might come from other processes send whoever waits to look; then nobody would be waiting."""
+
+    monkeypatch.setattr(Waiting, "_look_again", hear_nothing)
+    leaving, staying = await parked_poll(troubled, "w1"), await parked_poll(troubled, "w1")
+    (rollout_id,) = await claim_and_leave(troubled, trouble, leaving, ["only"])
+    async with asyncio.timeout(10):
+        handed_over = await staying
+    assert handed_over is not None
+    assert (handed_over.rollout_id, handed_over.attempt.sequence_id) == (rollout_id, 1)
+    assert await types_of(troubled, rollout_id) == ["rollout.enqueued", "attempt.started", "rollout.status_changed"]
+    assert [attempt.worker_id for attempt in (await troubled.query_attempts(rollout_id)).items] == ["w1"]
+
+
+async def test_a_claim_nobody_wants_goes_back_to_its_old_place_and_uses_up_no_attempt(
+    troubled: SQLStore, trouble: Trouble
+) -> None:
+    leaving = await parked_poll(troubled, "w1")
+    first_id, second_id = await claim_and_leave(troubled, trouble, leaving, ["first", "second"])
+    async with asyncio.timeout(10):
+        await released(troubled, first_id)
+    claims = await troubled.dequeue_many_rollouts(2, "w2")
+    assert [claim.rollout_id for claim in claims] == [first_id, second_id]
+    assert [claim.attempt.sequence_id for claim in claims] == [1, 1]
+    assert await types_of(troubled, first_id) == [
+        "rollout.enqueued",
+        *("attempt.started", "rollout.status_changed", "claim.released"),
+        *("attempt.started", "rollout.status_changed"),
+    ]
+    attempts = (await troubled.query_attempts(first_id)).items
+    assert [(attempt.worker_id, attempt.sequence_id) for attempt in attempts] == [("w2", 1)]
+    report = await troubled.verify()
+    assert report.ok, report.differences
+
+
+async def test_a_claim_given_back_wakes_a_poll_of_another_worker(troubled: SQLStore, trouble: Trouble) -> None:
+    leaving, other = await parked_poll(troubled, "w1"), await parked_poll(troubled, "w2")
+    (rollout_id,) = await claim_and_leave(troubled, trouble, leaving, ["only"])
+    async with asyncio.timeout(10):
+        claimed = await other
+    assert claimed is not None
+    assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout_id, 1)
+    assert "claim.released" in await types_of(troubled, rollout_id)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+async def test_cancelled_long_polls_leave_no_rollout_stuck_and_use_up_no_attempt(
+    durable_url: str, rounds: Callable[[int], int]
+) -> None:
+    polls = rounds(1000)
+    async with await open_store(durable_url) as store, await open_store(durable_url) as other:
+        enqueued: list[str] = []
+        taken: list[AttemptedRollout] = []
+        for number in range(polls):
+            worker_id = random.choice(WORKERS)
+            poller = store if number % 4 else other
+            poll = asyncio.create_task(poller.dequeue_rollout(worker_id, wait_seconds=30))
+            await asyncio.sleep(random.uniform(0, 0.004))
+            if number % 3 == 0:
+                adding = asyncio.create_task(store.enqueue_rollout(number))
+                await asyncio.sleep(random.uniform(0, 0.006))
+                poll.cancel()
+                enqueued.append((await adding).rollout_id)
+            poll.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                if claimed := await poll:
+                    taken.append(claimed)
+        # What was given back may still be on its way.
+        left: list[AttemptedRollout] = []
+        async with asyncio.timeout(30):
+            while len(taken) + len(left) < len(enqueued):
+                left += await store.dequeue_many_rollouts(len(enqueued), "last")
+        given_back = len([event async for event in store.tail(types=["claim.released"])])
+        report = await store.verify()
+    print(
+        f"\n{durable_url.partition(':')[0]}: {polls} polls cancelled, {len(enqueued)} rollouts, {given_back} claims"
+        f" released, {len(taken)} claims taken in spite of it, {len(left)} left for the last worker"
+    )
+    assert Counter(one.rollout_id for one in (*taken, *left)) == Counter(enqueued)
+    assert {one.attempt.sequence_id for one in (*taken, *left)} == {1}
+    assert report.ok, report.differences

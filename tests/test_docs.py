@@ -1,0 +1,405 @@
+"""The documentation is true: what it names exists, what exists is named, what it shows runs and prints what it says."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+from typer.main import get_command
+
+import store
+from store import SyncStore, errors, models
+from store.cli.app import app
+from store.cli.trouble import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
+from store.db import tables, url
+from store.domain.events import FACTS
+from store.semconv import RESERVED_METADATA
+from store.testing.contract import StoreContract
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")] if path.is_file()
+)
+ROLLBOOK = Path(sys.executable).with_name("rollbook")
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def page_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text()
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        yield Block(page_id(path), text[: found.start()].count("\n") + 1, found[1], found[2])
+
+
+def prose(path: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def code(path: Path) -> list[str]:
+    """What a page sets between single backticks, breaks of lines removed."""
+    return [re.sub(r"\s+", " ", found) for found in re.findall(r"`([^`]+)`", prose(path))]
+
+
+BLOCKS = [block for path in PAGES for block in blocks(path)]
+DOCS = "\n".join(path.read_text() for path in PAGES if "decisions" not in path.parts)
+
+
+def block_id(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+# -- links -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for _, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", prose(path)):
+        assert "://" not in target, f"{target}: the pages work without a network"
+        assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_every_file_that_is_named_exists(path: Path) -> None:
+    for name in code(path):
+        if re.fullmatch(r"(store|tests|docs|migrations)/[\w./-]+", name):
+            assert (ROOT / name).exists(), name
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for path in PAGES:
+        if path.parent == ROOT / "docs":
+            assert f"({page_id(path)})" in readme
+    assert "(docs/decisions)" in readme
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_the_pages_keep_to_their_width(path: Path) -> None:
+    wide = [
+        line
+        for line in prose(path).splitlines()
+        if len(line) > 120 and not line.startswith("|")  # rows of a table cannot be broken
+    ]
+    assert wide == []
+
+
+# -- what runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=block_id)
+def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
+    run_python(block.text, tmp_path)
+
+
+def run_python(text: str, directory: Path) -> str:
+    (directory / "example.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def readme_example() -> str:
+    return next(block.text for block in BLOCKS if block.page == "README.md" and block.language == "python")
+
+
+def test_the_readmes_example_is_twenty_lines() -> None:
+    assert len([line for line in readme_example().splitlines() if line.strip()]) == 20
+
+
+def test_the_readmes_example_ends_as_it_should(tmp_path: Path) -> None:
+    first, last = run_python(readme_example(), tmp_path).splitlines()
+    assert re.fullmatch(r"ro-[0-9a-f]{12} \['succeeded'\]", first)
+    assert last == "the tables are what the log says: True"
+
+
+def test_the_history_in_the_readme_is_what_the_example_leaves_behind(tmp_path: Path) -> None:
+    rollout_id = run_python(readme_example(), tmp_path).split()[0]
+    (shown,) = [block.text for block in BLOCKS if block.page == "README.md" and "$ rollbook history" in block.text]
+    typed, _, printed = shown.partition("\n")
+    command = typed.removeprefix("$ ").replace(re.findall(r"ro-[0-9a-f]{12}", typed)[0], rollout_id)
+    assert without_accidents(printed) == without_accidents(on_a_terminal(command, tmp_path))
+
+
+def on_a_terminal(command: str, directory: Path) -> str:
+    """What a command prints where it believes to be looked at."""
+    program, *arguments = shlex.split(command)
+    assert program == "rollbook"
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    process = subprocess.Popen([ROLLBOOK, *arguments], stdout=theirs, stderr=theirs, cwd=directory, env=environment)
+    os.close(theirs)
+    printed = b""
+    # When the last writer is gone, Linux answers with an error and others with nothing.
+    try:
+        while more := os.read(ours, 65536):
+            printed += more
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == 0, printed.decode()
+    return printed.decode().replace("\r\n", "\n")
+
+
+def without_accidents(text: str) -> list[str]:
+    """The lines of an output, with all times and ids made equal."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", "TIME", text)
+    text = re.sub(r"\b(ro|at|rs)-[0-9a-f]+\b", r"\1-ID", text)
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, Any]:
+    top: Any = get_command(app)
+    return dict(top.commands)
+
+
+def typed_commands() -> Iterator[tuple[str, str]]:
+    """Yield each call of the command that the pages show, and where."""
+    for path in PAGES:
+        for name in code(path):
+            if name.startswith("rollbook "):
+                yield page_id(path), name
+    for block in BLOCKS:
+        if block.language == "console":
+            for line in block.text.splitlines():
+                if line.startswith("$ rollbook "):
+                    yield block_id(block), line.removeprefix("$ ")
+
+
+def test_every_command_that_is_shown_exists_with_its_options() -> None:
+    known = commands()
+    for place, typed in typed_commands():
+        words = shlex.split(typed)[1:]
+        assert words[0] in known or words[0].startswith("--"), f"{place}: {typed}"
+        if words[0] in known:
+            command = known[words[0]]
+            options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            used = {word.partition("=")[0] for word in words[1:] if word.startswith("-")}
+            assert used <= options, f"{place}: {typed}"
+
+
+def test_every_command_is_described() -> None:
+    described = set(re.findall(r"^\| `rollbook (\w+)` \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE))
+    assert described == set(commands())
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert [name for name in commands() if f"`{name}`" not in changelog] == []
+
+
+def test_every_kind_that_can_be_listed_is_named() -> None:
+    (row,) = [line for line in DOCS.splitlines() if line.startswith("| `rollbook ls` |")]
+    assert set(re.findall(r"`(\w+)`", row)) == set(commands()["ls"].commands)
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    assert (OK, USAGE, NOT_INTACT, UNAVAILABLE, NOT_FOUND) == (0, 2, 3, 4, 5)
+    told = "Exit codes: 0 ok, 1 error, 2 usage, 3 the database is not what its log says, 4 unavailable, 5 not found"
+    assert told in re.sub(r"\s+", " ", DOCS)
+    assert f"{told}." == app.info.epilog
+
+
+def test_every_target_of_make_that_is_shown_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {name for path in PAGES for name in code(path)} | {
+        line.removeprefix("$ ") for block in BLOCKS for line in block.text.splitlines() if line.startswith("$ make")
+    }
+    used = {name.split()[1] for name in shown if name.startswith("make ")}
+    assert used
+    assert used <= targets
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_option_of_a_url_is_described_and_no_other() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    described = set(re.findall(r"^\| `\?(\w+)=", page, re.MULTILINE))
+    assert described == set().union(*vars(url)["_OPTIONS"].values())
+    (sentence,) = re.findall(r"^(`host`.*?) go to\s+the Postgres driver", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == vars(url)["_DRIVER_OPTIONS"]
+
+
+def test_every_url_that_is_shown_is_one() -> None:
+    texts = [name for path in PAGES for name in code(path)] + [block.text for block in BLOCKS]
+    shown = {found for text in texts for found in re.findall(r"(?:memory|sqlite|postgresql)://[^\s'\"`]*", text)}
+    assert len(shown) > 4
+    for found in shown:
+        if "…" not in found:
+            url.parse(found)
+
+
+def test_every_scheme_is_described() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    assert [scheme for scheme in vars(url)["_OPTIONS"] if f"`{scheme}://" not in page] == []
+
+
+def test_every_variable_of_the_environment_is_described_and_no_other() -> None:
+    sources = [path.read_text() for path in (ROOT / "store").rglob("*.py") if "examples" not in path.parts]
+    read = {name for source in sources for name in re.findall(r"\"(ROLLBOOK_[A-Z_]+)\"", source)}
+    assert set(re.findall(r"ROLLBOOK_[A-Z_]+", DOCS)) == read
+
+
+def test_every_setting_of_open_store_is_described() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    settings = {
+        name: parameter.default
+        for name, parameter in inspect.signature(store.open_store).parameters.items()
+        if name not in {"url", "clock"}
+    }
+    (shown,) = re.findall(r"`open_store\(url, ([^)]*)\)`", page)
+    assert shown == ", ".join(f"{name}={default}" for name, default in settings.items())
+    assert all(f"`{name}" in page.partition("`open_store(url,")[2] for name in settings)
+
+
+def test_every_reserved_key_of_metadata_is_described() -> None:
+    page = (ROOT / "docs/compatibility.md").read_text()
+    assert set(re.findall(r"`(rollbook\.\w+)`", page)) == set(RESERVED_METADATA)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_type_of_event_is_described_and_no_other() -> None:
+    page = (ROOT / "docs/log.md").read_text()
+    described = re.findall(r"^\| `(\w+\.\w+)` \|", page, re.MULTILINE)
+    assert sorted(described) == sorted(FACTS)
+
+
+def test_every_event_type_that_is_mentioned_exists() -> None:
+    kinds = {name.split(".")[0] for name in FACTS}
+    for path in PAGES:
+        for name in code(path):
+            if re.fullmatch(rf"({'|'.join(kinds)})\.\w+", name) and not hasattr(SyncStore, name.split(".")[1]):
+                assert name in FACTS, f"{page_id(path)}: {name}"
+
+
+def test_the_columns_of_an_event_are_described_and_no_other() -> None:
+    table = (ROOT / "docs/log.md").read_text().partition("| column of `events` |")[2].partition("\n\n")[0]
+    described = [name for row in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in code_of(row)]
+    assert sorted(described) == sorted(column.name for column in tables.events.columns)
+
+
+def code_of(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_the_cursor_is_described_as_it_is() -> None:
+    async def cursor() -> str:
+        async with await store.open_store("memory://") as opened:
+            await opened.enqueue_rollout(1)
+            return [event.cursor async for event in opened.tail()][-1]
+
+    import asyncio
+
+    (described,) = [name for name in code(ROOT / "docs/log.md") if name.startswith("1.<")]
+    fields = re.sub(r"<[^>]+>", "X", described)
+    assert fields.count(".") == asyncio.run(cursor()).count(".")
+
+
+# -- errors and names --------------------------------------------------------------------------------------------------
+
+
+def test_every_error_is_described_with_the_builtin_it_is() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.partition("## Trouble")[2], re.MULTILINE)
+    assert {name for name, _ in rows} == set(errors.__all__) - {"StoreError"}
+    for name, parents in rows:
+        error: type = getattr(errors, name)
+        assert all(parent in {each.__name__ for each in error.__mro__} for parent in code_of(parents)), name
+
+
+def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
+    known = {
+        *store.__all__,
+        *models.__all__,
+        *(name for name in dir(SyncStore) if not name.startswith("_")),
+        *(name for name, _ in inspect.getmembers(store.Store)),
+    }
+    builtin = (
+        {name for name in dir(__builtins__) if name[0].isupper()}
+        if not isinstance(__builtins__, dict)
+        else {name for name in __builtins__ if name[0].isupper()}
+    )
+    # Agent-lightning's, in the page that compares.
+    theirs = {
+        *("LightningStoreThreaded", "LightningStoreServer", "LightningStoreClient", "MongoLightningStore"),
+        *("Collection", "Queue", "KeyValue", "CollectionBasedLightningStore"),
+    }
+    ports = {"Dialect", "StoreContract", "ManualClock"}
+    for path in PAGES:
+        for name in code(path):
+            word = name.split("(")[0]
+            if re.fullmatch(r"[A-Z][a-z]+[A-Za-z]*", word):
+                allowed = known | builtin | ports | (theirs if path.name == "compatibility.md" else set[str]())
+                assert word in allowed, f"{page_id(path)}: {name}"
+            if re.fullmatch(r"[a-z_]+\(.*\)", name):
+                assert word in known | {"open_store", "atomic"}, f"{page_id(path)}: {name}"
+
+
+def test_every_argument_that_is_shown_with_a_method_exists() -> None:
+    for path in PAGES:
+        for name in code(path):
+            called = re.fullmatch(r"(\w+)\((.*)\)", name)
+            if called and hasattr(store.Store, called[1]):
+                given = set(re.findall(r"(\w+)=", called[2]))
+                assert given <= set(inspect.signature(getattr(store.Store, called[1])).parameters), name
+
+
+def test_every_way_to_add_a_backend_is_the_one_the_page_shows() -> None:
+    page = (ROOT / "docs/backends.md").read_text()
+    for module, name in (("store.db.dialect", "Dialect"), ("store.db.dialect", "register"), ("store", "Store")):
+        assert name in page
+        assert hasattr(import_module(module), name)
+    assert issubclass(StoreContract, object)
+    plain = len((ROOT / "tests/backends/plain_sqlite.py").read_text().splitlines())
+    assert 150 < plain < 250
+
+
+def test_the_limits_in_the_pages_are_those_of_the_code() -> None:
+    from store import intake
+    from store.db import encoding
+    from store.journal import timeline
+
+    assert encoding.MAX_CALL_ITEMS == 10_000
+    assert encoding.MAX_CALL_BYTES == 16 * 1024 * 1024
+    assert intake.MAX_SPAN_NAME_BYTES == 1024
+    assert intake.MAX_STATUS_MESSAGE == 200
+    assert timeline.FOLD_LIMIT == 5000
+    for told in ("10,000 items", "16 MiB", "512 bytes", "1 KiB"):
+        assert told in DOCS
+
+
+def test_the_words_of_a_status_are_those_of_the_models() -> None:
+    assert "requeuing" in get_args(models.RolloutStatus)
+    for path in PAGES:
+        assert "queueing" not in path.read_text(), page_id(path)

@@ -1,0 +1,160 @@
+"""What `import store` gives: the names that are promised, in no time and without side effects."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import store
+from store import InMemoryLightningStore, SyncStore, errors, models
+
+# What Agent-lightning 0.3 exports of its store and its types, as far as they have a counterpart.
+UPSTREAM = {
+    "LLM",
+    "Attempt",
+    "AttemptStatus",
+    "AttemptedRollout",
+    "AttributeValue",
+    "Attributes",
+    "EnqueueRolloutRequest",
+    "Event",
+    "InMemoryLightningStore",
+    "LightningStore",
+    "LightningStoreCapabilities",
+    "LightningStoreStatistics",
+    "Link",
+    "NamedResources",
+    "OtelResource",
+    "PaginatedResult",
+    "PromptTemplate",
+    "ProxyLLM",
+    "Resource",
+    "ResourceUnion",
+    "ResourcesUpdate",
+    "Rollout",
+    "RolloutConfig",
+    "RolloutMode",
+    "RolloutStatus",
+    "Span",
+    "SpanContext",
+    "TaskInput",
+    "TraceStatus",
+    "Worker",
+    "WorkerStatus",
+}
+HEAVY = ("aiosqlite", "alembic", "asyncpg", "opentelemetry", "rich", "sqlalchemy", "typer")
+
+
+def python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_public_name_is_there_once_and_in_order() -> None:
+    def in_order(name: str) -> tuple[bool, bool, str]:
+        return (not name.isupper(), not name[0].isupper(), name)
+
+    assert store.__all__ == sorted(set(store.__all__), key=in_order)
+    assert [name for name in store.__all__ if not hasattr(store, name)] == []
+
+
+def test_every_error_and_every_model_is_public() -> None:
+    assert set(errors.__all__) | set(models.__all__) <= set(store.__all__)
+
+
+def test_agent_lightnings_names_are_there() -> None:
+    assert set(store.__all__) >= UPSTREAM
+
+
+def test_a_type_checker_sees_the_names_that_come_late() -> None:
+    tree = ast.parse(Path(store.__file__).read_text())
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imported = {
+        alias.name: node.module
+        for block in guarded
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == vars(store)["_LATE"]
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    mistyped = "open_stoer"
+    with pytest.raises(AttributeError, match="no attribute 'open_stoer'"):
+        getattr(store, mistyped)
+
+
+def test_completion_knows_the_late_names() -> None:
+    assert set(dir(store)) >= set(store.__all__)
+
+
+def test_importing_brings_neither_a_database_nor_a_command_line() -> None:
+    program = f"import sys, store; print([name for name in {HEAVY!r} if name in sys.modules])"
+    assert python(program).strip() == "[]"
+
+
+def test_importing_and_opening_leaves_the_programs_logging_alone() -> None:
+    program = (
+        "import asyncio, logging\n"
+        "before = (list(logging.root.handlers), logging.root.level)\n"
+        "import store\n"
+        "asyncio.run(store.InMemoryLightningStore().enqueue_rollout(1))\n"
+        "assert (list(logging.root.handlers), logging.root.level) == before\n"
+        "named = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith('store')]\n"
+        "assert all(not each.handlers and each.level == logging.NOTSET and each.propagate for each in named)"
+    )
+    assert python(program) == ""
+
+
+def test_the_store_in_memory_is_open_as_soon_as_it_is_made() -> None:
+    memory = InMemoryLightningStore(thread_safe=True, scan_debounce_seconds=0)
+    assert isinstance(memory, store.LightningStore)
+    rollout = asyncio.run(memory.enqueue_rollout({"question": 1}))
+    claimed = asyncio.run(memory.dequeue_rollout("worker"))
+    assert claimed is not None
+    assert claimed.rollout_id == rollout.rollout_id
+    asyncio.run(memory.close())
+
+
+async def test_the_store_in_memory_can_be_made_where_a_loop_is_running() -> None:
+    async with InMemoryLightningStore() as memory:
+        assert (await memory.statistics()).get("name") == "InMemoryLightningStore"
+
+
+async def test_two_stores_in_memory_share_nothing() -> None:
+    async with InMemoryLightningStore() as one, InMemoryLightningStore() as other:
+        await one.enqueue_rollout(1)
+        assert (await other.query_rollouts()).total == 0
+
+
+def test_a_store_in_memory_that_nobody_closes_neither_holds_up_the_exit_nor_leaves_a_file() -> None:
+    program = (
+        "import asyncio, store\n"
+        "memory = store.InMemoryLightningStore()\n"
+        "asyncio.run(memory.enqueue_rollout(1))\n"
+        "asyncio.run(memory.query_rollouts())\n"
+        "print(memory._dialect.path)"
+    )
+    path = Path(python(program).strip())
+    assert not [each for each in path.parent.iterdir() if each.name.startswith(path.name)]
+
+
+def test_a_store_in_memory_reads_the_clock_it_is_given() -> None:
+    memory = InMemoryLightningStore(clock=lambda: 1_700_000_000_000_000)
+    assert asyncio.run(memory.enqueue_rollout(1)).start_time == 1_700_000_000
+    asyncio.run(memory.close())
+
+
+def test_the_methods_without_await_are_those_of_the_interface() -> None:
+    def methods(of: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
+
+    assert methods(store.Store) - {"sync"} <= methods(SyncStore)
