@@ -150,13 +150,10 @@ class PostgresWriter(WriteSession):
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
             f' (SELECT epoch FROM "{schema}".queue_epoch)'
         )
-        self._draw = (
-            f"SELECT nextval('\"{schema}\".commit_seq'), min(p), max(p) FROM"
-            f" (SELECT nextval('\"{schema}\".event_seq') AS p FROM generate_series(1, $1::int)) drawn"
-        )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[tuple[str, str], ...], str] = {}
         self._predicted = (0, 0)
+        self._to_draw = 0
 
     async def begin(self) -> Tail:
         with _translated():
@@ -203,16 +200,10 @@ class PostgresWriter(WriteSession):
             yield rows
 
     async def draw(self, positions: int) -> tuple[int, int]:
-        with _translated():
-            row = await self._live.fetchrow(self._draw, positions)
-        assert row is not None  # an aggregate
-        commit_id, first, last = row
-        if (commit_id, first) != self._predicted or last != first + positions - 1:
-            raise Incompatible(
-                f"the sequences gave {commit_id} and {first} to {last} instead of {self._predicted}",
-                "see that nothing else draws from them, and that their CACHE is 1",
-            )
-        return commit_id, first
+        # Under the lock the sequences can give nothing else; they are drawn from in the statement that writes the
+        # rows, which saves a round trip, and what they gave is compared with what was promised here.
+        self._to_draw = positions
+        return self._predicted
 
     async def write(self, changes: Changes) -> None:
         steps = [
@@ -220,15 +211,28 @@ class PostgresWriter(WriteSession):
             *(("insert", table, rows) for table, rows in changes.inserts.items()),
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
         ]
-        shape = tuple((verb, table.name) for verb, table, _ in steps)
+        positions, self._to_draw = self._to_draw, 0
+        shape = (*((verb, table.name) for verb, table, _ in steps), ("draw", str(bool(positions))))
         text = self._writes.get(shape)
         if text is None:
-            text = self._writes[shape] = _write_sql([(verb, table) for verb, table, _ in steps], self._dialect)
+            plain = [(verb, table) for verb, table, _ in steps]
+            text = self._writes[shape] = _write_sql(plain, self._dialect, draws=bool(positions))
         args: list[Any] = []
         for _, _, rows in steps:
             args.extend(zip(*rows, strict=True))
+        if positions:
+            args.append(positions)
         with _translated():
-            await self._live.execute(text, *args)
+            drawn = await self._live.fetchrow(text, *args)
+        if positions:
+            self._check_drawn(positions, *drawn)
+
+    def _check_drawn(self, positions: int, commit_id: int, first: int, last: int) -> None:
+        if (commit_id, first) != self._predicted or last != first + positions - 1:
+            raise Incompatible(
+                f"the sequences gave {commit_id} and {first} to {last} instead of {self._predicted}",
+                "see that nothing else draws from them, and that their CACHE is 1",
+            )
 
     async def commit(self) -> None:
         with _translated():
@@ -403,8 +407,8 @@ def _types(table: Table) -> dict[str, str]:
     }
 
 
-def _write_sql(steps: Sequence[tuple[str, Table]], dialect: Postgres) -> str:
-    """Return one statement that writes to all the tables at once."""
+def _write_sql(steps: Sequence[tuple[str, Table]], dialect: Postgres, *, draws: bool) -> str:
+    """Return one statement that writes to all the tables at once, and draws from the sequences of the log."""
     parts: list[str] = []
     number = 1
     for index, (verb, table) in enumerate(steps):
@@ -426,4 +430,8 @@ def _write_sql(steps: Sequence[tuple[str, Table]], dialect: Postgres) -> str:
             sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
             text += f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
         parts.append(f"w{index} AS ({text})")
-    return f"WITH {', '.join(parts)} SELECT 1"
+    if not draws:
+        return f"WITH {', '.join(parts)} SELECT 1"
+    schema = dialect.schema
+    parts.append(f"drawn AS (SELECT nextval('\"{schema}\".event_seq') AS p FROM generate_series(1, ${number}::int))")
+    return f"WITH {', '.join(parts)} SELECT nextval('\"{schema}\".commit_seq'), min(p), max(p) FROM drawn"
