@@ -162,13 +162,15 @@ class Home:
         Raises:
             Closed: the home was ended before the coroutine was done.
         """
-        future = self._submit(call)
+        future: Future[T] | None = None
         try:
+            future = self._submit(call)
             return future.result()
         except CancelledError:
             raise Closed(call.__name__) from None
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
 
     def finish(self, call: Coroutine[Any, Any, None]) -> None:

@@ -63,11 +63,10 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
         if at is not None and kind != "rollout":
             raise Invalid("--at", f"{key} is no rollout; only a rollout's events are numbered, others have --as-at")
         remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
-        moment = as_at
         if at is not None:
-            moment, remark = await _after_event(store, key, at)
-            remarks.append(remark)
-        return _Found(await _read(store, kind, key, moment), remarks, is_past=moment is not None)
+            remarks.append(f"as after its event {at} of {len(await store.history(key))}")
+        thing = await _read(store, kind, key, as_at, at)
+        return _Found(thing, remarks, is_past=as_at is not None or at is not None)
 
     found = run_reading(db, read)
     for remark in found.remarks:
@@ -85,43 +84,20 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
             print_table(WORKERS, [worker], is_past=found.is_past)
 
 
-async def _after_event(store: Store, rollout_id: str, number: int) -> tuple[int | None, str]:
-    """Return the position to read a rollout at after its event of a number (None: now), and what to say about it.
-
-    The past never shows what one call recorded in part, so the rollout is shown as that call left it.
-    """
-    events = await store.history(rollout_id)
-    if number > len(events):
-        raise Invalid(
-            "--at", f"the rollout has {len(events)} events, none numbered {number}; `rollbook history` lists them"
-        )
-
-    async def seen(last: int) -> int:
-        # Up to the next event of the rollout, since the call may have recorded events elsewhere after this one.
-        return len(await store.history(rollout_id, as_at=events[last].position - 1))
-
-    # The call ends with the first event after which event `number` can be seen.
-    first, end = number, len(events)
-    while first < end:
-        middle = first if first == number else (first + end) // 2
-        if await seen(middle) >= number:
-            end = middle
-        else:
-            first = middle + 1
-    rest = f"; events {number} to {end} came with one call" if end != number else ""
-    return (events[end].position - 1 if end < len(events) else None), f"as after its event {end} of {len(events)}{rest}"
-
-
-async def _read(store: Store, kind: lookup.Kind, key: str, as_at: AsAt | None) -> _Whole | ResourcesUpdate | Worker:
+async def _read(
+    store: Store, kind: lookup.Kind, key: str, as_at: AsAt | None, at: int | None
+) -> _Whole | ResourcesUpdate | Worker:
     match kind:
         case "resources":
             found = await store.get_resources_by_id(key, as_at=as_at)
         case "worker":
             found = await store.get_worker_by_id(key, as_at=as_at)
         case _:
-            rollout = await store.get_rollout_by_id(key, as_at=as_at)
+            rollout = await store.get_rollout_by_id(key, as_at=as_at, at=at)
             found = rollout and _Whole(
-                rollout, await store.query_attempts(key, as_at=as_at), await store.query_spans(key, as_at=as_at)
+                rollout,
+                await store.query_attempts(key, as_at=as_at, at=at),
+                await store.query_spans(key, as_at=as_at, at=at),
             )
     if found is None:
         when = "" if as_at is None else f" at {in_words(as_at)}"

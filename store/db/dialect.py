@@ -89,7 +89,10 @@ class WriteSession(ReadSession, Protocol):
         ...
 
     async def draw(self, positions: int) -> tuple[int, int]:
-        """Draw a commit id and `positions` consecutive positions from their sequences: (commit id, first position)."""
+        """Draw a commit id and `positions` consecutive positions from their sequences: (commit id, first position).
+
+        They are those that `begin` foretold; a session may draw them with the rows that it writes next.
+        """
         ...
 
     async def write(self, changes: Changes) -> None:

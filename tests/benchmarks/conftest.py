@@ -22,7 +22,9 @@ from tests.benchmarks.rounds import Scale
 IS_QUICK = bool(os.environ.get("ROLLBOOK_BENCH_QUICK"))
 
 
-_SCALE = Scale(3, 0.4, 60, 60, 3, 4, 40_000) if IS_QUICK else Scale(5, 1.2, 200, 250, 10, 10, 1_000_000)
+_QUICK = Scale(3, 0.4, 60, 60, 3, 4, 40_000)
+_FULL = Scale(7, 0.8, 150, 250, 10, 10, 1_000_000)
+_SCALE = _QUICK if IS_QUICK else _FULL
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +42,17 @@ def report() -> Iterator[Report]:
     """The figures; printed at the end, however it ends."""
     print()
     report = Report()
+    report.fact("load average before", _load())
     try:
         yield report
     finally:
+        report.fact("load average after", _load())
         report.finish()
+
+
+def _load() -> str:
+    # Next to figures of a machine that had other things to do, nothing means anything but the CPU time.
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
 
 
 @pytest.fixture(scope="session")

@@ -147,9 +147,9 @@ class Rollbook:
 
     # A long log, and what proves and rebuilds it.
 
-    async def fill(self, events: int, spans: int) -> int:
-        """Run lifecycles of so many spans, in large calls, until the store has written so many events."""
-        await asyncio.gather(*(self._fill(f"worker-{number}", events, spans) for number in range(_FILL_CALLERS)))
+    async def fill(self, name: str, events: int, spans: int) -> int:
+        """Run lifecycles of so many spans, in large calls, until this process has written so many events."""
+        await asyncio.gather(*(self._fill(f"{name}-{number}", events, spans) for number in range(_FILL_CALLERS)))
         return self._live.writer_statistics.events
 
     async def _fill(self, worker: str, events: int, spans: int) -> None:
@@ -165,23 +165,34 @@ class Rollbook:
             )
 
     async def verify(self) -> dict[str, float]:
-        """Verify, and return events, seconds, and the memory of this process before and at its highest, in MiB."""
-        before = max_rss_mib()
+        """Verify; return events, seconds, those of CPU, and the process's memory before and at its highest, in MiB."""
+        before, cpu = max_rss_mib(), time.process_time()
         report = await self._live.verify()
         assert report.ok, report.differences
-        return {"events": report.events, "seconds": report.seconds, "before": before, "highest": max_rss_mib()}
+        return _proved(report.events, report.seconds, before, cpu)
 
     async def rebuild(self) -> dict[str, float]:
         """Rebuild; as `verify`."""
-        before = max_rss_mib()
+        before, cpu = max_rss_mib(), time.process_time()
         report = await self._live.rebuild()
         assert not report.written, report.written
-        return {"events": report.events, "seconds": report.seconds, "before": before, "highest": max_rss_mib()}
+        return _proved(report.events, report.seconds, before, cpu)
 
     @property
     def _live(self) -> SQLStore:
         assert self._store is not None  # opened
         return self._store
+
+
+def _proved(events: int, seconds: float, before: float, cpu: float) -> dict[str, float]:
+    cpu_seconds = time.process_time() - cpu
+    return {
+        "events": events,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "before": before,
+        "highest": max_rss_mib(),
+    }
 
 
 def _trace(claimed: Sequence[Any], spans: int) -> list[Span]:

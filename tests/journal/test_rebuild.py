@@ -290,10 +290,11 @@ def _run_and_kill(script: Path, url: str, seconds: float) -> None:
         process.wait()
 
 
-def _copy(table: str, rollout_id: str, **values: str) -> str:
+def _copy(table: str, of_rollout: str, **values: str) -> str:
     """Return the statement that inserts a copy of a rollout's rows, some columns replaced."""
-    shown = ", ".join(values.get(column.name, column.name) for column in metadata.tables[table].columns)
-    return f"INSERT INTO {table} SELECT {shown} FROM {table} WHERE rollout_id = '{rollout_id}'"
+    names = [str(column.name) for column in metadata.tables[table].columns]
+    shown = ", ".join(values.get(name, name) for name in names)
+    return f"INSERT INTO {table} SELECT {shown} FROM {table} WHERE rollout_id = '{of_rollout}'"
 
 
 async def _many(store: Store, *, rollouts: int, spans: int) -> None:

@@ -14,6 +14,8 @@ from store import open_store
 from store.db import triggers
 from store.db.url import parse
 from store.interface import Store
+from store.journal import apart
+from store.journal.walk import Walked
 from store.models import AttemptedRollout, Difference, VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
@@ -463,6 +465,33 @@ async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled
     report = await filled.report()
     assert len(report.differences) == 20
     assert report.difference_count == 34
+
+
+async def test_a_long_log_is_walked_by_a_second_process(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = await filled.report()
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    walks: list[Walked | None] = []
+    result = apart.Walking.result
+
+    async def noted(walking: apart.Walking) -> Walked | None:
+        walks.append(await result(walking))
+        return walks[-1]
+
+    monkeypatch.setattr(apart.Walking, "result", noted)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
+    (found,) = [each for each in await filled.differences() if each.check == "chain"]
+    assert found.field == "chain_hash"
+    assert [walked is not None and walked.difference_count for walked in walks] == [0, 1]
+
+
+async def test_without_a_second_process_the_walk_is_done_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
+    for executable in ("/bin/false", "/does/not/exist"):
+        monkeypatch.setattr(apart.sys, "executable", executable)
+        assert (await filled.only("chain")).field == "chain_hash"
 
 
 async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(

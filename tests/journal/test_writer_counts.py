@@ -1,0 +1,164 @@
+"""What group commit promises, in counts that need no clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.db.dialect import WriteSession
+from store.db.drivers.postgres import PostgresWriter
+from store.db.drivers.sqlite import SQLiteWriter
+from store.journal.writer import MAX_BATCH_CALLS
+from store.models import EnqueueRolloutRequest
+from store.sql_store import SQLStore
+from store.testing.samples import make_llm, make_span
+from tests import databases
+
+CALLS_EACH = 40
+SHARE = 0.8
+"""Of the callers who wait, so many have to be in each commit."""
+
+
+@pytest.fixture
+async def opened(store_url: str) -> AsyncIterator[SQLStore]:
+    """A store whose watchdog keeps out of the way."""
+    store = await open_store(store_url, scan_debounce_seconds=3600)
+    assert isinstance(store, SQLStore)
+    await store.enqueue_rollout("the first call of a store also sweeps")
+    yield store
+    await store.close()
+
+
+class Counting:
+    """A driver's connection, which counts what is asked of it."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.statements: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._connection, name)
+        if name not in {"execute", "executemany", "fetch", "fetchrow"}:
+            return asked
+
+        def counted(sql: str, *args: Any, **kwargs: Any) -> Any:
+            self.statements.append(sql)
+            return asked(sql, *args, **kwargs)
+
+        return counted
+
+
+async def counting(store: SQLStore) -> Counting:
+    """Return the counts of the connection that writes, from now on."""
+    counted: list[Counting] = []
+
+    async def replace(session: WriteSession) -> None:
+        assert isinstance(session, SQLiteWriter | PostgresWriter)
+        counted.append(Counting(session._connection))
+        session._connection = counted[0]  # type: ignore[assignment]
+
+    await store._home.run(store._writer.errand(replace))
+    return counted[0]
+
+
+def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., Any]]:
+    """Return the list that every callback handed to this loop from another thread is added to."""
+    hops: list[Callable[..., Any]] = []
+    hand_over = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Handle:
+        hops.append(callback)
+        return hand_over(callback, *args, **kwargs)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    return hops
+
+
+@pytest.mark.parametrize("callers", [8, 64, 256])
+async def test_a_commit_carries_nearly_all_who_wait(opened: SQLStore, callers: int) -> None:
+    statistics = opened.writer_statistics
+    calls, commits = statistics.calls, statistics.commits
+
+    async def call() -> None:
+        for number in range(CALLS_EACH):
+            await opened.enqueue_rollout(number)
+
+    await asyncio.gather(*(call() for _ in range(callers)))
+    per_commit = (statistics.calls - calls) / (statistics.commits - commits)
+    print(f"\n{callers} callers: {per_commit:.1f} calls in a commit, {per_commit / min(callers, MAX_BATCH_CALLS):.0%}")
+    assert statistics.calls - calls == callers * CALLS_EACH
+    assert per_commit >= SHARE * min(callers, MAX_BATCH_CALLS)
+
+
+async def test_a_batch_takes_the_same_statements_whatever_its_size(opened: SQLStore) -> None:
+    async def lifecycles(size: int) -> list[str]:
+        """Return the statements of four commits that take this many rollouts from the queue to their end."""
+        counted = await counting(opened)
+        await opened.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(size)])
+        claims = await opened.dequeue_many_rollouts(size, "w1")
+        await opened.add_many_spans([make_span(claim.attempt, number) for claim in claims for number in (1, 2)])
+        ends = [
+            opened.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status="succeeded") for claim in claims
+        ]
+        commits = opened.writer_statistics.commits
+        await asyncio.gather(*ends)
+        assert opened.writer_statistics.commits == commits + 1
+        assert len(claims) == size
+        return counted.statements
+
+    await opened.dequeue_many_rollouts(10, "w1")
+    await lifecycles(1)
+    one = await lifecycles(1)
+    many = await lifecycles(200)
+    print(f"\n{len(one) / 4:.1f} statements in a commit of one lifecycle's step, {len(many) / 4:.1f} of 200")
+    assert many == one
+
+
+async def test_a_payload_is_stored_once(durable_url: str) -> None:
+    async with await open_store(durable_url) as store:
+        rollout = await store.enqueue_rollout({"task": "payload-of-input"}, metadata={"note": "payload-of-metadata"})
+        claim = await store.dequeue_rollout("w1")
+        assert claim is not None
+        span = make_span(claim.attempt, 1, attributes={"text": "payload-of-span"})
+        await store.add_span(span)
+        await store.add_resources(make_llm("payload-of-resources"))
+        await store.update_attempt(
+            claim.rollout_id, claim.attempt.attempt_id, status="succeeded", metadata={"note": "payload-of-attempt"}
+        )
+        await store.get_rollout_by_id(rollout.rollout_id)
+        await store.rebuild()
+    copies = await _copies(durable_url)
+    for payload in ("input", "metadata", "span", "resources", "attempt"):
+        assert copies.count(f"payload-of-{payload}".encode()) == 1, payload
+
+
+async def _copies(url: str) -> bytes:
+    """Return all that a partition's tables hold."""
+    database = await databases.connect(url)
+    if database.kind == "sqlite":
+        listed = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    else:
+        listed = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+    tables = [row[0] for row in await database.rows(listed)]
+    rows = [row for table in tables for row in await database.rows(f'SELECT * FROM "{table}"')]
+    await database.close()
+    return b"\n".join(value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row)
+
+
+async def test_a_batch_takes_one_hop_back_however_many_it_answers(
+    opened: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = count_hops(opened._home.loop, monkeypatch)
+    back = count_hops(asyncio.get_running_loop(), monkeypatch)
+    commits = opened.writer_statistics.commits
+    await asyncio.gather(*(opened.enqueue_rollout(number) for number in range(200)))
+    batches = opened.writer_statistics.commits - commits
+    print(f"\n200 calls in {batches} commits: {len(there)} hops there, {len(back)} back")
+    assert batches <= 2
+    assert len(back) == batches
+    # One wakes the writer; one tells it that the callers have had their turn.
+    assert len(there) <= 2 * batches
