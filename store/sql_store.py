@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import importlib
 import logging
 import math
 import os
@@ -411,6 +412,8 @@ class SQLStore(SQLProof):
         if self._releasing:
             await asyncio.wait(list(self._releasing), timeout=5)
         await self._writer.close()
+        # Only now, since the last commits are news too.
+        await self._at_work.leave()
         await self._dialect.close()
 
 
@@ -422,6 +425,8 @@ def _attempted(view: Any) -> AttemptedRollout:
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
     """Open a pickled store's URL in this process."""
+    # Which has perhaps never opened a store, and so does not know the databases yet.
+    importlib.import_module("store.opening")
     opened: list[SQLStore] = []
     failed: list[BaseException] = []
 

@@ -197,6 +197,9 @@ class Waiting:
         for task in self._attending:
             task.cancel()
         await asyncio.gather(*self._attending, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Hear and tell no more; after the last commit."""
         await self._wakeups.close()
 
     # -- while somebody waits ------------------------------------------------------------------------------------------

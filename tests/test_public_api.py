@@ -48,6 +48,54 @@ UPSTREAM = {
     "Worker",
     "WorkerStatus",
 }
+# Its store's methods: what may be given by position, and behind the star what is given by name, with defaults.
+METHODS = {
+    "start_rollout": "input, mode=None, resources_id=None, config=None, metadata=None, worker_id=None",
+    "enqueue_rollout": "input, mode=None, resources_id=None, config=None, metadata=None",
+    "enqueue_many_rollouts": "rollouts",
+    "dequeue_rollout": "worker_id=None",
+    "dequeue_many_rollouts": "*, limit=1, worker_id=None",
+    "start_attempt": "rollout_id, worker_id=None",
+    "add_span": "span",
+    "add_many_spans": "spans",
+    "add_otel_span": "rollout_id, attempt_id, readable_span, sequence_id=None",
+    "get_next_span_sequence_id": "rollout_id, attempt_id",
+    "get_many_span_sequence_ids": "rollout_attempt_ids",
+    "wait_for_rollouts": "*, rollout_ids, timeout=None",
+    "query_rollouts": (
+        "*, status_in=None, rollout_id_in=None, rollout_id_contains=None, filter_logic='and', sort_by=None,"
+        " sort_order='asc', limit=-1, offset=0, status=None, rollout_ids=None"
+    ),
+    "get_rollout_by_id": "rollout_id",
+    "update_rollout": (
+        "rollout_id, input=UNSET, mode=UNSET, resources_id=UNSET, status=UNSET, config=UNSET, metadata=UNSET"
+    ),
+    "query_attempts": "rollout_id, *, sort_by='sequence_id', sort_order='asc', limit=-1, offset=0",
+    "get_latest_attempt": "rollout_id",
+    "update_attempt": (
+        "rollout_id, attempt_id, status=UNSET, worker_id=UNSET, last_heartbeat_time=UNSET, metadata=UNSET"
+    ),
+    "query_spans": (
+        "rollout_id, attempt_id=None, *, trace_id=None, trace_id_contains=None, span_id=None, span_id_contains=None,"
+        " parent_id=None, parent_id_contains=None, name=None, name_contains=None, filter_logic='and', limit=-1,"
+        " offset=0, sort_by='sequence_id', sort_order='asc'"
+    ),
+    "add_resources": "resources",
+    "update_resources": "resources_id, resources",
+    "query_resources": (
+        "*, resources_id=None, resources_id_contains=None, sort_by=None, sort_order='asc', limit=-1, offset=0"
+    ),
+    "get_resources_by_id": "resources_id",
+    "get_latest_resources": "",
+    "query_workers": (
+        "*, status_in=None, worker_id_contains=None, filter_logic='and', sort_by=None, sort_order='asc', limit=-1,"
+        " offset=0"
+    ),
+    "get_worker_by_id": "worker_id",
+    "update_worker": "worker_id, heartbeat_stats=UNSET",
+    "statistics": "",
+    "otlp_traces_endpoint": "",
+}
 HEAVY = ("aiosqlite", "alembic", "asyncpg", "opentelemetry", "rich", "sqlalchemy", "typer")
 
 
@@ -71,6 +119,26 @@ def test_every_error_and_every_model_is_public() -> None:
 
 def test_agent_lightnings_names_are_there() -> None:
     assert set(store.__all__) >= UPSTREAM
+
+
+@pytest.mark.parametrize("made", [store.Store, SyncStore])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_call_written_for_agent_lightning_binds_here(method: str, made: type) -> None:
+    positional, _, named = METHODS[method].partition("*, ")
+    wanted = [each.partition("=") for part in (positional, named) for each in part.split(", ") if each]
+    signature = inspect.signature(getattr(made, method))
+    by_position = [each for each in positional.split(", ") if each]
+    signature.bind(object(), *by_position, **{name.partition("=")[0]: 0 for name in named.split(", ") if name})
+    signature.bind(object(), **{name: 0 for name, _, _ in wanted})
+    ours = list(signature.parameters.values())[1:]
+    assert [each.name for each in ours[: len(by_position)]] == [name.partition("=")[0] for name in by_position]
+    for name, has_default, default in wanted:
+        expected = inspect.Parameter.empty if not has_default else default
+        found = signature.parameters[name].default
+        assert (found if found is inspect.Parameter.empty else repr(found)) == expected, name
+    # What is ours alone can be left out.
+    for each in ours:
+        assert each.name in {name for name, _, _ in wanted} or each.default is not inspect.Parameter.empty, each.name
 
 
 def test_a_type_checker_sees_the_names_that_come_late() -> None:

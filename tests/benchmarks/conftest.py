@@ -22,7 +22,7 @@ from tests.benchmarks.rounds import Scale
 IS_QUICK = bool(os.environ.get("ROLLBOOK_BENCH_QUICK"))
 
 
-_QUICK = Scale(3, 0.4, 60, 60, 3, 4, 40_000)
+_QUICK = Scale(3, 0.3, 40, 50, 2, 3, 20_000)
 _FULL = Scale(7, 0.8, 150, 250, 10, 10, 1_000_000)
 _SCALE = _QUICK if IS_QUICK else _FULL
 

@@ -78,6 +78,13 @@ class Limit:
 
     # Postgres.
 
+    async def postgres_version(self, url: str) -> str:
+        connection = await asyncpg.connect(parse(url).dsn)
+        version: str = await connection.fetchval("SHOW server_version")
+        settings = [f"{name} {await connection.fetchval(f'SHOW {name}')}" for name in ("fsync", "synchronous_commit")]
+        await connection.close()
+        return ", ".join([version, *settings])
+
     async def postgres_commits(self, url: str, seconds: float) -> float:
         """As `sqlite_commits`, each row in a transaction of its own, on one connection."""
         connection = await asyncpg.connect(parse(url).dsn)

@@ -180,6 +180,5 @@ def _bound(target: Target, value: float) -> str:
 
 
 def _number(value: float) -> str:
-    return (
-        f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
-    )
+    text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -27,6 +27,11 @@ pytestmark = pytest.mark.benchmark
 NewURL = Callable[[], str]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server(limit: Side, report: Report, postgres_url: NewURL) -> None:
+    report.fact("Postgres", limit.ask("postgres_version", url=postgres_url()))
+
+
 @pytest.fixture(scope="module")
 def ungrouped(start_rollbook: Callable[[], Side]) -> Iterator[Side]:
     """A process whose store gives every call a transaction of its own."""

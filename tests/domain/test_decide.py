@@ -1,0 +1,675 @@
+"""Which facts follow from a command: the rules of the contract, one claim each, without a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.domain.commands import Command
+from store.domain.events import (
+    AttemptAmended,
+    AttemptStarted,
+    AttemptStatusChanged,
+    ClaimReleased,
+    ResourcesPublished,
+    ResourcesReplaced,
+    RolloutAmended,
+    RolloutStatusChanged,
+    SpanRecorded,
+)
+from store.domain.world import NeedsHeads
+from store.errors import Conflict, NotFound
+from tests.domain.story import (
+    NOW,
+    SECOND,
+    Story,
+    amend,
+    attempt,
+    beat,
+    claim,
+    config,
+    enqueue,
+    new,
+    number,
+    publish,
+    record,
+    release,
+    report,
+    span,
+    start,
+)
+
+RETRY = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
+    return RolloutStatusChanged(from_=before, to=after, reason=reason)
+
+
+def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
+    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)
+
+
+class TestCreation:
+    def test_an_enqueued_rollout_waits_without_an_attempt(self, story: Story) -> None:
+        story.tell(enqueue("r1", mode="val", group="g", step=3))
+        state = story.rollout()
+        assert (state.status, state.attempt_count, state.start_at, state.end_at) == ("queuing", 0, NOW, None)
+        assert (state.mode, state.group_id, state.step, story.queue) == ("val", "g", 3, ["r1"])
+
+    def test_items_of_one_call_keep_their_order_and_have_stamps_of_their_own(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2", "r3"))
+        assert story.queue == ["r1", "r2", "r3"]
+        assert [event.at - NOW for event in story.events] == [0, 1, 2]
+        assert {event.command for event in story.events} == {0}
+
+    def test_a_started_rollout_and_its_attempt_start_at_one_instant_past_the_queue(self, story: Story) -> None:
+        story.tell(start(worker_id="w1"))
+        assert (story.statuses(), story.queue) == (("preparing", "preparing"), [])
+        assert story.rollout().start_at == story.attempt().start_at == NOW
+        assert [event.fact.type for event in story.events] == [
+            "rollout.started",
+            "attempt.started",
+            "worker.seen",
+            "worker.status_changed",
+        ]
+        assert story.causes == [None, None, None, "attempt.started"]
+        assert {event.actor for event in story.events} == {"worker:w1"}
+
+    def test_without_resources_a_rollout_takes_the_latest_and_pins_their_version(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        story.tell(publish("rs2"))
+        story.tell(publish("rs1"))
+        story.tell(enqueue("r1"))
+        assert (story.rollout().resources_id, story.rollout().resources_version) == ("rs1", 2)
+
+    def test_resources_nobody_published_are_kept_without_a_version(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        story.tell(enqueue("r1", resources_id="other"))
+        assert (story.rollout().resources_id, story.rollout().resources_version) == ("other", None)
+
+    def test_an_attempt_pins_the_version_its_rollouts_resources_have_by_then(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        story.tell(enqueue("r1"))
+        story.tell(publish("rs1"))
+        story.claim()
+        assert (story.rollout().resources_version, story.attempt().resources_version) == (1, 2)
+
+
+class TestPlanKeys:
+    def test_an_equal_plan_returns_the_rollout_that_exists_and_writes_nothing(self, story: Story) -> None:
+        story.tell(enqueue("r1", plan_key="k"))
+        (view,) = story.tell(enqueue("r2", plan_key="k"))
+        assert (view.row[0], story.events, story.queue) == ("r1", [], ["r1"])
+
+    def test_an_equal_plan_returns_the_rollout_whatever_became_of_it(self, story: Story) -> None:
+        story.tell(enqueue("r1", plan_key="k"))
+        story.tell(amend(status="cancelled"))
+        (view,) = story.tell(enqueue("r2", plan_key="k"))
+        assert (view.row[0], view.attempt, story.queue) == ("r1", None, [])
+
+    def test_one_key_twice_in_a_call_is_one_rollout(self, story: Story) -> None:
+        views = story.tell(enqueue(new("r1", plan_key="k"), new("r2"), new("r3", plan_key="k")))
+        assert [view.row[0] for view in views] == ["r1", "r2", "r1"]
+        assert story.queue == ["r1", "r2"]
+
+    def test_another_input_under_the_key_refuses_the_whole_call(self, story: Story) -> None:
+        story.tell(enqueue("r1", plan_key="k"))
+        with pytest.raises(Conflict, match="r1"):
+            story.tell(enqueue(new("r2"), new("r3", plan_key="k", input_sha256="11" * 32)))
+        assert (story.events, story.queue) == ([], ["r1"])
+
+    def test_another_input_under_a_key_of_the_same_call_refuses_it(self, story: Story) -> None:
+        with pytest.raises(Conflict, match="an earlier item"):
+            story.tell(enqueue(new("r1", plan_key="k"), new("r2", plan_key="k", input_sha256="11" * 32)))
+        assert story.events == []
+
+    def test_the_input_compared_is_the_one_at_creation(self, story: Story) -> None:
+        story.tell(enqueue("r1", plan_key="k"))
+        story.tell(amend(input="another"))
+        (view,) = story.tell(enqueue("r2", plan_key="k"))
+        assert view.row[0] == "r1"
+
+    def test_a_rollout_cannot_be_started_under_a_key_that_is_held(self, story: Story) -> None:
+        story.tell(enqueue("r1", plan_key="k"))
+        with pytest.raises(Conflict, match="r1"):
+            story.tell(start("r2", plan_key="k", worker_id="w1"))
+        assert (story.events, story.world.workers) == ([], {})
+
+
+class TestClaims:
+    def test_who_waits_longest_is_claimed_first(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        story.tell(enqueue("r3"))
+        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r1", "r2"]
+        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r3"]
+        assert story.claim() == []
+
+    def test_a_claim_starts_an_attempt_and_then_moves_the_rollout(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        story.claim("w1")
+        assert story.facts[:2] == [
+            AttemptStarted(attempt_id="a1", sequence=1, via="dequeue", worker_id="w1"),
+            moved("queuing", "preparing", "claimed"),
+        ]
+        assert story.causes == [None, "attempt.started", None, "attempt.started"]
+
+    def test_each_claimed_rollout_has_a_stamp_of_its_own(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        story.passes(1).claim(limit=2)
+        assert [event.at - story.now for event in story.events] == [0, 0, 1, 1]
+
+    def test_a_rollout_claimed_again_keeps_the_end_of_an_earlier_end(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        story.tell(amend(status="failed"))
+        ended = story.rollout().end_at
+        story.tell(amend(status="queuing"))
+        story.passes(5).claim()
+        assert (story.rollout().status, story.rollout().end_at) == ("preparing", ended)
+
+    @pytest.mark.parametrize("status", ["preparing", "running", "failed", "succeeded", "cancelled"])
+    def test_a_rollout_that_leaves_the_queue_loses_its_place(self, story: Story, status: str) -> None:
+        story.tell(enqueue("r1", "r2"))
+        story.tell(amend(status=status))
+        story.tell(amend(status="requeuing"))
+        assert story.queue == ["r2", "r1"]
+        assert [each.rollout.row[0] for each in story.claim(limit=3)] == ["r2", "r1"]
+
+    def test_between_the_two_waiting_statuses_the_place_is_kept(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        story.tell(amend(status="requeuing"))
+        assert (story.rollout().status, story.queue) == ("requeuing", ["r1", "r2"])
+
+    def test_heads_cancelled_in_the_same_batch_are_passed_over(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2", "r3"))
+        (claimed,) = story.tell(
+            amend("r1", status="cancelled"), amend("r2", status="cancelled"), claim(["a1"], "w1")
+        )
+        assert claimed.rollout.row[0] == "r3"
+
+    def test_who_rejoins_in_the_same_batch_is_claimed_from_the_tail_and_once(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        claims = story.tell(amend("r1", status="cancelled"), amend("r1", status="queuing"), claim(["a1", "a2", "a3"]))
+        assert [each.rollout.row[0] for each in claims] == ["r2", "r1"]
+
+    def test_a_claim_past_what_is_at_hand_asks_for_more_and_has_done_nothing(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        story.world.heads_until = story.rollout().queued_position or 0
+        with pytest.raises(NeedsHeads):
+            story.tell(claim(["a1", "a2"], "w1"))
+        assert (story.events, story.world.workers, story.queue) == ([], {}, ["r1"])
+        story.world.heads_until = 2**63 - 1
+        assert len(story.claim(limit=2)) == 1
+
+
+class TestReleasedClaims:
+    def test_a_released_claim_puts_the_rollout_back_at_its_old_place(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        (claimed,) = story.claim("w1")
+        story.tell(enqueue("r3"))
+        assert story.tell(release(claimed)) is True
+        assert (story.queue, story.rollout().status, story.rollout().attempt_count) == (["r1", "r2", "r3"], "queuing", 0)
+        assert story.world.queue_reordered
+        released = story.facts[0]
+        assert released == ClaimReleased(
+            attempt_id="a1", sequence=1, from_="preparing", to="queuing", queued_at=claimed.queued_at
+        )
+        assert story.causes[0] == "attempt.started"
+
+    def test_the_next_claim_reuses_the_sequence_under_another_id(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        (claimed,) = story.claim()
+        story.tell(release(claimed))
+        story.claim()
+        assert (story.attempt("a2").sequence_id, story.rollout().attempt_count) == (1, 1)
+        assert story.rollout().latest is story.attempt("a2")
+
+    def test_no_attempt_of_the_budget_is_used_up(self, story: Story) -> None:
+        story.tell(enqueue("r1", max_attempts=2, retry_condition=["failed"]))
+        for _ in range(5):
+            story.tell(release(story.claim()[0]))
+        story.claim()
+        story.tell(report("failed"))
+        assert story.rollout().status == "requeuing"
+
+    def test_late_spans_of_a_released_attempt_find_no_attempt(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        story.tell(release(story.claim()[0]))
+        with pytest.raises(NotFound, match="^Attempt a1 not found for rollout r1$"):
+            story.tell(record(span(4)))
+        assert (story.events, story.world.counters) == ([], {"r1": 4})
+
+    def test_its_worker_is_idle_and_forgets_it(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        story.tell(release(story.claim("w1")[0]))
+        worker = story.worker()
+        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("idle", None, None)
+        assert story.causes == ["attempt.started", "claim.released"]
+
+    def test_a_worker_that_has_gone_on_to_another_attempt_is_left_alone(self, story: Story) -> None:
+        story.tell(enqueue("r1", "r2"))
+        first, _ = story.claim("w1", limit=2)
+        story.tell(release(first))
+        assert (story.worker().status, story.worker().current_rollout_id) == ("busy", "r2")
+
+    @pytest.mark.parametrize(
+        "since",
+        [
+            record(span()),
+            report("running"),
+            report(metadata={}),
+            report(last_heartbeat_time=5.0),
+            attempt("a9"),
+            amend(status="cancelled"),
+            amend(status="queuing"),
+        ],
+        ids=["span", "report", "amended", "heartbeat", "superseded", "cancelled", "queued again"],
+    )
+    def test_a_claim_is_not_released_once_something_has_happened(self, story: Story, since: Command) -> None:
+        story.tell(enqueue("r1"))
+        (claimed,) = story.claim("w1")
+        story.tell(since)
+        before = story.copy()
+        assert story.tell(release(claimed)) is False
+        assert story.events == []
+        assert story.world.rollouts == before.world.rollouts
+
+    def test_a_claim_is_released_once(self, story: Story) -> None:
+        story.tell(enqueue("r1"))
+        (claimed,) = story.claim()
+        assert [story.tell(release(claimed)) for _ in range(2)] == [True, False]
+
+    def test_a_released_retry_leaves_the_attempt_before_it_the_latest(self, story: Story) -> None:
+        story.tell(enqueue("r1", **RETRY))
+        story.claim()
+        story.tell(report("failed"))
+        story.tell(release(story.claim()[0]))
+        assert (story.rollout().status, story.rollout().latest) == ("requeuing", story.attempt("a1"))
+
+
+class TestAttempts:
+    @pytest.mark.parametrize("status", ["queuing", "running", "succeeded", "failed", "cancelled", "requeuing"])
+    def test_an_attempt_may_be_started_whatever_the_status(self, story: Story, status: str) -> None:
+        story.tell(enqueue("r1"))
+        story.tell(amend(status=status))
+        story.tell(attempt("a1", worker_id="w1"))
+        assert story.statuses() == ("preparing", "preparing")
+        assert story.facts[:2] == [
+            AttemptStarted(attempt_id="a1", sequence=1, via="start", worker_id="w1"),
+            moved(status, "preparing", "attempt"),
+        ]
+        assert (story.queue, story.worker().status) == ([], "busy")
+
+    def test_earlier_attempts_stay_as_they_are(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span()))
+        story.tell(attempt("a2"))
+        assert story.statuses() == ("preparing", "running", "preparing")
+
+    def test_an_unknown_rollout_has_no_attempts_to_start(self, story: Story) -> None:
+        with pytest.raises(NotFound, match="^Rollout r1 not found$"):
+            story.tell(attempt("a1", worker_id="w1"))
+        assert (story.events, story.world.workers) == ([], {})
+
+    def test_what_update_attempt_misses_is_named_in_order(self, story: Story) -> None:
+        with pytest.raises(NotFound, match="^Rollout r1 not found$"):
+            story.tell(report("failed"))
+        story.tell(enqueue("r1"))
+        with pytest.raises(NotFound, match="^No attempts found for rollout r1$"):
+            story.tell(report("failed", "a7"))
+        story.claim()
+        with pytest.raises(NotFound, match="^Attempt a7 not found for rollout r1$"):
+            story.tell(report("failed", "a7"))
+
+    def test_latest_is_the_attempt_with_the_greatest_sequence(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a0"))
+        story.tell(report("failed"))
+        assert (story.attempt("a0").status, story.attempt("a1").status) == ("failed", "preparing")
+
+
+class TestPropagation:
+    @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
+    def test_the_rollout_takes_over_what_its_latest_attempt_is(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(report(status))
+        assert story.statuses() == (status, status)
+
+    def test_the_status_of_the_rollout_is_caused_by_that_of_the_attempt(self, story: Story) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(report("succeeded"))
+        assert story.facts[:2] == [
+            became("a1", "preparing", "succeeded", "reported"),
+            moved("preparing", "succeeded", "attempt"),
+        ]
+        assert story.causes == [None, "attempt.status_changed", "attempt.status_changed"]
+
+    def test_both_ends_are_stamped(self, story: Story) -> None:
+        story.tell(start())
+        story.passes(7).tell(report("failed"))
+        assert story.attempt().end_at == story.rollout().end_at == story.now
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    def test_an_unsuccessful_end_within_the_budget_is_queued_again(self, story: Story, status: str) -> None:
+        story.tell(start(max_attempts=2, retry_condition=[status]))
+        story.tell(enqueue("r2"))
+        story.tell(report(status))
+        assert (story.rollout().status, story.rollout().end_at, story.queue) == ("requeuing", None, ["r2", "r1"])
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    def test_an_unsuccessful_end_beyond_the_budget_fails(self, story: Story, status: str) -> None:
+        story.tell(start(max_attempts=1, retry_condition=[status]))
+        story.tell(report(status))
+        assert story.rollout().status == "failed"
+
+    @pytest.mark.parametrize("status", ["timeout", "unresponsive", "preparing", "running"])
+    def test_a_status_that_nobody_saw_the_end_of_stamps_none(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(report(status))
+        assert story.attempt().end_at is None
+
+    def test_an_attempt_that_is_not_the_latest_moves_nothing(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(attempt("a2"))
+        story.tell(report("failed", "a1"))
+        assert (story.facts, story.rollout().status) == ([became("a1", "preparing", "failed", "reported")], "preparing")
+
+    @pytest.mark.parametrize("fields", [{"metadata": {}}, {"worker_id": "w2"}, {}, {"last_heartbeat_time": 1.0}])
+    def test_without_a_status_a_cancelled_rollout_stays_cancelled(self, story: Story, fields: dict[str, Any]) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(amend(status="cancelled"))
+        story.tell(report(None, **fields))
+        assert story.statuses() == ("cancelled", "preparing")
+
+    def test_an_explicit_status_moves_even_a_rollout_that_has_ended(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(report("timeout"))
+        assert story.rollout().status == "failed"
+        story.tell(report("succeeded"))
+        assert story.statuses() == ("succeeded", "succeeded")
+
+    def test_a_success_reported_late_takes_the_retry_off_the_queue(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report("timeout"))
+        story.tell(report("succeeded"))
+        assert (story.queue, story.claim()) == ([], [])
+
+    def test_an_attempt_that_ends_again_is_stamped_again_but_its_rollout_is_not(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(report("succeeded"))
+        ended = story.rollout().end_at
+        story.passes(5).tell(report("succeeded"))
+        assert story.facts == [became("a1", "succeeded", "succeeded", "reported")]
+        assert (story.attempt().end_at, story.rollout().end_at) == (story.now, ended)
+
+
+class TestAmendments:
+    def test_only_what_differs_is_written(self, story: Story) -> None:
+        story.tell(start(mode="train"))
+        story.tell(amend(mode="train", config=config(max_attempts=4), resources_id=None))
+        assert story.facts == [RolloutAmended(fields=["config"], config=config(max_attempts=4))]
+
+    def test_none_is_a_value(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        story.tell(start(mode="train"))
+        story.tell(amend(mode=None, resources_id=None, metadata=None))
+        assert story.facts == [RolloutAmended(fields=["mode", "resources_id", "metadata"])]
+        assert (story.rollout().mode, story.rollout().resources_id) == (None, None)
+
+    def test_other_resources_pin_the_version_they_have_now(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(publish("rs1"))
+        story.tell(publish("rs1"))
+        story.tell(amend(resources_id="rs1"))
+        assert (story.rollout().resources_id, story.rollout().resources_version) == ("rs1", 2)
+
+    def test_a_status_comes_after_the_fields_of_the_same_call_at_one_stamp(self, story: Story) -> None:
+        story.tell(start())
+        story.passes(3).tell(amend(status="cancelled", mode="test"))
+        assert [event.fact.type for event in story.events] == ["rollout.amended", "rollout.status_changed"]
+        assert {event.at for event in story.events} == {story.now}
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
+    def test_an_end_said_again_is_stamped_again(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(amend(status=status))
+        story.passes(9).tell(amend(status=status))
+        assert story.facts == [moved(status, status, "manual")]
+        assert story.rollout().end_at == story.now
+
+    def test_an_end_is_not_cleared_by_opening_again(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(amend(status="failed"))
+        story.passes(1).tell(amend(status="running"))
+        assert (story.rollout().status, story.rollout().end_at) == ("running", NOW + 1)
+
+    def test_attempts_and_workers_are_left_alone(self, story: Story) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(amend(status="cancelled"))
+        assert (story.statuses(), story.worker().status) == (("cancelled", "preparing"), "busy")
+
+    def test_an_unknown_rollout_is_named_by_its_key(self, story: Story) -> None:
+        with pytest.raises(NotFound, match=r"^Item does not exist with primary key\(s\): rollout_id='r1'$"):
+            story.tell(amend(status="failed"))
+
+    def test_metadata_of_an_attempt_is_a_fact_of_its_rollouts_stream(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(report(None, metadata={}))
+        assert story.facts == [AttemptAmended(attempt_id="a1", fields=["metadata"])]
+        assert story.attempt().metadata_position == story.events[0].position
+
+    def test_a_bare_heartbeat_is_no_fact(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(report(None, last_heartbeat_time=12.5))
+        assert (story.events, story.attempt().sign_of_life) == ([], 12.5)
+
+    def test_a_heartbeat_beside_other_fields_is_a_fact(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(report(None, last_heartbeat_time=12.5, metadata={}))
+        assert story.facts == [
+            AttemptAmended(attempt_id="a1", fields=["last_heartbeat_time", "metadata"], last_heartbeat_time=12.5)
+        ]
+
+
+class TestNothingChanges:
+    @pytest.mark.parametrize(
+        "command",
+        [
+            amend(),
+            amend(status="preparing"),
+            amend(mode=None, config=config(), resources_id=None),
+            report(),
+            report("preparing", "a1"),
+            report(None, worker_id="w1"),
+            report("preparing", worker_id="w1"),
+            claim(["a9"], "idle"),
+            claim(["a9"]),
+            beat("w1"),
+            number("r1", "unknown"),
+            record(span(1)),
+            record(span(1, name="other"), span(1)),
+        ],
+    )
+    def test_a_call_that_changes_nothing_writes_nothing(self, story: Story, command: Command) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(claim(["a8"], "idle"))
+        story.tell(record(span(1)))
+        story.tell(report("preparing"))
+        before = story.copy()
+        story.passes(1).tell(command)
+        assert story.events == []
+        assert (story.world.rollouts, story.world.workers) == (before.world.rollouts, before.world.workers)
+
+    def test_a_sweep_that_finds_everybody_alive_writes_nothing(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        assert (story.passes(10).sweep(everything=True), story.events) == (0, [])
+
+    def test_what_writes_nothing_uses_up_no_time(self, story: Story) -> None:
+        story.tell(beat("w1"), number("r"), enqueue("r1"), beat("w1"), enqueue("r2"))
+        assert [(event.fact.type, event.at - NOW, event.command) for event in story.events] == [
+            ("worker.seen", 0, 0),
+            ("rollout.enqueued", 1, 2),
+            ("rollout.enqueued", 2, 4),
+        ]
+
+
+class TestSpans:
+    def test_the_first_span_makes_attempt_and_rollout_run(self, story: Story) -> None:
+        story.tell(start())
+        story.passes(2).tell(record(span(1)))
+        assert story.facts[1:] == [
+            became("a1", "preparing", "running", "span"),
+            moved("preparing", "running", "span"),
+        ]
+        assert story.causes == [None, "span.recorded", "span.recorded"]
+        assert story.attempt().sign_of_life == story.now / SECOND
+
+    def test_later_spans_are_signs_of_life_and_nothing_else(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        story.passes(4).tell(record(span(2)))
+        assert [event.fact.type for event in story.events] == ["span.recorded"]
+        assert story.attempt().last_heartbeat_time == story.now / SECOND
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
+    def test_a_late_span_does_not_revive_an_attempt_that_is_over(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(report(status))
+        before = story.statuses()
+        story.passes(1).tell(record(span(1)))
+        assert (story.statuses(), len(story.events)) == (before, 1)
+        assert story.attempt().last_heartbeat_time == story.now / SECOND
+
+    @pytest.mark.parametrize("status", ["failed", "timeout"])
+    def test_a_late_span_does_not_kill_a_pending_retry(self, story: Story, status: str) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report(status))
+        story.tell(record(span(1)))
+        assert (story.statuses(), story.queue) == (("requeuing", status), ["r1"])
+        assert len(story.claim()) == 1
+
+    def test_a_span_of_an_attempt_that_fell_silent_recovers_it_and_takes_the_retry_back(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report("unresponsive"))
+        story.tell(record(span(1)))
+        assert (story.statuses(), story.queue, story.claim()) == (("running", "running"), [], [])
+
+    def test_a_span_of_an_attempt_that_was_replaced_moves_only_that_attempt(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report("unresponsive"))
+        story.tell(attempt("a2"))
+        story.tell(record(span(1)))
+        assert story.statuses() == ("preparing", "running", "preparing")
+
+    @pytest.mark.parametrize("status", ["queuing", "succeeded", "failed", "cancelled"])
+    def test_a_span_leaves_other_statuses_of_the_rollout_alone(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(amend(status=status))
+        story.tell(record(span(1)))
+        assert story.statuses() == (status, "running")
+
+    def test_spans_touch_no_worker(self, story: Story) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(report("unresponsive"))
+        story.passes(1).tell(record(span(1)))
+        assert story.worker().status == "unknown"
+
+    def test_a_span_recorded_twice_is_no_sign_of_life(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        assert story.passes(5).tell(record(span(7, span_id="s1"))) == []
+        assert (story.events, story.world.counters) == ([], {"r1": 7})
+        assert story.attempt().last_heartbeat_time == NOW / SECOND + 1e-6
+
+    def test_of_two_with_one_key_the_first_counts(self, story: Story) -> None:
+        story.tell(start())
+        assert story.tell(record(span(1, span_id="x"), span(2, span_id="x"), span(3))) == [(0, 1), (2, 3)]
+
+    def test_new_spans_before_a_repeated_one_are_returned(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        assert story.tell(record(span(2), span(1), span(3))) == [(0, 2), (2, 3)]
+
+    def test_spans_of_one_call_go_group_by_group_with_stamps_of_their_own(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a2"))
+        recorded = story.passes(1).tell(record(span(1, "a2"), span(2, "a1"), span(3, "a2")))
+        assert recorded == [(0, 1), (2, 3), (1, 2)]
+        stamps = [event.at - story.now for event in story.events if isinstance(event.fact, SpanRecorded)]
+        assert stamps == [0, 1, 2]
+
+    def test_groups_before_an_unknown_one_stand_and_those_after_it_are_not_tried(self, story: Story) -> None:
+        story.tell(start())
+        with pytest.raises(NotFound, match="^Attempt a7 not found for rollout r1$"):
+            story.tell(record(span(2), span(9, "a7"), span(5, "a1", "r2"), span(3)))
+        assert [event.fact.type for event in story.events].count("span.recorded") == 2
+        assert story.world.counters == {"r1": 9}
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, known: bool) -> None:
+        if known:
+            story.tell(start())
+        before = story.copy()
+        with pytest.raises(NotFound):
+            story.tell(record(span(6, "a7")))
+        assert (story.events, story.world.counters) == ([], {"r1": 6})
+        assert (story.world.rollouts, story.world.spans) == (before.world.rollouts, before.world.spans)
+
+    def test_rewards_and_tokens_are_summed_up_in_the_rollout(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1, tokens_in=3, rewards=[["primary", 0.5], ["style", 0.1]]), span(2, tokens_out=4)))
+        state = story.rollout()
+        assert (state.spans, state.tokens_in, state.tokens_out, state.last_reward) == (2, 3, 4, 0.5)
+
+
+class TestSpanNumbers:
+    def test_numbers_are_dense_per_rollout_known_or_not(self, story: Story) -> None:
+        assert story.tell(number("r1", "r2", "r1", "r1")) == [1, 1, 2, 3]
+        assert story.events == []
+
+    @pytest.mark.parametrize("given,following", [(100, 101), (0, 1), (-4, 1)])
+    def test_an_explicit_number_raises_the_counter_and_never_lowers_it(
+        self, story: Story, given: int, following: int
+    ) -> None:
+        story.tell(start())
+        story.tell(record(span(given)))
+        assert story.tell(number("r1")) == [following]
+        story.tell(record(span(-9)))
+        assert story.tell(number("r1")) == [following + 1]
+
+    def test_a_span_without_a_number_draws_the_next(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(number("r1"))
+        assert story.tell(record(span(0), number=True)) == [(0, 2)]
+        fact = story.facts[0]
+        assert isinstance(fact, SpanRecorded)
+        assert fact.sequence_id == 2
+
+    def test_a_number_drawn_for_a_refused_span_is_spent(self, story: Story) -> None:
+        with pytest.raises(NotFound):
+            story.tell(record(span(0), number=True))
+        assert story.tell(number("r1")) == [2]
+
+    def test_attempts_of_one_rollout_share_its_numbers(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a2"))
+        story.tell(record(span(0, "a1", span_id="x"), number=True))
+        assert story.tell(record(span(0, "a2", span_id="y"), number=True)) == [(0, 2)]
+
+
+class TestResources:
+    def test_versions_count_per_id_and_the_last_written_is_the_latest(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        assert story.facts == [ResourcesPublished(version=1)]
+        story.tell(publish("rs2"))
+        story.passes(3).tell(publish("rs1"))
+        assert story.facts == [ResourcesReplaced(version=2)]
+        state = story.world.resources["rs1"]
+        assert (state.create_at, state.update_at, story.world.latest_resources) == (NOW, story.now, "rs1")
+        assert story.world.resources["rs2"].version == 1
