@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from store.db.dialect import ReadSession
 from store.errors import Closed, ReadOnly
 from store.interface import AsAt
 from store.journal import seal as seals
@@ -56,7 +57,7 @@ class SQLProof(SQLReads):
             await self._home.run(self._news_after(place))
 
     async def _page(
-        self, session: tails.ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
+        self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
     ) -> tails.Page:
         return await tails.page(self._dialect, session, place, types, rollout_id)
 
@@ -82,14 +83,18 @@ class SQLProof(SQLReads):
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
-        return await self._read(lambda session: verify(self._dialect, session, self.store_id, given), snapshot=True)
+
+        async def work(session: ReadSession) -> VerifyReport:
+            return await verify(self._dialect, session, self.store_id, given, self._calls_so_far)
+
+        return await self._read(work, snapshot=True)
 
     async def rebuild(self) -> RebuildReport:
         self._check()
         if self._read_only:
             raise ReadOnly("rebuild")
         # At home: the errands it sends to the writer belong there.
-        return await self._home.run(rebuild(self._dialect, self._writer.errand))
+        return await self._home.run(rebuild(self._dialect, self._writer.errand, self._calls_so_far))
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
@@ -97,3 +102,6 @@ class SQLProof(SQLReads):
         head = await self._read(lambda session: seals.head(self._dialect, session, self.store_id))
         await asyncio.to_thread(seals.write, head, path)
         return head
+
+    def _calls_so_far(self) -> int:
+        return self._writer.statistics.calls

@@ -63,6 +63,8 @@ class Tail:
     now: int
     """The clock, in µs, read after the lock was taken."""
     queue_epoch: int
+    is_ours: bool = False
+    """Nobody else can have written since this session's last commit."""
 
 
 class ReadSession(Protocol):

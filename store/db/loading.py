@@ -61,19 +61,19 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
     is_wanted = bindparam("latest_resources", type_=Integer) == 1
     span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
     return (
+        Query(
+            "taken",
+            "fresh",
+            ("fresh",),
+            select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.rollout_id, "fresh")),
+        ),
         Query("rollouts", "rollouts", ("rollouts",), _rollouts(named)),
         Query("rollouts", "plan_keys", ("plan_keys",), _rollouts(planned)),
         Query("rollouts", "heads", (), _rollouts(is_waiting)),
         Query("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
         Query("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
-        Query(
-            "bodies",
-            "bodies_of",
-            ("bodies_of",),
-            _bodies(
-                dialect.any_of(rollouts.c.rollout_id, "bodies_of"), dialect.any_of(attempts.c.rollout_id, "bodies_of")
-            ),
-        ),
+        Query("bodies", "bodies_of", ("bodies_of",), _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))),
+        Query("bodies", "metadata_of", ("metadata_of",), _metadata(dialect)),
         Query("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
         Query("bodies", "heads", (), _bodies(is_waiting)),
         Query(
@@ -134,18 +134,23 @@ def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-def _bodies(of_rollouts: ColumnElement[bool], of_attempts: ColumnElement[bool] | None = None) -> Select[Any]:
-    """Return the payload of rollouts, and of attempts where their metadata is asked for too."""
-    positions = [
-        select(rollouts.c.input_position.label("position")).where(of_rollouts),
-        select(rollouts.c.metadata_position).where(of_rollouts),
-    ]
-    if of_attempts is not None:
-        metadata = attempts.c.metadata_position
-        positions.append(select(metadata).where(of_attempts, metadata.is_not(None)))
-    first, *rest = positions
-    wanted = first.union_all(*rest).subquery("wanted")
-    return select(*bodies.c).where(bodies.c.position.in_(select(wanted.c.position)))
+def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
+    """Return the payload of rollouts."""
+    positions = (
+        select(rollouts.c.input_position.label("position"))
+        .where(of_rollouts)
+        .union_all(select(rollouts.c.metadata_position).where(of_rollouts))
+        .subquery("positions")
+    )
+    return select(*bodies.c).where(bodies.c.position.in_(select(positions.c.position)))
+
+
+def _metadata(dialect: Dialect) -> Select[Any]:
+    """Return the metadata of the attempts of rollouts."""
+    positions = select(attempts.c.metadata_position).where(
+        dialect.any_of(attempts.c.rollout_id, "metadata_of"), attempts.c.metadata_position.is_not(None)
+    )
+    return select(*bodies.c).where(bodies.c.position.in_(positions))
 
 
 def _workers(condition: ColumnElement[bool]) -> Select[Any]:

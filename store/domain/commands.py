@@ -23,8 +23,12 @@ class Wants:
     """Rollouts whose attempts' workers may have to follow."""
     resources: set[str] = field(default_factory=set[str])
     latest_resources: bool = False
+    fresh: set[str] = field(default_factory=set[str])
+    """Ids generated for new rollouts, which must not exist."""
     bodies_of: set[str] = field(default_factory=set[str])
     """Rollouts whose payload the answer carries."""
+    metadata_of: set[str] = field(default_factory=set[str])
+    """Rollouts whose attempts' metadata the answer carries."""
     claims: int = 0
     """How many rollouts the batch may claim."""
     leavers: int = 0
@@ -76,7 +80,7 @@ class Enqueue(Command):
 
     def want(self, wants: Wants) -> None:
         for item in self.items:
-            wants.rollouts.add(item.rollout_id)
+            wants.fresh.add(item.rollout_id)
             if item.plan_key is not None:
                 wants.plan_keys.add(item.plan_key)
             if item.resources_id is None:
@@ -203,7 +207,7 @@ class UpdateAttempt(Command):
     def want(self, wants: Wants) -> None:
         wants.rollouts.add(self.rollout_id)
         wants.attempts.add(self.attempt_id)
-        wants.bodies_of.add(self.rollout_id)
+        wants.metadata_of.add(self.rollout_id)
         wants.worked.add(self.rollout_id)
         if self.worker_id:
             wants.workers.add(self.worker_id)

@@ -38,6 +38,8 @@ class World:
     latest_resources: str | None = None
     counters: dict[str, int] = field(default_factory=dict[str, int])
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    taken: set[str] = field(default_factory=set[str])
+    """Of the ids generated for new rollouts, those that exist."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
     bodies: dict[int, Body] = field(default_factory=dict[int, Body])
     due: list[str] = field(default_factory=list[str])

@@ -3,11 +3,11 @@
 Pure, and indifferent to where events come from; `compare` holds the rows against those of the tables.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import eq, itemgetter
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import orjson
@@ -32,7 +32,6 @@ State = RolloutState | WorkerState | ResourcesState
 
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
-_WORK_SECONDS = 0.002
 # What an event that no writer wrote makes of decoding or of `evolve`.
 _REFUSALS = (StoreError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 
@@ -65,19 +64,22 @@ class Stream:
     """The position up to which rewards were compared already."""
 
 
-def fold(prefix: str, rows: Iterable[Row], unfinished: Stream | None = None) -> list[Stream]:
+def fold(
+    prefix: str, rows: Iterable[Row], unfinished: Stream | None = None, *, is_polite: bool = False
+) -> list[Stream]:
     """Return the streams that events in the order of (stream, version) fold to; the last one may go on.
 
     Args:
         prefix: the kind of the streams and a slash; names without a known kind are only decoded.
         rows: `FOLDED` columns of `events`.
         unfinished: the last stream of the rows before these, which is carried on and then returned first.
+        is_polite: let other threads run after each stream.
     """
     evolve = _EVOLVE.get(prefix)
     streams = [] if unfinished is None else [unfinished]
-    breath = Breath()
     for name, of_stream in groupby(rows, _stream_of):
-        breath.take()
+        if is_polite:
+            sleep(0)
         if unfinished is None or unfinished.name != name:
             unfinished = Stream(name, name.removeprefix(prefix))
             streams.append(unfinished)
@@ -147,26 +149,6 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class Breath:
-    """Lets go of the interpreter after every two milliseconds of work in a thread.
-
-    A writer lets go of it at each step of a statement, and would else get it back only after the interpreter's switch
-    interval of 5 ms each time: measured beside a rebuild, other calls were a third slower. More often would cost more
-    than it gains, since the shortest sleep takes a tenth of a millisecond.
-    """
-
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = perf_counter() + _WORK_SECONDS
-
-    def take(self) -> None:
-        """Sleep for the shortest time there is, if it is time."""
-        if perf_counter() > self._next:
-            sleep(0)
-            self._next = perf_counter() + _WORK_SECONDS
-
-
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +212,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
             return {}
 
 
-def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
+def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> Compared:
     """Return where the rows of the tables differ from what all the streams of their range fold to.
 
     A stream that could not be folded is compared with nothing. Spans and rewards that a stream no longer holds were
@@ -238,9 +220,9 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
     """
     compared = Compared(list(streams))
     by_key = {table: _by_first(table, rows) for table, rows in live.items()}
-    breath = Breath()
     for stream in streams:
-        breath.take()
+        if is_polite:
+            sleep(0)
         found = {table: groups.pop(stream.key, ()) for table, groups in by_key.items()}
         if stream.fault is not None:
             continue
@@ -261,13 +243,18 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
                 compared.unwatched.append(stream.name)
         if findings:
             compared.findings[stream.name] = findings
-    for table, groups in by_key.items():
+    _add_extra(compared, prefix, by_key)
+    return compared
+
+
+def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
+    """Add the rows that belong to no stream."""
+    for table, groups in left.items():
         if table is tables.span_counters or table is tables.watch:
             continue  # numbers may be drawn for rollouts that do not exist
         for key, rows in groups.items():
             extra = [Finding(table, None, row) for row in rows]
             compared.findings.setdefault(prefix + key, []).extend(extra)
-    return compared
 
 
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:

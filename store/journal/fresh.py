@@ -13,7 +13,7 @@ def redraw_taken(commands: Sequence[Command], world: World) -> bool:
     The new ids are not known to be free: load again and ask again.
     """
     redrawn = False
-    taken = set(world.rollouts)
+    taken = world.taken | world.rollouts.keys()
     for item in _new_rollouts(commands):
         if item.rollout_id in taken:
             item.rollout_id = ids.rollout_id()

@@ -12,13 +12,16 @@ from store.domain.resources import ResourcesState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.world import EVERYTHING, World
+from store.journal.recent import Recent
 from store.projections import rows
 
 _DUE_AT_ONCE = 1000
 _ASKED = (
+    "fresh",
     "rollouts",
     "plan_keys",
     "bodies_of",
+    "metadata_of",
     "spans",
     "counters",
     "workers",
@@ -37,6 +40,7 @@ class Loader:
         self._dialect = dialect
         self._queries = loading(dialect)
         self._plans: dict[frozenset[str], list[Query]] = {}
+        self._recent = Recent()
         self._watermark = 0
         self._epoch = -1
 
@@ -52,6 +56,9 @@ class Loader:
             # Somebody put a rollout back at an old place: the head may be anywhere again.
             self._watermark, self._epoch = 0, tail.queue_epoch
         world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+        if not tail.is_ours:
+            self._recent.clear()
+        self._recent.recall(wants, world)
         heads = wants.claims + wants.leavers if wants.claims else 0
         loaded = await self._round(session, wants, world, heads)
         if heads:
@@ -60,7 +67,8 @@ class Loader:
             again = Wants(rollouts=set(world.due), worked=set(world.due))
             if wants.claims:
                 # What the sweep sends back to the queue may be claimed at once.
-                again.bodies_of = again.rollouts
+                again.bodies_of = set(again.rollouts)
+            self._recent.recall(again, world)
             await self._round(session, again, world, 0)
             # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
             world.due = [rollout_id for rollout_id in world.due if rollout_id in world.rollouts]
@@ -71,8 +79,13 @@ class Loader:
         loaded = await self._round(session, Wants(), world, wanted, beyond=world.heads_until)
         self._take(loaded["heads"], world, wanted)
 
+    def keep(self, world: World) -> None:
+        """Know what a batch left behind, now that it is committed."""
+        self._recent.keep(world)
+
     def forget(self) -> None:
-        """Start again at the head of the queue."""
+        """Load everything afresh, and start again at the head of the queue."""
+        self._recent.clear()
         self._epoch = -1
 
     def _advance(self, heads: Sequence[Row], world: World, wanted: int) -> None:
@@ -114,6 +127,7 @@ class Loader:
 
 
 def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
+    world.taken.update(row[0] for row in loaded.get("taken", ()))
     _fill_rollouts(world, loaded.get("rollouts", ()))
     for row in loaded.get("attempts", ()):
         attempt = rows.attempt_state(row)

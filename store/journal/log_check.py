@@ -14,7 +14,6 @@ from store.db.dialect import Row
 from store.db.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
 from store.errors import StoreError
 from store.journal import chain
-from store.journal.fold import Breath
 from store.journal.project import totals_after
 
 Report = Callable[[str, str, str | None, Any, Any], None]
@@ -74,13 +73,12 @@ class LogCheck:
         Those beyond the commits at hand were not. `dropped` tells for each body that may be missing whether an event
         ordered that.
         """
-        used, breath = 0, Breath()
+        used = 0
         while used < len(rows):
             while self._commits and rows[used][0] > self._commits[0][3]:
                 self._finish()
             if not self._commits:
                 break
-            breath.take()
             used = self._take(self._commits[0], rows, used, dropped)
         return used
 

@@ -21,7 +21,7 @@ from store.domain import policy
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Corrupt
-from store.journal.comparison import Comparison
+from store.journal.comparison import Calls, Comparison
 from store.journal.differences import Differences
 from store.journal.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
 from store.journal.state_hash import state_hash
@@ -51,8 +51,13 @@ class _Slice:
     position: int = 0
 
 
-async def rebuild(dialect: Dialect, errand: Errand) -> RebuildReport:
+async def rebuild(dialect: Dialect, errand: Errand, calls: Calls) -> RebuildReport:
     """Compare every projection with the log and mend what differs; return what was done.
+
+    Args:
+        dialect: the database.
+        errand: takes the writer for a moment.
+        calls: tells whether the store is in use meanwhile.
 
     Raises:
         Corrupt: a stream of the log cannot be folded; what was mended before that is right.
@@ -63,7 +68,7 @@ async def rebuild(dialect: Dialect, errand: Errand) -> RebuildReport:
     async with dialect.read(snapshot=True) as session:
         last = await log.last_event(dialect, session)
         position = 0 if last is None else last[0]
-        comparison = Comparison(dialect, session)
+        comparison = Comparison(dialect, session, calls)
         async for compared in comparison.run():
             _check_sound(compared)
             for finding in chain.from_iterable(compared.findings.values()):

@@ -102,7 +102,9 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
         position = await log.position_of(dialect, session, stream, number)
         if position is not None:
             return position
-    raise Invalid("at", f"rollout {rollout_id} has no event {number!r}; its history (`rollbook history`) numbers them 1, 2, 3 …")
+    raise Invalid(
+        "at", f"rollout {rollout_id} has no event {number!r}; its history (`rollbook history`) numbers them 1, 2, 3 …"
+    )
 
 
 # -- folding ---------------------------------------------------------------------------------------------------------

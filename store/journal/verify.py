@@ -5,13 +5,23 @@ import time
 from store.db import log, triggers
 from store.db.dialect import Dialect, ReadSession
 from store.journal import apart, walk
-from store.journal.comparison import Comparison
+from store.journal.comparison import Calls, Comparison
 from store.journal.differences import Differences
 from store.models import Seal, VerifyReport
 
 
-async def verify(dialect: Dialect, session: ReadSession, store_id: str, seal: Seal | None = None) -> VerifyReport:
-    """Return what a whole check of the partition finds; the session must be a snapshot."""
+async def verify(
+    dialect: Dialect, session: ReadSession, store_id: str, seal: Seal | None, calls: Calls
+) -> VerifyReport:
+    """Return what a whole check of the partition finds.
+
+    Args:
+        dialect: the database.
+        session: a snapshot of it. On SQLite the write-ahead log grows while it is open.
+        store_id: the store's id.
+        seal: an earlier head of the log, which must still be there.
+        calls: tells whether the store is in use meanwhile.
+    """
     started = time.monotonic()
     differences = Differences()
     await _guards(dialect, session, differences)
@@ -19,9 +29,9 @@ async def verify(dialect: Dialect, session: ReadSession, store_id: str, seal: Se
     async with apart.walking(dialect, bounds) as walking:
         if walking is None:
             walked = await walk.walk(dialect, session, bounds)
-            compared = await _tables(dialect, session)
+            compared = await _tables(dialect, session, calls)
         else:
-            compared = await _tables(dialect, session)
+            compared = await _tables(dialect, session, calls)
             walked = await walking.result() or await walk.walk(dialect, session, bounds)
     comparison, of_tables = compared
     differences.join(walked.differences, walked.difference_count)
@@ -69,8 +79,8 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
         differences.add("seal", key, "last_position", seal.position, commit[3])
 
 
-async def _tables(dialect: Dialect, session: ReadSession) -> tuple[Comparison, Differences]:
-    comparison, differences = Comparison(dialect, session), Differences()
+async def _tables(dialect: Dialect, session: ReadSession, calls: Calls) -> tuple[Comparison, Differences]:
+    comparison, differences = Comparison(dialect, session, calls), Differences()
     async for compared in comparison.run():
         for stream in compared.streams:
             if stream.fault is not None:

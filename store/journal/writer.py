@@ -25,7 +25,7 @@ from store.db.dialect import Changes, Dialect, Tail, WriteSession
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.world import NeedsHeads, World
-from store.errors import Busy, Closed, ReadOnly, StoreError, TimedOut, Unavailable
+from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.fresh import redraw_taken
 from store.journal.load import Loader
 from store.journal.project import Committed, log_rows, projected, signalled
@@ -287,6 +287,9 @@ class Writer:
             world.begin(ordinal)
             try:
                 call.reply = await self._decide_one(call.command, world)
+            except Corrupt:
+                # No refusal: the rows do not fit the log, and what was recorded so far must not be written.
+                raise
             except StoreError as refused:
                 call.error = refused
         return _Decided(calls, world)
@@ -325,6 +328,7 @@ class Writer:
 
     async def _commit(self, decided: _Decided) -> None:
         await self._live.commit()
+        self._loader.keep(decided.world)
         self.statistics.commits += 1
         self.statistics.events += len(decided.world.events)
 
@@ -385,6 +389,8 @@ class Writer:
         try:
             if self._session is None:
                 self._session = await self._dialect.writer()
+            # It writes rows that no decision knows of.
+            self._loader.forget()
             result = await work(self._session)
         except Exception as error:  # noqa: BLE001 (it is the caller's, whatever it is)
             await self._abandon()

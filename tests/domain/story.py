@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import count, islice
 from typing import Any
 
 from store.domain import policy
@@ -47,7 +48,6 @@ class Story:
         """When the watchdog looks at a rollout again, kept as the writer keeps it."""
         self.events: list[Event] = []
         """What the last command added to the log."""
-        self._claims = 0
 
     # -- when --------------------------------------------------------------------------------------------------------
 
@@ -98,11 +98,10 @@ class Story:
         return self.tell(Sweep(actor="watchdog"))
 
     def claim(self, worker_id: str | None = None, limit: int = 1) -> list[ClaimView]:
-        """Claim from the head of the queue; attempts are called a1, a2 … in the order of claims."""
-        ids = [f"a{self._claims + number + 1}" for number in range(limit)]
-        claims: list[ClaimView] = self.tell(claim(ids, worker_id))
-        self._claims += len(claims)
-        return claims
+        """Claim from the head of the queue; attempts are called a1, a2 … as far as nobody is called that."""
+        taken = {attempt_id for state in self.world.rollouts.values() for attempt_id in state.attempts}
+        free = (f"a{number}" for number in count(1) if f"a{number}" not in taken)
+        return self.tell(claim(list(islice(free, limit)), worker_id))
 
     def copy(self) -> Story:
         """Return a story that goes on by itself."""

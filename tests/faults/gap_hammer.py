@@ -69,13 +69,16 @@ class Unlocked(PostgresWriter):
         lock = f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
         assert lock in self._begin
         self._begin = self._begin.replace(lock, "")
+        self._ahead = (
+            f"SELECT nextval('{dialect.schema}.commit_seq'),"
+            f" (SELECT min(nextval('{dialect.schema}.event_seq')) FROM generate_series(1, {_POSITIONS_AHEAD}))"
+        )
 
     async def begin(self) -> Tail:
         tail = await super().begin()
-        drawn = await self._live.fetchrow(self._draw, _POSITIONS_AHEAD)
-        assert drawn is not None
-        self._predicted = (drawn[0], drawn[1])
-        return replace(tail, next_commit_id=drawn[0], next_position=drawn[1])
+        commit_id, first = await self._live.fetchrow(self._ahead)
+        self._predicted = (commit_id, first)
+        return replace(tail, next_commit_id=commit_id, next_position=first)
 
     async def draw(self, positions: int) -> tuple[int, int]:
         assert positions <= _POSITIONS_AHEAD

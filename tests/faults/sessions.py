@@ -1,5 +1,8 @@
 """Writing sessions on which things go wrong: what `Dialect.writer` returns, wrapped."""
 
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

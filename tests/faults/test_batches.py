@@ -1,5 +1,8 @@
 """What goes wrong inside a batch: an answer lost, a command that carries a mistake, a caller that leaves."""
 
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

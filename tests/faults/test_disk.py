@@ -1,5 +1,8 @@
 """A disk that is full, a file that cannot be written: a typed error, nothing acknowledged lost, and on again after."""
 
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,8 @@
 """A claim whose caller is gone: it goes to somebody who wants it, or back to where it was."""
 
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

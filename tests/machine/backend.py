@@ -15,9 +15,7 @@ from store import ids, open_store
 from store.db import log, scan, tables
 from store.db.dialect import ReadSession, WriteSession
 from store.db.url import parse
-from store.journal.rebuild import rebuild
 from store.journal.state_hash import StateHash
-from store.journal.verify import verify
 from store.models import RebuildReport, VerifyReport
 from store.sql_store import SQLStore
 from store.testing import ManualClock
@@ -134,12 +132,11 @@ class Backend:
 
     async def verify(self) -> VerifyReport:
         """Hold the tables against the log."""
-        store = self.store
-        return await store._read(lambda each: verify(store._dialect, each, store.store_id, None), snapshot=True)
+        return await self.store.verify()
 
     async def rebuild(self) -> RebuildReport:
         """Fold the log anew."""
-        return await self.store._home.run(rebuild(self.store._dialect, self.store._writer.errand))
+        return await self.store.rebuild()
 
     async def news(self) -> list[tuple[Any, ...]]:
         """Read the rows of the log that were written since this was last asked."""

@@ -148,12 +148,14 @@ class PostgresWriter(WriteSession):
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".event_seq),'
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
+            " pg_current_xact_id()::text::bigint,"
             f' (SELECT epoch FROM "{schema}".queue_epoch)'
         )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[tuple[str, str], ...], str] = {}
         self._predicted = (0, 0)
         self._to_draw = 0
+        self._transaction = -1
 
     async def begin(self) -> Tail:
         with _translated():
@@ -166,7 +168,9 @@ class PostgresWriter(WriteSession):
         return self._read_tail(row)
 
     def _read_tail(self, row: Row) -> Tail:
-        last, next_position, next_commit, now, epoch = row
+        last, next_position, next_commit, now, transaction, epoch = row
+        # Transactions that write are numbered one by one: between two that follow each other there was no other.
+        is_ours, self._transaction = transaction == self._transaction + 1, transaction
         self._predicted = (next_commit, next_position)
         commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
         clock = self._dialect.clock
@@ -179,6 +183,7 @@ class PostgresWriter(WriteSession):
             next_commit_id=next_commit,
             now=now if clock is None else clock(),
             queue_epoch=epoch,
+            is_ours=is_ours,
         )
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:

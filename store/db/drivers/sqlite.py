@@ -84,7 +84,10 @@ class SQLite(Dialect):
 
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
-        return SQLiteWriter(self, _connect(self.path, synchronous))
+        try:
+            return SQLiteWriter(self, _connect(self.path, synchronous))
+        except sqlite3.Error as error:
+            raise translate(error) from error
 
     @asynccontextmanager
     async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
@@ -124,6 +127,7 @@ class SQLiteWriter(WriteSession):
         self._clock = dialect.clock or system_clock
         self._statements: dict[tuple[str, Table, int], str] = {}
         self._next = (0, 0)
+        self._data_version = -1
 
     async def begin(self) -> Tail:
         deadline = time.monotonic() + _LOCK_SECONDS
@@ -145,6 +149,8 @@ class SQLiteWriter(WriteSession):
         row = self._connection.execute(_TAIL).fetchone()
         commit_id, recorded_at, chain, *totals, last_position, epoch = row
         self._next = ((commit_id or 0) + 1, (last_position or 0) + 1)
+        # It changes when another connection commits, never when this one does.
+        seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
         return Tail(
             commit_id=commit_id or 0,
             recorded_at=recorded_at or 0,
@@ -154,6 +160,7 @@ class SQLiteWriter(WriteSession):
             next_commit_id=self._next[0],
             now=self._clock(),
             queue_epoch=epoch,
+            is_ours=seen == self._data_version,
         )
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
@@ -196,6 +203,9 @@ class SQLiteWriter(WriteSession):
         Each step of a statement lets go of the interpreter, and a caller that is busy keeps it for a while: the fewer
         steps, the less a batch waits for those whose calls will be in the next.
         """
+        if len(rows) == 1:
+            self._connection.execute(self._statement(verb, table, 1), rows[0])
+            return
         start, count = 0, len(rows)
         for size in _ROWS_AT_ONCE:
             while count - start >= size:
@@ -330,9 +340,12 @@ class DataVersion(Wakeups):
         return True
 
     def _version(self) -> int:
-        if self._connection is None:
-            self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
-        return self._connection.execute("PRAGMA data_version").fetchone()[0]
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
+            return self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise translate(error) from error
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -362,7 +375,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=0, cached_statements=256)
+    # Another process may hold the file at this moment, to open or to close it.
+    connection = sqlite3.connect(path, isolation_level=None, timeout=_LOCK_SECONDS, cached_statements=256)
     for pragma in (
         "journal_mode = WAL",
         f"synchronous = {synchronous}",
@@ -370,6 +384,8 @@ def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
         "cache_size = -65536",
         "journal_size_limit = 67108864",
         "wal_autocheckpoint = 4000",
+        # From here on `begin` waits, its own way.
+        "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection

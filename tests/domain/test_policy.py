@@ -1,0 +1,300 @@
+"""The rules of retries and of the watchdog, and that looking only at what is due finds what looking at all would."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.domain import policy
+from store.domain.events import AttemptStatusChanged
+from store.domain.policy import Overdue
+from tests.domain.story import (
+    NOW,
+    SECOND,
+    Story,
+    amend,
+    attempt,
+    config,
+    enqueue,
+    record,
+    release,
+    report,
+    span,
+    start,
+)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def seconds(micros: int) -> float:
+    return micros / SECOND
+
+
+class TestRetries:
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    @pytest.mark.parametrize(
+        "sequence,limits,expected",
+        [
+            (1, {"max_attempts": 2}, "failed"),
+            (1, {"max_attempts": 2, "retry": True}, "requeuing"),
+            (2, {"max_attempts": 2, "retry": True}, "failed"),
+            (3, {"max_attempts": 2, "retry": True}, "failed"),
+            (1, {"max_attempts": 1, "retry": True}, "failed"),
+        ],
+    )
+    def test_an_end_is_tried_again_if_it_is_listed_and_attempts_are_left(
+        self, story: Story, status: str, sequence: int, limits: dict[str, Any], expected: str
+    ) -> None:
+        story.tell(start())
+        state = story.attempt()
+        state.sequence_id, state.status = sequence, status
+        listed = [status] if limits.get("retry") else []
+        assert policy.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected
+
+    @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
+    def test_other_statuses_are_taken_over_whatever_is_listed(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.attempt().status = status
+        assert policy.status_after(story.attempt(), config(max_attempts=9, retry_condition=[status])) == status
+
+
+class TestTimeout:
+    def test_it_must_be_passed_not_just_reached(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        assert policy.judge(story.rollout(), NOW + 10 * SECOND) is None
+        assert policy.judge(story.rollout(), NOW + 10 * SECOND + 1) == Overdue("timeout", 10.0, None)
+
+    def test_zero_is_passed_by_the_next_moment(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=0.0))
+        assert story.sweep() == 1
+        assert story.statuses() == ("failed", "timeout")
+
+    def test_it_counts_from_the_start_of_the_attempt_not_of_the_rollout(self, story: Story) -> None:
+        story.tell(enqueue("r1", timeout_seconds=10.0))
+        story.passes(60).claim()
+        assert story.passes(10).sweep() == 0
+        assert story.passes(1).sweep() == 1
+
+    def test_signs_of_life_do_not_extend_it(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        story.passes(9).tell(record(span(1)))
+        assert story.passes(2).sweep() == 1
+        assert story.facts[0] == AttemptStatusChanged(
+            attempt_id="a1",
+            from_="running",
+            to="timeout",
+            reason="timeout",
+            limit=10.0,
+            last_sign=seconds(NOW + 9 * SECOND),
+        )
+
+    def test_it_comes_before_silence(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0, unresponsive_seconds=1.0))
+        story.passes(11).sweep()
+        assert story.attempt().status == "timeout"
+
+
+class TestSilence:
+    def test_it_counts_from_the_start_while_there_was_no_sign(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        assert policy.judge(story.rollout(), NOW + 5 * SECOND) is None
+        assert policy.judge(story.rollout(), NOW + 5 * SECOND + 1) == Overdue("unresponsive", 5.0, None)
+
+    def test_it_counts_from_the_last_sign(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.passes(4).tell(record(span(1)))
+        assert story.passes(5).sweep() == 0
+        assert story.passes(1).sweep() == 1
+        assert story.attempt().status == "unresponsive"
+
+    def test_a_sign_at_zero_is_none(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.tell(report(None, last_heartbeat_time=0.0))
+        assert story.passes(5).sweep() == 0
+
+    def test_an_explicit_sign_may_go_back(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.tell(report(None, last_heartbeat_time=seconds(NOW) - 6))
+        assert story.watch["r1"] == NOW - SECOND
+        assert story.sweep() == 1
+
+    def test_an_explicit_sign_beside_other_fields_may_go_back_too(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.tell(report(None, last_heartbeat_time=seconds(NOW) - 6, metadata={}))
+        assert story.sweep() == 1
+
+    def test_of_two_signs_the_one_written_last_counts(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.tell(report(None, last_heartbeat_time=seconds(NOW) + 100))
+        story.tell(record(span(1)))
+        assert story.attempt().sign_of_life == story.attempt().last_heartbeat_time
+        story.tell(report(None, last_heartbeat_time=seconds(NOW) + 50))
+        assert story.attempt().sign_of_life == seconds(NOW) + 50
+
+    def test_a_span_takes_back_a_sign_that_was_said_to_be_in_the_future(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        story.tell(report(None, last_heartbeat_time=seconds(NOW) + 3600))
+        story.tell(record(span(1)))
+        assert story.passes(6).sweep() == 1
+
+
+class TestWhoIsJudged:
+    @pytest.mark.parametrize("status", ["queuing", "requeuing", "succeeded", "failed", "cancelled"])
+    def test_only_rollouts_that_are_preparing_or_running_are_judged(self, story: Story, status: str) -> None:
+        story.tell(start(timeout_seconds=1.0))
+        story.tell(amend(status=status))
+        assert (story.passes(9).sweep(everything=True), story.watch) == (0, {})
+
+    def test_only_the_latest_attempt_is_judged(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        story.passes(8).tell(attempt("a2"))
+        assert story.passes(8).sweep() == 0
+        assert story.passes(8).sweep() == 1
+        assert story.statuses() == ("failed", "preparing", "timeout")
+
+    def test_the_status_of_the_attempt_itself_does_not_matter(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        story.tell(report("failed"))
+        story.tell(amend(status="running"))
+        assert story.passes(11).sweep() == 1
+        assert story.statuses() == ("failed", "timeout")
+
+    def test_an_attempt_given_up_before_still_moves_a_rollout_that_was_opened_again(self, story: Story) -> None:
+        story.tell(start(timeout_seconds=10.0))
+        story.passes(11).sweep()
+        story.tell(amend(status="running"))
+        assert story.sweep() == 1
+        assert [fact.type for fact in story.facts] == ["rollout.status_changed"]
+        assert story.rollout().status == "failed"
+
+    def test_a_rollout_without_attempts_is_not_judged(self, story: Story) -> None:
+        story.tell(enqueue("r1", timeout_seconds=1.0))
+        story.tell(amend(status="running"))
+        assert story.passes(9).sweep(everything=True) == 0
+
+
+class TestWhatFollows:
+    def test_the_attempt_the_rollout_and_the_worker_change_in_this_order(self, story: Story) -> None:
+        story.tell(start(worker_id="w1", timeout_seconds=1.0, max_attempts=2, retry_condition=["timeout"]))
+        story.passes(2).sweep()
+        assert [event.fact.type for event in story.events] == [
+            "attempt.status_changed",
+            "rollout.status_changed",
+            "worker.status_changed",
+        ]
+        assert story.causes == [None, "attempt.status_changed", "attempt.status_changed"]
+        assert {event.actor for event in story.events} == {"watchdog"}
+        assert (story.rollout().status, story.queue, story.worker().status) == ("requeuing", ["r1"], "unknown")
+        assert story.attempt().end_at is None
+
+    def test_rollouts_are_given_up_in_the_order_they_were_created_each_at_a_stamp_of_its_own(self, story: Story) -> None:
+        story.tell(start("r1", timeout_seconds=9.0, max_attempts=2, retry_condition=["timeout"]))
+        story.tell(start("r2", timeout_seconds=3.0, max_attempts=2, retry_condition=["timeout"]))
+        story.passes(20).sweep()
+        assert (story.queue, [event.at - story.now for event in story.events]) == (["r1", "r2"], [0, 0, 1, 1])
+
+    def test_what_the_same_batch_made_overdue_is_found(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        together = Story()
+        together.tell(start(unresponsive_seconds=5.0), report(None, last_heartbeat_time=1.0))
+        story.tell(report(None, last_heartbeat_time=1.0))
+        story.sweep()
+        from store.domain.commands import Sweep
+
+        late = Story()
+        late.tell(start(unresponsive_seconds=5.0), report(None, last_heartbeat_time=1.0), Sweep(actor="watchdog"))
+        assert late.statuses() == story.statuses() == ("failed", "unresponsive")
+
+
+# -- the alarm clock -------------------------------------------------------------------------------------------------
+
+SHORT = st.sampled_from([None, 0.0, 2.0, 5.5, -3.0, 1e300, -1e300])
+CONFIGS = st.builds(
+    lambda timeout, silence: config(
+        timeout_seconds=timeout, unresponsive_seconds=silence, max_attempts=3, retry_condition=["timeout", "unresponsive"]
+    ),
+    SHORT,
+    SHORT,
+)
+IDS = st.sampled_from(["r1", "r2"])
+STATUSES = st.sampled_from(["queuing", "preparing", "running", "failed", "succeeded", "requeuing"])
+SIGNS = st.sampled_from([0.0, -1e300, 1e300, -7.5, -1.0, 0.5, 3.0, 40.0])
+DEEDS: st.SearchStrategy[tuple[str, Any, Any]] = st.one_of(
+    st.tuples(st.just("time"), st.sampled_from([0.5, 2.0, 6.0, -4.0]), st.none()),
+    st.tuples(st.just("sweep"), st.none(), st.none()),
+    st.tuples(st.just("sweep"), st.none(), st.none()),
+    st.tuples(st.just("span"), IDS, st.none()),
+    st.tuples(st.just("sign"), IDS, SIGNS),
+    st.tuples(st.just("sign and more"), IDS, SIGNS),
+    st.tuples(st.just("config"), IDS, CONFIGS),
+    st.tuples(st.just("status"), IDS, STATUSES),
+    st.tuples(st.just("report"), IDS, st.sampled_from(["running", "timeout", "failed"])),
+    st.tuples(st.just("claim"), st.none(), st.none()),
+    st.tuples(st.just("claim and release"), st.none(), st.none()),
+    st.tuples(st.just("attempt"), IDS, st.none()),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(first=CONFIGS, second=CONFIGS, deeds=st.lists(DEEDS, max_size=25))
+def test_each_sweep_equals_the_scan_of_everything(
+    first: dict[str, Any], second: dict[str, Any], deeds: list[tuple[str, Any, Any]]
+) -> None:
+    story = Story()
+    story.tell(start("r1", worker_id="w1", **first))
+    story.tell(enqueue("r2", **second))
+    attempts, spans = 0, 0
+    for deed, what, value in deeds:
+        attempts, spans = attempts + 1, spans + 1
+        latest = story.rollout(what).latest if isinstance(what, str) else None
+        sign = None if not isinstance(value, float) else value if abs(value) > 1e9 else seconds(story.now) + value
+        match deed:
+            case "time":
+                story.passes(what)
+            case "sweep":
+                everything = story.copy()
+                everything.sweep(everything=True)
+                story.sweep()
+                assert story.events == everything.events
+            case "span" if latest:
+                story.tell(record(span(spans, latest.attempt_id, what)))
+            case "sign" if latest:
+                story.tell(report(None, "latest", what, last_heartbeat_time=sign))
+            case "sign and more" if latest:
+                story.tell(report(None, "latest", what, last_heartbeat_time=sign, metadata={}))
+            case "config":
+                story.tell(amend(what, config=value))
+            case "status":
+                story.tell(amend(what, status=value))
+            case "report" if latest:
+                story.tell(report(value, "latest", what))
+            case "claim":
+                story.claim("w2")
+            case "claim and release":
+                for claimed in story.claim("w2"):
+                    story.tell(release(claimed))
+            case "attempt":
+                story.tell(attempt(f"b{attempts}", what))
+            case _:
+                pass
+        for rollout_id, state in story.world.rollouts.items():
+            due = policy.check_at(state)
+            assert due is None or story.watch[rollout_id] <= due, f"{rollout_id} would be looked at too late"
+            if due is not None:
+                assert due == 0 or policy.judge(state, due) is None, "due before it is overdue"
+                assert due >= 2**62 or policy.judge(state, due + 1) is not None, "overdue before it is due"
+
+
+@pytest.mark.parametrize("limit", [math.nextafter(0, 1), 1e-7, 1e18, 1e300])
+def test_limits_beyond_all_measure_are_kept_within_64_bits(story: Story, limit: float) -> None:
+    story.tell(start(timeout_seconds=limit, unresponsive_seconds=limit))
+    at = policy.check_at(story.rollout())
+    assert at is not None
+    assert 0 <= at < 2**63

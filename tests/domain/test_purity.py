@@ -1,0 +1,168 @@
+"""The core is arithmetic: it reads no clock and throws no dice, and the same log is the same state everywhere."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import store.domain
+from store import open_store
+from store.models import LLM, EnqueueRolloutRequest, RolloutConfig
+from store.testing import ManualClock
+from store.testing.samples import make_span
+from tests.domain.story import (
+    Story,
+    amend,
+    attempt,
+    beat,
+    claim,
+    enqueue,
+    number,
+    publish,
+    record,
+    release,
+    report,
+    span,
+    start,
+)
+
+PURE = sorted(Path(store.domain.__file__ or "").parent.glob("*.py"))
+# What a pure module may use: data structures, types, and the parts of the project that are pure themselves.
+ALLOWED = {"collections", "collections.abc", "dataclasses", "heapq", "operator", "typing", "orjson"}
+ALLOWED_OWN = {"store.domain", "store.errors"}
+
+
+@pytest.mark.parametrize("module", PURE, ids=lambda path: path.stem)
+def test_a_pure_module_imports_nothing_that_reaches_the_world(module: Path) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    own = {name for name in imported if any(name == each or name.startswith(f"{each}.") for each in ALLOWED_OWN)}
+    assert imported - own <= ALLOWED
+
+
+def forbidden(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("the domain reached for the world")
+
+
+def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, names in {
+        time: ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "sleep"),
+        random: ("random", "randint", "choice", "getrandbits"),
+        os: ("urandom", "getpid", "open", "stat"),
+        uuid: ("uuid4", "uuid1"),
+        socket: ("socket", "gethostname"),
+        builtins: ("open", "print", "input"),
+    }.items():
+        for name in names:
+            monkeypatch.setattr(module, name, forbidden)
+    story = tell_everything()
+    monkeypatch.undo()
+    assert {event.fact.type for event in story.log} == {
+        "rollout.enqueued",
+        "rollout.started",
+        "rollout.amended",
+        "rollout.status_changed",
+        "attempt.started",
+        "attempt.status_changed",
+        "attempt.amended",
+        "claim.released",
+        "span.recorded",
+        "resources.published",
+        "resources.replaced",
+        "worker.seen",
+        "worker.status_changed",
+    }
+
+
+def tell_everything() -> Story:
+    """Return a story in which every command has its part."""
+    story = Story()
+    story.tell(publish("rs1"), publish("rs1"), beat("w1"), number("r1"))
+    story.tell(enqueue("r1", "r2", timeout_seconds=5.0, max_attempts=2, retry_condition=["timeout"]))
+    story.tell(start("r3", worker_id="w1"))
+    (claimed,) = story.claim("w2")
+    story.tell(release(claimed), claim(["b1"], "w2"))
+    story.tell(record(span(1, "b1"), span(2, "b1")), report("running", rollout_id="r1", metadata={}))
+    story.passes(6).sweep()
+    story.tell(attempt("b2", "r2"), amend("r2", "cancelled", mode="val"))
+    return story
+
+
+def test_the_same_story_told_twice_is_the_same_log() -> None:
+    assert tell_everything().log == tell_everything().log
+
+
+# -- the same log, elsewhere -----------------------------------------------------------------------------------------
+
+# Told in another process: fold the file's log anew, hold the tables against it, print what they come to.
+_REPLAY = """
+import asyncio, sys
+from store import open_store
+
+async def replay(url):
+    async with await open_store(url) as store:
+        rebuilt, verified = await store.rebuild(), await store.verify()
+        assert rebuilt.written == {} and verified.ok, verified.differences
+        print(verified.state_hash, rebuilt.state_hash, verified.chain_head)
+
+asyncio.run(replay(sys.argv[1]))
+"""
+
+
+async def test_a_log_folds_to_the_same_state_whatever_the_interpreter_is_told(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'told.db'}"
+    state_hash, chain_head = await _fill(url)
+    surroundings = [
+        {"PYTHONHASHSEED": "0", "TZ": "UTC", "LANG": "C", "LC_ALL": "C"},
+        {"PYTHONHASHSEED": "4242", "TZ": "Pacific/Chatham", "LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8"},
+    ]
+    told = await asyncio.gather(*(asyncio.to_thread(_replay, url, each) for each in surroundings))
+    assert told == [[state_hash, state_hash, chain_head]] * len(surroundings)
+
+
+async def _fill(url: str) -> tuple[str, str]:
+    clock = ManualClock()
+    async with await open_store(url, clock=clock, scan_debounce_seconds=0) as opened:
+        await opened.add_resources({"llm": LLM(endpoint="http://localhost/v1", model="İıß")})
+        config = RolloutConfig(timeout_seconds=1.1, max_attempts=3, retry_condition=["timeout"])
+        metadata = {"rollbook.group": "Ğ", "rollbook.step": 3}
+        requests = [EnqueueRolloutRequest(input={"n": n}, config=config, metadata=metadata) for n in range(5)]
+        await opened.enqueue_many_rollouts(requests)
+        for claimed in await opened.dequeue_many_rollouts(limit=3, worker_id="wörker"):
+            reward = {"agentlightning.reward.0.value": 0.1, "gen_ai.usage.input_tokens": 7}
+            await opened.add_span(make_span(claimed.attempt, 1, attributes=reward, start_time=1e-7, end_time=1e22))
+        clock.advance(2)
+        await opened.dequeue_rollout("İ")
+        await opened.update_rollout(claimed.rollout_id, status="cancelled")
+        report = await opened.verify()
+        assert report.ok, report.differences
+        return report.state_hash, report.chain_head
+
+
+def _replay(url: str, environment: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _REPLAY, url],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
