@@ -29,11 +29,7 @@ class Body:
 
 
 @dataclass(slots=True)
-class RolloutEnqueued:
-    """A rollout was created and waits in the queue."""
-
-    type: ClassVar = "rollout.enqueued"
-    shape: ClassVar = 1
+class _RolloutCreated:
     input_sha256: str
     config: Json
     mode: str | None = None
@@ -45,19 +41,19 @@ class RolloutEnqueued:
 
 
 @dataclass(slots=True)
-class RolloutStarted:
+class RolloutEnqueued(_RolloutCreated):
+    """A rollout was created and waits in the queue."""
+
+    type: ClassVar = "rollout.enqueued"
+    shape: ClassVar = 1
+
+
+@dataclass(slots=True)
+class RolloutStarted(_RolloutCreated):
     """A rollout was created and its first attempt starts at once, past the queue."""
 
     type: ClassVar = "rollout.started"
     shape: ClassVar = 1
-    input_sha256: str
-    config: Json
-    mode: str | None = None
-    resources_id: str | None = None
-    resources_version: int | None = None
-    group: str | None = None
-    step: int | None = None
-    plan_key: str | None = None
 
 
 @dataclass(slots=True)

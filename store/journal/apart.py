@@ -5,6 +5,7 @@ processes see the same log. Where a second process cannot be had, the walk is do
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
 import subprocess
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from store.db.dialect import Dialect
 from store.db.url import parse
+from store.errors import NotFound
 from store.journal.walk import Bounds, Walked, walk
 from store.models.kinds import Frozen
 
@@ -29,6 +31,7 @@ class Order(Frozen):
 
     dialect: str
     url: str
+    store_id: str
     bounds: Bounds
 
 
@@ -48,20 +51,22 @@ class Walking:
 
     def close(self) -> None:
         """End the process if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        with self.process as process:
+            if process.poll() is None:
+                process.kill()
 
 
 @asynccontextmanager
-async def walking(dialect: Dialect, bounds: Bounds) -> AsyncGenerator[Walking | None, None]:
+async def walking(dialect: Dialect, store_id: str, bounds: Bounds) -> AsyncGenerator[Walking | None, None]:
     """Start the walk in another process, if that is possible and worthwhile."""
     is_private = dialect.url.path is None and dialect.url.dsn is None
     if bounds.position < WORTHWHILE or is_private or (os.cpu_count() or 1) < 2:
         yield None
         return
     kind = type(dialect)
-    order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, bounds=bounds)
+    order = Order(
+        dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id, bounds=bounds
+    )
     try:
         started = Walking(await asyncio.to_thread(_start, order))
     except OSError:
@@ -82,8 +87,10 @@ def _start(order: Order) -> subprocess.Popen[bytes]:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     assert process.stdin is not None  # a pipe
-    process.stdin.write(order.model_dump_json().encode())
-    process.stdin.close()
+    # One that died at once will have no result to give.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(order.model_dump_json().encode())
+        process.stdin.close()
     process.stdin = None
     return process
 
@@ -92,8 +99,11 @@ async def _obey(order: Order) -> Walked:
     module, _, name = order.dialect.partition(":")
     kind: type[Dialect] = getattr(importlib.import_module(module), name)
     dialect = kind(parse(order.url), None, read_only=True)
-    await dialect.open(create=False)
+    found = await dialect.open(create=False)
     try:
+        if found != order.store_id:
+            # A relative path, and a working directory that was changed since.
+            raise NotFound("store", order.store_id)
         async with dialect.read(snapshot=True) as session:
             return await walk(dialect, session, order.bounds)
     finally:

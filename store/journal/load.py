@@ -151,9 +151,8 @@ def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
         state = rows.rollout_state(row)
-        if state.rollout_id in world.rollouts:
-            continue  # changed in this batch, or loaded in the first round
-        world.rollouts[state.rollout_id] = state
+        # One that is there already was recalled, loaded in the first round or changed in this batch.
+        world.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
             world.plan_keys[state.plan_key] = state.rollout_id
         if row[width] is not None and state.resources_id is not None:

@@ -38,9 +38,8 @@ class Recent:
                 self._rollouts[rollout_id] = state
             else:
                 self._rollouts.pop(rollout_id, None)
-        for rollout_id, value in world.counters.items():
-            # Numbers are drawn for rollouts that nobody loaded, too.
-            self._counters[rollout_id] = value
+        # Numbers are drawn for rollouts that nobody loaded, too.
+        self._counters.update(world.counters)
         self._workers.update(world.workers)
         self._signals.update(world.worker_signals)
         self._resources.update(world.resources)

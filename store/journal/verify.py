@@ -26,7 +26,7 @@ async def verify(
     differences = Differences()
     await _guards(dialect, session, differences)
     bounds = await walk.bounds(dialect, session)
-    async with apart.walking(dialect, bounds) as walking:
+    async with apart.walking(dialect, store_id, bounds) as walking:
         if walking is None:
             walked = await walk.walk(dialect, session, bounds)
             compared = await _tables(dialect, session, calls)

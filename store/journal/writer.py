@@ -218,7 +218,11 @@ class Writer:
             return
         self.statistics.calls += len(calls)
         self.statistics.largest_batch = max(self.statistics.largest_batch, len(calls))
-        self._on_commit(decided.world, decided.committed)
+        try:
+            self._on_commit(decided.world, decided.committed)
+        except Exception:
+            # It is committed: whoever waits for its news looks again by itself, but the callers must be answered.
+            logger.exception("the news of a commit could not be told")
         self._answer(decided.calls)
 
     async def _isolate(self, calls: list[Call], error: Exception) -> None:

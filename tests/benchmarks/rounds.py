@@ -14,6 +14,9 @@ from tests.benchmarks.workload import percentiles
 Measured = dict[str, list[dict[str, Any]]]
 """What each side measured in each round."""
 
+NewURL = Callable[[], str]
+
+CALLERS = (1, 8, 32, 128)
 WARM_SECONDS = 0.15
 TRACE_SPANS = 100
 TRACE_CALLERS = 8
@@ -58,6 +61,30 @@ def lifecycles(side: Side, callers: int, seconds: float, **opened: Any) -> dict[
     side.ask("open", **opened)
     side.ask("lifecycles", callers=callers, seconds=WARM_SECONDS)
     return side.ask("lifecycles", callers=callers, seconds=seconds)
+
+
+def saturate(
+    callers: int, scale: Scale, rollbook: Side, new_url: NewURL, peer: Side | None, commits: Callable[[], float]
+) -> Measured:
+    """Run lifecycles on the store, on the peer if there is one, and commits of one row on the bare driver."""
+    sides = {"rollbook": lambda: lifecycles(rollbook, callers, scale.seconds, url=new_url())}
+    if peer is not None:
+        sides["peer"] = lambda: lifecycles(peer, callers, scale.seconds)
+    sides["commits"] = lambda: {"per_second": commits()}
+    return alternate(scale.rounds, sides)
+
+
+def told(measured: Measured, driver: str) -> str:
+    """Return in words what `saturate` measured."""
+    ours = measured["rollbook"]
+    words = (
+        f"{median(ours):,.0f}/s, {median(ours, 'cpu_ms'):.2f} ms CPU each,"
+        f" {median(ours, 'commits_per_second'):,.0f} commits/s (bare {driver} {median(measured['commits']):,.0f})"
+    )
+    if "peer" not in measured:
+        return words
+    theirs = measured["peer"]
+    return f"{words}; peer {median(theirs):,.0f}/s, {median(theirs, 'cpu_ms'):.2f} ms CPU"
 
 
 def traces(side: Side, count: int, **opened: Any) -> dict[str, Any]:

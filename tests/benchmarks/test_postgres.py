@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.benchmarks.protocol import Side
-from tests.benchmarks.report import Report
+from tests.benchmarks.report import TARGETS, Report
 from tests.benchmarks.rounds import (
+    CALLERS,
+    NewURL,
     Scale,
     alternate,
     lifecycles,
     median,
     ratio,
     record_rows,
+    saturate,
+    told,
     traces,
     wakes_inside,
     wakes_outside,
@@ -24,63 +27,47 @@ from tests.benchmarks.rounds import (
 
 pytestmark = pytest.mark.benchmark
 
-NewURL = Callable[[], str]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def server(limit: Side, report: Report, postgres_url: NewURL) -> None:
     report.fact("Postgres", limit.ask("postgres_version", url=postgres_url()))
 
 
-@pytest.fixture(scope="module")
-def ungrouped(start_rollbook: Callable[[], Side]) -> Iterator[Side]:
-    """A process whose store gives every call a transaction of its own."""
-    with start_rollbook() as side:
-        side.ask("limit_batches", calls=1)
-        yield side
-
-
-@pytest.mark.parametrize("callers", [1, 8, 32, 128])
 def test_lifecycles(
-    callers: int,
-    rollbook: Side,
-    ungrouped: Side,
-    limit: Side,
-    peer_store: Side | None,
-    report: Report,
-    scale: Scale,
-    postgres_url: NewURL,
+    rollbook: Side, limit: Side, peer_store: Side | None, report: Report, scale: Scale, postgres_url: NewURL
 ) -> None:
-    sides: dict[str, Callable[[], dict[str, Any]]] = {
-        "rollbook": lambda: lifecycles(rollbook, callers, scale.seconds, url=postgres_url())
-    }
-    if peer_store is not None:
-        sides["peer"] = lambda: lifecycles(peer_store, callers, scale.seconds)
-    if callers == 32:
-        sides["ungrouped"] = lambda: lifecycles(ungrouped, callers, scale.seconds, url=postgres_url())
-    sides["commits"] = lambda: {
-        "per_second": limit.ask("postgres_commits", url=postgres_url(), seconds=scale.seconds / 4)
-    }
-    measured = alternate(scale.rounds, sides)
-    report.raw(f"postgres.lifecycles.{callers}", measured)
-    ours = measured["rollbook"]
-    detail = (
-        f"{median(ours):,.0f}/s, {median(ours, 'cpu_ms'):.2f} ms CPU each,"
-        f" {median(ours, 'commits_per_second'):,.0f} commits/s (bare asyncpg {median(measured['commits']):,.0f})"
-    )
-    if peer_store is not None:
-        theirs = measured["peer"]
-        detail = f"{detail}; peer {median(theirs):,.0f}/s, {median(theirs, 'cpu_ms'):.2f} ms CPU"
-        times = ratio(ours, theirs)
-        if callers in {32, 128}:
-            report.figure(f"postgres.lifecycle.{callers}", times, detail)
+    def commits() -> float:
+        return limit.ask("postgres_commits", url=postgres_url(), seconds=scale.seconds / 4)
+
+    for callers in CALLERS:
+        measured = saturate(callers, scale, rollbook, postgres_url, peer_store, commits)
+        report.raw(f"postgres.lifecycles.{callers}", measured)
+        words, key = told(measured, "asyncpg"), f"postgres.lifecycle.{callers}"
+        if "peer" not in measured:
+            report.fact(f"Postgres, {callers} callers, lifecycles", words)
+            continue
+        times = ratio(measured["rollbook"], measured["peer"])
+        if key in TARGETS:
+            report.figure(key, times, words)
         else:
-            report.fact(f"Postgres, {callers} callers, lifecycle ÷ peer", f"{times:.2f}; {detail}")
-    else:
-        report.fact(f"Postgres, {callers} callers, lifecycles", detail)
-    if callers == 32:
-        alone = measured["ungrouped"]
-        report.figure("postgres.grouping", ratio(ours, alone), f"ungrouped {median(alone):,.0f}/s")
+            report.fact(f"Postgres, {callers} callers, lifecycle ÷ peer", f"{times:.2f}; {words}")
+
+
+def test_group_commit(
+    rollbook: Side, start_rollbook: Callable[[], Side], report: Report, scale: Scale, postgres_url: NewURL
+) -> None:
+    with start_rollbook() as ungrouped:
+        ungrouped.ask("limit_batches", calls=1)
+        measured = alternate(
+            max(3, scale.rounds // 2),
+            {
+                "rollbook": lambda: lifecycles(rollbook, 32, scale.seconds, url=postgres_url()),
+                "ungrouped": lambda: lifecycles(ungrouped, 32, scale.seconds, url=postgres_url()),
+            },
+        )
+    report.raw("postgres.grouping", measured)
+    ours, alone = measured["rollbook"], measured["ungrouped"]
+    report.figure("postgres.grouping", ratio(ours, alone), f"{median(ours):,.0f}/s, ungrouped {median(alone):,.0f}/s")
 
 
 def test_spans_in_calls_of_100(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +13,15 @@ import pytest
 from tests.benchmarks.protocol import Side
 from tests.benchmarks.report import Report
 from tests.benchmarks.rounds import (
+    CALLERS,
+    NewURL,
     Scale,
     alternate,
-    lifecycles,
     median,
     ratio,
     record_rows,
+    saturate,
+    told,
     traces,
     wakes_inside,
     wakes_outside,
@@ -33,7 +37,7 @@ from tests.benchmarks.workload import (
 
 pytestmark = pytest.mark.benchmark
 
-NewURL = Callable[[], str]
+SATURATED = 32
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,42 +53,27 @@ def _print_fsync(limit: Side, report: Report, directory: Path, name: str) -> Non
     report.fact(name, f"p50 {taken['p50']:.2f} ms, p99 {taken['p99']:.2f} ms")
 
 
-@pytest.mark.parametrize("callers", [1, 8, 32, 128])
 def test_lifecycles(
-    callers: int, rollbook: Side, limit: Side, peer_store: Side | None, report: Report, scale: Scale, sqlite_url: NewURL
+    rollbook: Side, limit: Side, peer_store: Side | None, report: Report, scale: Scale, sqlite_url: NewURL
 ) -> None:
-    sides: dict[str, Callable[[], dict[str, Any]]] = {
-        "rollbook": lambda: lifecycles(rollbook, callers, scale.seconds, url=sqlite_url())
-    }
-    if peer_store is not None:
-        sides["peer"] = lambda: lifecycles(peer_store, callers, scale.seconds)
-    sides["commits"] = lambda: {
-        "per_second": limit.ask("sqlite_commits", path=_path(sqlite_url()), seconds=scale.seconds / 4)
-    }
-    measured = alternate(scale.rounds, sides)
-    report.raw(f"sqlite.lifecycles.{callers}", measured)
-    ours = measured["rollbook"]
-    detail = (
-        f"{median(ours):,.0f}/s, {median(ours, 'cpu_ms'):.2f} ms CPU each,"
-        f" {median(ours, 'commits_per_second'):,.0f} commits/s (bare sqlite3 {median(measured['commits']):,.0f})"
-    )
-    if peer_store is None:
-        report.fact(f"SQLite, {callers} callers, lifecycles", detail)
-    else:
-        theirs = measured["peer"]
-        detail = f"{detail}; peer {median(theirs):,.0f}/s, {median(theirs, 'cpu_ms'):.2f} ms CPU"
-        report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, theirs), detail)
-    if callers > 1:
+    def commits() -> float:
+        return limit.ask("sqlite_commits", path=_path(sqlite_url()), seconds=scale.seconds / 4)
+
+    grouping: dict[int, float] = {}
+    for callers in CALLERS:
+        measured = saturate(callers, scale, rollbook, sqlite_url, peer_store, commits)
+        report.raw(f"sqlite.lifecycles.{callers}", measured)
+        ours = measured["rollbook"]
+        if "peer" in measured:
+            report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, measured["peer"]), told(measured, "sqlite3"))
+        else:
+            report.fact(f"SQLite, {callers} callers, lifecycles", told(measured, "sqlite3"))
         grouping[callers] = median(ours, "calls_per_commit") / callers
-    if callers == 32:
-        dequeue = sorted(one["latency"]["dequeue"]["p99"] for one in ours)[len(ours) // 2]
-        report.fact("SQLite, 32 callers, saturated", f"dequeue p99 {dequeue:.1f} ms")
-    if callers == 128:
-        each = ", ".join(f"{share:.2f} at {number}" for number, share in grouping.items())
-        report.figure("sqlite.grouping", min(grouping.values()), each)
-
-
-grouping: dict[int, float] = {}
+        if callers == SATURATED:
+            dequeue = statistics.median(one["latency"]["dequeue"]["p99"] for one in ours)
+            report.fact(f"SQLite, {callers} callers, saturated", f"dequeue p99 {dequeue:.1f} ms")
+    each = ", ".join(f"{share:.2f} at {callers}" for callers, share in grouping.items())
+    report.figure("sqlite.grouping", min(grouping.values()), each)
 
 
 def test_spans_in_calls_of_100(

@@ -20,6 +20,7 @@ from store.errors import Incompatible, StoreError, TimedOut, Unavailable
 from store.interface import Store
 from store.journal import writer
 from store.sql_store import SQLStore
+from store.waiting import Waiting
 from tests import databases
 from tests.faults.sessions import Trouble, taken, troubled_store, waiting
 
@@ -152,6 +153,20 @@ async def test_a_row_that_the_database_refuses_fails_its_own_call_only(troubled:
     assert [type(answer).__name__ for answer in answers] == ["Rollout", "Incompatible", "Rollout", "Rollout"]
     assert Counter(await inputs_of(troubled)) == Counter(["first", "a", "b", "c"])
     await assert_sound(troubled)
+
+
+async def test_a_mistake_in_telling_the_news_holds_up_nobody(
+    troubled: SQLStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("waiter")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "store.journal"):
+        patched.setattr(Waiting, "committed", fail)
+        await troubled.enqueue_rollout("first")
+    await troubled.enqueue_rollout("second")
+    assert await inputs_of(troubled) == ["first", "second"]
+    assert [record.getMessage() for record in caplog.records] == ["the news of a commit could not be told"]
 
 
 async def test_a_call_cancelled_before_the_writer_took_it_never_happened(troubled: SQLStore, trouble: Trouble) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from urllib.parse import urlsplit
 
-import asyncpg
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
 import pytest
 
 from store import open_store

@@ -196,8 +196,9 @@ def _main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.turn_taking")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     options = parser.parse_args()
-    runs: dict[str, list[Measured]] = {way: [] for way in WAYS}
+    runs: dict[str, list[Measured]] = {way: [] for way in options.ways}
     for _ in range(options.rounds):
         for way, measured in runs.items():
             with tempfile.TemporaryDirectory() as directory:

@@ -12,9 +12,13 @@ import pytest
 
 from store import open_store
 from store.db import triggers
+from store.db.dialect import Changes, dialect_for
 from store.db.url import parse
+from store.domain.events import BodyDropped, Event
+from store.domain.world import World
 from store.interface import Store
 from store.journal import apart
+from store.journal.project import log_rows
 from store.journal.walk import Walked
 from store.models import AttemptedRollout, Difference, VerifyReport
 from store.testing import ManualClock
@@ -201,6 +205,35 @@ async def test_a_body_that_is_gone_without_an_order_is_found(filled: Filled) -> 
 async def test_permission_to_drop_a_body_counts_only_with_the_event_that_ordered_it(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM bodies WHERE position = 1", "INSERT INTO dropped VALUES (1, 2)")
     assert (await filled.only("bodies")).key == "event 1"
+
+
+async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) -> None:
+    before = await filled.report()
+    last = await _record(filled, BodyDropped(position=1, policy="older than a day"))
+    await run_sql(filled.url, f"INSERT INTO dropped VALUES (1, {last})", "DELETE FROM bodies WHERE position = 1")
+    report = await filled.report()
+    assert report.differences == []
+    assert (report.events, report.state_hash) == (before.events + 1, before.state_hash)
+    # The order names one body, and no other.
+    await tamper(filled.url, f"INSERT INTO dropped VALUES (2, {last})", "DELETE FROM bodies WHERE position = 2")
+    assert (await filled.only("bodies")).key == "event 2"
+
+
+async def _record(filled: Filled, fact: BodyDropped) -> int:
+    """Append a fact about the store itself, and return its position."""
+    url = parse(filled.url)
+    dialect = dialect_for(url)(url, filled.clock)
+    session = await dialect.writer()
+    tail = await session.begin()
+    commit_id, position = await session.draw(1)
+    event = Event(position, "store", 1, 0, tail.recorded_at + 1, "cli", None, fact)
+    world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
+    changes = Changes({}, {}, {})
+    changes.inserts.update(log_rows(world, tail, commit_id, "drop", "test"))
+    await session.write(changes)
+    await session.commit()
+    await session.close()
+    return position
 
 
 async def test_a_body_that_no_event_claims_is_found(filled: Filled) -> None:

@@ -61,6 +61,8 @@ class Model:
         self.counters: dict[str, int] = {}
         self.queue: list[tuple[int, str]] = []
         self.total_attempts = 0
+        self.current: str | None = None
+        """The rollout whose attempt started last."""
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -267,6 +269,7 @@ class Model:
             "_claim": None,
         }
         self.attempts[rollout_id].append(attempt)
+        self.current = rollout_id
         return attempt
 
     def update_attempt(self, rollout_id: str, attempt_id: str, fields: Json, status: str | None) -> Json:

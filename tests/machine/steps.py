@@ -55,9 +55,9 @@ class Claims:
 # -- what is drawn ---------------------------------------------------------------------------------------------------
 
 NUMBERS = st.integers(0, 9)
-MAYBE_NEW = st.sampled_from([-1, -1, -1, 0, 1, 2, 3, 4, 5, 6, "unknown"])
-"""Mostly the newest rollout, so that stories get somewhere."""
-ATTEMPTS = st.sampled_from(["latest", "latest", "latest", 0, 1, -2, "unknown"])
+ROLLOUTS = st.sampled_from(["current", "current", "current", "current", -1, 0, 1, 2, "unknown"])
+"""Mostly the one that is being worked on, so that stories get somewhere."""
+ATTEMPTS = st.sampled_from(["latest", "latest", "latest", "latest", 0, -2, "unknown"])
 WORKERS = st.sampled_from([None, "w1", "w2"])
 CONFIGS: list[Json] = [
     PLAIN_CONFIG,
@@ -68,7 +68,7 @@ CONFIGS: list[Json] = [
     {**PLAIN_CONFIG, "max_attempts": 2, "retry_condition": ["timeout", "failed"], "timeout_seconds": 0.0},
     {**PLAIN_CONFIG, "timeout_seconds": -5.0},
 ]
-CONFIG = st.sampled_from(CONFIGS)
+CONFIG = st.sampled_from([*CONFIGS, *CONFIGS[1:5], *CONFIGS[1:4]])
 STATUSES = st.sampled_from(
     [None, None, "queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 )
@@ -91,7 +91,7 @@ REQUEST = st.fixed_dictionaries(
 )
 SPAN = st.fixed_dictionaries(
     {
-        "rollout": MAYBE_NEW,
+        "rollout": ROLLOUTS,
         "attempt": ATTEMPTS,
         "span": st.integers(0, 7),
         "sequence_id": st.integers(-1, 9),
@@ -111,10 +111,10 @@ _DEQUEUE = _step("dequeue", worker=WORKERS)
 _DEQUEUE_MANY = _step("dequeue_many", limit=st.integers(1, 4), worker=WORKERS)
 _CLAIM = _step("claim", limit=st.integers(1, 3), worker=WORKERS)
 _RELEASE = _step("release", claim=NUMBERS)
-_START_ATTEMPT = _step("start_attempt", rollout=MAYBE_NEW, worker=WORKERS)
+_START_ATTEMPT = _step("start_attempt", rollout=ROLLOUTS, worker=WORKERS)
 _UPDATE_ROLLOUT = _step(
     "update_rollout",
-    rollout=MAYBE_NEW,
+    rollout=ROLLOUTS,
     status=STATUSES,
     fields=st.fixed_dictionaries(
         {},
@@ -129,7 +129,7 @@ _UPDATE_ROLLOUT = _step(
 )
 _UPDATE_ATTEMPT = _step(
     "update_attempt",
-    rollout=MAYBE_NEW,
+    rollout=ROLLOUTS,
     attempt=ATTEMPTS,
     status=ATTEMPT_STATUSES,
     fields=st.fixed_dictionaries(
@@ -143,28 +143,28 @@ _UPDATE_ATTEMPT = _step(
 )
 _BEAT = _step(
     "update_attempt",
-    rollout=MAYBE_NEW,
+    rollout=ROLLOUTS,
     attempt=st.just("latest"),
     status=st.none(),
     fields=st.fixed_dictionaries({"last_heartbeat_time": st.sampled_from([-40.25, -2.25, 0.25, 30.25])}),
 )
 _SPANS = _step("add_spans", spans=st.lists(SPAN, min_size=1, max_size=4))
 _ONE_SPAN = _step("add_spans", spans=st.lists(SPAN, min_size=1, max_size=1))
-_OTEL_SPAN = _step("add_otel_span", rollout=MAYBE_NEW, attempt=ATTEMPTS)
-_NUMBERS = _step("number_spans", rollouts=st.lists(MAYBE_NEW, min_size=1, max_size=4))
+_OTEL_SPAN = _step("add_otel_span", rollout=ROLLOUTS, attempt=ATTEMPTS)
+_NUMBERS = _step("number_spans", rollouts=st.lists(ROLLOUTS, min_size=1, max_size=4))
 _PUBLISH = _step("publish", resources_id=st.one_of(st.none(), RESOURCES_IDS), model=st.sampled_from(["a", "b"]))
 _WORKER = _step("update_worker", worker=st.sampled_from(["w1", "w4"]), stats=st.sampled_from([None, {"gpu": 0.5}]))
 _SWEEP = _step("sweep")
-_WAIT = _step("wait", rollouts=st.lists(MAYBE_NEW, max_size=3))
+_WAIT = _step("wait", rollouts=st.lists(ROLLOUTS, max_size=3))
 _CLAIM_NOTHING = _step("dequeue_many", limit=st.integers(-1, 0), worker=WORKERS)
 
 WRITES = st.one_of(
-    *(_ENQUEUE, _ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _RELEASE, _START_ATTEMPT),
-    *(_UPDATE_ROLLOUT, _UPDATE_ROLLOUT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _BEAT, _SPANS, _ONE_SPAN, _ONE_SPAN),
-    *(_OTEL_SPAN, _NUMBERS, _PUBLISH, _WORKER, _SWEEP),
+    *(_ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _CLAIM, _RELEASE, _RELEASE, _START_ATTEMPT),
+    *(_UPDATE_ROLLOUT, _UPDATE_ROLLOUT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _BEAT),
+    *(_SPANS, _ONE_SPAN, _ONE_SPAN, _OTEL_SPAN, _NUMBERS, _PUBLISH, _WORKER, _SWEEP, _SWEEP),
 )
 """Steps that give the writer one command, and so may share a commit."""
-CALLS = st.one_of(WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
+CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
 
 
 # -- what it means ---------------------------------------------------------------------------------------------------
@@ -405,10 +405,12 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
 
 
 def rollout_of(model: Model, number: int | str) -> str:
-    """Return the id of the rollout of this number, counted from either end; one nobody has for `unknown`."""
+    """Return the id of the rollout of this number, counted from either end, or of the one worked on last."""
     known = list(model.rollouts)
-    if not known or isinstance(number, str):
+    if not known or number == "unknown":
         return "ro-unknown"
+    if isinstance(number, str):
+        return model.current or known[-1]
     return known[number % len(known)]
 
 

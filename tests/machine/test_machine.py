@@ -18,12 +18,15 @@ from store.testing import ManualClock
 from tests import postgres
 from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain, state_hash_of
 from tests.machine.model import Json, Model, Refused
-from tests.machine.steps import CALLS, WRITES, Claims, Op, Step, resolve
+from tests.machine.steps import CALLS, REQUEST, WRITES, Claims, Op, Step, resolve
 
 T = TypeVar("T")
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.torture, pytest.mark.timeout(3600)]
 
+TOGETHER = st.sampled_from([0, 1, None])
+"""Which database takes the calls in one commit; None for both."""
+BATCH = st.tuples(st.lists(WRITES, min_size=2, max_size=7), TOGETHER)
 _START = 1_750_000_000_000_000
 _STREAM, _VERSION, _TYPE, _AT, _COMMIT, _COMMAND = 2, 3, 5, 7, 1, 4
 
@@ -40,12 +43,14 @@ class Machine(RuleBasedStateMachine):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    @initialize(seed=st.integers(0, 3))
-    def open(self, seed: int) -> None:
+    @initialize(seed=st.integers(0, 3), requests=st.lists(REQUEST, min_size=2, max_size=5))
+    def open(self, seed: int, requests: list[Json]) -> None:
+        """Two empty stores; some rollouts that wait, so that there is something to do."""
         self.clock = ManualClock(_START)
         self.model = Model(self.clock, intake.owner())
         self.claims = Claims()
         self._run(self._open(seed))
+        self.call([("enqueue", {"requests": requests})])
 
     async def _open(self, seed: int) -> None:
         for name, database in self._databases:
@@ -55,7 +60,7 @@ class Machine(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    @rule(steps=st.lists(CALLS, min_size=1, max_size=8))
+    @rule(steps=st.lists(CALLS, min_size=1, max_size=6))
     def call(self, steps: list[Step]) -> None:
         """Calls, one after the other, each on both databases."""
         for step in steps:
@@ -74,17 +79,18 @@ class Machine(RuleBasedStateMachine):
         self._compare(step, op, answers)
         await self._check()
 
-    @rule(steps=st.lists(WRITES, min_size=2, max_size=7), together=st.sampled_from([0, 1, None]))
-    def call_together(self, steps: list[Step], together: int | None) -> None:
+    @rule(batches=st.lists(BATCH, min_size=1, max_size=3))
+    def call_together(self, batches: list[tuple[list[Step], int | None]]) -> None:
         """Several calls: in one commit on one database or on both, one by one on the other."""
-        self._together(steps, together)
+        for steps, together in batches:
+            self._together(steps, together)
 
     @precondition(lambda self: self._running() and len(self.model.queue) > 1)
     @rule(
         cancelled=st.integers(1, 3),
         limit=st.integers(1, 3),
         heads_first=st.booleans(),
-        together=st.sampled_from([0, 1, None]),
+        together=TOGETHER,
     )
     def cancel_the_heads_and_claim(self, cancelled: int, limit: int, heads_first: bool, together: int | None) -> None:
         """The heads of the queue leave it, and who claims in the same commit gets those behind them."""
@@ -252,7 +258,7 @@ def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
         lambda: Machine(databases),
         settings=settings(
             max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(300))),
-            stateful_step_count=40,
+            stateful_step_count=20,
             # The same examples each time, so that a change is judged by what it changed; more of them by the torture.
             derandomize=rounds(10) == 1,
             database=None,
