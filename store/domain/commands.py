@@ -33,6 +33,8 @@ class Wants:
     """How many rollouts the batch may claim."""
     leavers: int = 0
     """How many other commands may take a rollout off the queue before a claim sees it."""
+    joiners: set[str] = field(default_factory=set[str])
+    """Rollouts that may go back to the queue, where a claim of the same batch finds them and answers with them."""
     due: bool = False
     """The rollouts whose time to be looked at has come."""
 
@@ -140,8 +142,7 @@ class ReleaseClaim(Command):
         wants.rollouts.add(self.rollout_id)
         wants.attempts.add(self.attempt_id)
         wants.worked.add(self.rollout_id)
-        # The next claim may follow in the same batch, and answers with the payload.
-        wants.bodies_of.add(self.rollout_id)
+        wants.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,6 +214,7 @@ class UpdateAttempt(Command):
             wants.workers.add(self.worker_id)
         if self.status is not None:
             wants.leavers += 1
+            wants.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ processes see the same log. Where a second process cannot be had, the walk is do
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import os
 import subprocess
@@ -112,6 +113,8 @@ async def _obey(order: Order) -> Walked:
 
 def main() -> None:
     """Read an order, obey it, and print what was found."""
+    # Rows refer to nothing that refers back: the collector would only look at them, for a tenth of the time.
+    gc.disable()
     order = Order.model_validate_json(sys.stdin.buffer.read())
     sys.stdout.write(asyncio.run(_obey(order)).model_dump_json())
 

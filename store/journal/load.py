@@ -49,6 +49,8 @@ class Loader:
         wants = Wants()
         for command in commands:
             command.want(wants)
+        if wants.claims:
+            wants.bodies_of |= wants.joiners
         if wants.due:
             # A sweep also judges what the commands before it have changed.
             wants.worked |= wants.rollouts

@@ -209,7 +209,9 @@ def amend(rollout_id: str = "r1", status: str | None = None, **fields: Any) -> A
     return AmendRollout(rollout_id=rollout_id, fields=list(fields), status=status, body=body, **shown)
 
 
-def report(status: str | None = None, attempt_id: str = "latest", rollout_id: str = "r1", **fields: Any) -> UpdateAttempt:
+def report(
+    status: str | None = None, attempt_id: str = "latest", rollout_id: str = "r1", **fields: Any
+) -> UpdateAttempt:
     """Return the command that sets fields of an attempt."""
     shown = {name: value for name, value in fields.items() if name != "metadata"}
     body = BODY if "metadata" in fields else None

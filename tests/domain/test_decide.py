@@ -40,7 +40,7 @@ from tests.domain.story import (
     start,
 )
 
-RETRY = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
+RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
 
 
 @pytest.fixture
@@ -188,9 +188,7 @@ class TestClaims:
 
     def test_heads_cancelled_in_the_same_batch_are_passed_over(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2", "r3"))
-        (claimed,) = story.tell(
-            amend("r1", status="cancelled"), amend("r2", status="cancelled"), claim(["a1"], "w1")
-        )
+        (claimed,) = story.tell(amend("r1", status="cancelled"), amend("r2", status="cancelled"), claim(["a1"], "w1"))
         assert claimed.rollout.row[0] == "r3"
 
     def test_who_rejoins_in_the_same_batch_is_claimed_from_the_tail_and_once(self, story: Story) -> None:
@@ -214,7 +212,11 @@ class TestReleasedClaims:
         (claimed,) = story.claim("w1")
         story.tell(enqueue("r3"))
         assert story.tell(release(claimed)) is True
-        assert (story.queue, story.rollout().status, story.rollout().attempt_count) == (["r1", "r2", "r3"], "queuing", 0)
+        assert (story.queue, story.rollout().status, story.rollout().attempt_count) == (
+            ["r1", "r2", "r3"],
+            "queuing",
+            0,
+        )
         assert story.world.queue_reordered
         released = story.facts[0]
         assert released == ClaimReleased(
@@ -241,7 +243,7 @@ class TestReleasedClaims:
     def test_late_spans_of_a_released_attempt_find_no_attempt(self, story: Story) -> None:
         story.tell(enqueue("r1"))
         story.tell(release(story.claim()[0]))
-        with pytest.raises(NotFound, match="^Attempt a1 not found for rollout r1$"):
+        with pytest.raises(NotFound, match=r"^Attempt a1 not found for rollout r1$"):
             story.tell(record(span(4)))
         assert (story.events, story.world.counters) == ([], {"r1": 4})
 
@@ -313,18 +315,18 @@ class TestAttempts:
         assert story.statuses() == ("preparing", "running", "preparing")
 
     def test_an_unknown_rollout_has_no_attempts_to_start(self, story: Story) -> None:
-        with pytest.raises(NotFound, match="^Rollout r1 not found$"):
+        with pytest.raises(NotFound, match=r"^Rollout r1 not found$"):
             story.tell(attempt("a1", worker_id="w1"))
         assert (story.events, story.world.workers) == ([], {})
 
     def test_what_update_attempt_misses_is_named_in_order(self, story: Story) -> None:
-        with pytest.raises(NotFound, match="^Rollout r1 not found$"):
+        with pytest.raises(NotFound, match=r"^Rollout r1 not found$"):
             story.tell(report("failed"))
         story.tell(enqueue("r1"))
-        with pytest.raises(NotFound, match="^No attempts found for rollout r1$"):
+        with pytest.raises(NotFound, match=r"^No attempts found for rollout r1$"):
             story.tell(report("failed", "a7"))
         story.claim()
-        with pytest.raises(NotFound, match="^Attempt a7 not found for rollout r1$"):
+        with pytest.raises(NotFound, match=r"^Attempt a7 not found for rollout r1$"):
             story.tell(report("failed", "a7"))
 
     def test_latest_is_the_attempt_with_the_greatest_sequence(self, story: Story) -> None:
@@ -606,7 +608,7 @@ class TestSpans:
 
     def test_groups_before_an_unknown_one_stand_and_those_after_it_are_not_tried(self, story: Story) -> None:
         story.tell(start())
-        with pytest.raises(NotFound, match="^Attempt a7 not found for rollout r1$"):
+        with pytest.raises(NotFound, match=r"^Attempt a7 not found for rollout r1$"):
             story.tell(record(span(2), span(9, "a7"), span(5, "a1", "r2"), span(3)))
         assert [event.fact.type for event in story.events].count("span.recorded") == 2
         assert story.world.counters == {"r1": 9}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.domain import policy
+from store.domain.commands import Sweep
 from store.domain.events import AttemptStatusChanged
 from store.domain.policy import Overdue
 from tests.domain.story import (
@@ -56,7 +58,9 @@ class TestRetries:
         state = story.attempt()
         state.sequence_id, state.status = sequence, status
         listed = [status] if limits.get("retry") else []
-        assert policy.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected
+        assert (
+            policy.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected
+        )
 
     @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
     def test_other_statuses_are_taken_over_whatever_is_listed(self, story: Story, status: str) -> None:
@@ -194,7 +198,9 @@ class TestWhatFollows:
         assert (story.rollout().status, story.queue, story.worker().status) == ("requeuing", ["r1"], "unknown")
         assert story.attempt().end_at is None
 
-    def test_rollouts_are_given_up_in_the_order_they_were_created_each_at_a_stamp_of_its_own(self, story: Story) -> None:
+    def test_rollouts_are_given_up_in_the_order_they_were_created_each_at_a_stamp_of_its_own(
+        self, story: Story
+    ) -> None:
         story.tell(start("r1", timeout_seconds=9.0, max_attempts=2, retry_condition=["timeout"]))
         story.tell(start("r2", timeout_seconds=3.0, max_attempts=2, retry_condition=["timeout"]))
         story.passes(20).sweep()
@@ -206,8 +212,6 @@ class TestWhatFollows:
         together.tell(start(unresponsive_seconds=5.0), report(None, last_heartbeat_time=1.0))
         story.tell(report(None, last_heartbeat_time=1.0))
         story.sweep()
-        from store.domain.commands import Sweep
-
         late = Story()
         late.tell(start(unresponsive_seconds=5.0), report(None, last_heartbeat_time=1.0), Sweep(actor="watchdog"))
         assert late.statuses() == story.statuses() == ("failed", "unresponsive")
@@ -216,13 +220,15 @@ class TestWhatFollows:
 # -- the alarm clock -------------------------------------------------------------------------------------------------
 
 SHORT = st.sampled_from([None, 0.0, 2.0, 5.5, -3.0, 1e300, -1e300])
-CONFIGS = st.builds(
-    lambda timeout, silence: config(
-        timeout_seconds=timeout, unresponsive_seconds=silence, max_attempts=3, retry_condition=["timeout", "unresponsive"]
-    ),
-    SHORT,
-    SHORT,
-)
+
+
+def limited(timeout: float | None, silence: float | None) -> dict[str, Any]:
+    """Return a config with these limits that tries again."""
+    again = ["timeout", "unresponsive"]
+    return config(timeout_seconds=timeout, unresponsive_seconds=silence, max_attempts=3, retry_condition=again)
+
+
+CONFIGS = st.builds(limited, SHORT, SHORT)
 IDS = st.sampled_from(["r1", "r2"])
 STATUSES = st.sampled_from(["queuing", "preparing", "running", "failed", "succeeded", "requeuing"])
 SIGNS = st.sampled_from([0.0, -1e300, 1e300, -7.5, -1.0, 0.5, 3.0, 40.0])
@@ -242,6 +248,55 @@ DEEDS: st.SearchStrategy[tuple[str, Any, Any]] = st.one_of(
 )
 
 
+Deed = Callable[[Story, Any, Any], Any]
+
+
+def sweeps(story: Story, *_: Any) -> None:
+    everything = story.copy()
+    everything.sweep(everything=True)
+    story.sweep()
+    assert story.events == everything.events
+
+
+def records(story: Story, rollout_id: str, _: Any) -> None:
+    latest = story.rollout(rollout_id).latest
+    if latest is not None:
+        number = len(story.world.spans)
+        story.tell(record(span(number, latest.attempt_id, rollout_id)))
+
+
+def reports(story: Story, rollout_id: str, **fields: Any) -> None:
+    if story.rollout(rollout_id).latest is not None:
+        story.tell(report(fields.pop("status", None), "latest", rollout_id, **fields))
+
+
+def sign(story: Story, value: float) -> float:
+    """Return a time near the story's, or one that is far from any."""
+    return value if abs(value) > 1e9 else seconds(story.now) + value
+
+
+def gives_back(story: Story, *_: Any) -> None:
+    for claimed in story.claim("w2"):
+        story.tell(release(claimed))
+
+
+DO: dict[str, Deed] = {
+    "time": lambda story, what, _: story.passes(what),
+    "sweep": sweeps,
+    "span": records,
+    "sign": lambda story, what, value: reports(story, what, last_heartbeat_time=sign(story, value)),
+    "sign and more": lambda story, what, value: reports(
+        story, what, last_heartbeat_time=sign(story, value), metadata={}
+    ),
+    "config": lambda story, what, value: story.tell(amend(what, config=value)),
+    "status": lambda story, what, value: story.tell(amend(what, status=value)),
+    "report": lambda story, what, value: reports(story, what, status=value),
+    "claim": lambda story, _, __: story.claim("w2"),
+    "claim and release": gives_back,
+    "attempt": lambda story, what, _: story.tell(attempt(f"b{len(story.log)}", what)),
+}
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(first=CONFIGS, second=CONFIGS, deeds=st.lists(DEEDS, max_size=25))
 def test_each_sweep_equals_the_scan_of_everything(
@@ -250,46 +305,15 @@ def test_each_sweep_equals_the_scan_of_everything(
     story = Story()
     story.tell(start("r1", worker_id="w1", **first))
     story.tell(enqueue("r2", **second))
-    attempts, spans = 0, 0
     for deed, what, value in deeds:
-        attempts, spans = attempts + 1, spans + 1
-        latest = story.rollout(what).latest if isinstance(what, str) else None
-        sign = None if not isinstance(value, float) else value if abs(value) > 1e9 else seconds(story.now) + value
-        match deed:
-            case "time":
-                story.passes(what)
-            case "sweep":
-                everything = story.copy()
-                everything.sweep(everything=True)
-                story.sweep()
-                assert story.events == everything.events
-            case "span" if latest:
-                story.tell(record(span(spans, latest.attempt_id, what)))
-            case "sign" if latest:
-                story.tell(report(None, "latest", what, last_heartbeat_time=sign))
-            case "sign and more" if latest:
-                story.tell(report(None, "latest", what, last_heartbeat_time=sign, metadata={}))
-            case "config":
-                story.tell(amend(what, config=value))
-            case "status":
-                story.tell(amend(what, status=value))
-            case "report" if latest:
-                story.tell(report(value, "latest", what))
-            case "claim":
-                story.claim("w2")
-            case "claim and release":
-                for claimed in story.claim("w2"):
-                    story.tell(release(claimed))
-            case "attempt":
-                story.tell(attempt(f"b{attempts}", what))
-            case _:
-                pass
-        for rollout_id, state in story.world.rollouts.items():
+        DO[deed](story, what, value)
+        for state in story.world.rollouts.values():
             due = policy.check_at(state)
-            assert due is None or story.watch[rollout_id] <= due, f"{rollout_id} would be looked at too late"
-            if due is not None:
-                assert due == 0 or policy.judge(state, due) is None, "due before it is overdue"
-                assert due >= 2**62 or policy.judge(state, due + 1) is not None, "overdue before it is due"
+            if due is None:
+                continue
+            assert story.watch[state.rollout_id] <= due, f"{state.rollout_id} would be looked at too late"
+            assert due == 0 or policy.judge(state, due) is None, "due before it is overdue"
+            assert due >= 2**62 or policy.judge(state, due + 1) is not None, "overdue before it is due"
 
 
 @pytest.mark.parametrize("limit", [math.nextafter(0, 1), 1e-7, 1e18, 1e300])

@@ -144,12 +144,13 @@ async def _fill(url: str) -> tuple[str, str]:
         metadata = {"rollbook.group": "Ğ", "rollbook.step": 3}
         requests = [EnqueueRolloutRequest(input={"n": n}, config=config, metadata=metadata) for n in range(5)]
         await opened.enqueue_many_rollouts(requests)
-        for claimed in await opened.dequeue_many_rollouts(limit=3, worker_id="wörker"):
+        claims = await opened.dequeue_many_rollouts(limit=3, worker_id="wörker")
+        for claimed in claims:
             reward = {"agentlightning.reward.0.value": 0.1, "gen_ai.usage.input_tokens": 7}
             await opened.add_span(make_span(claimed.attempt, 1, attributes=reward, start_time=1e-7, end_time=1e22))
         clock.advance(2)
         await opened.dequeue_rollout("İ")
-        await opened.update_rollout(claimed.rollout_id, status="cancelled")
+        await opened.update_rollout(claims[0].rollout_id, status="cancelled")
         report = await opened.verify()
         assert report.ok, report.differences
         return report.state_hash, report.chain_head

@@ -81,7 +81,11 @@ class TestFollowing:
     def test_an_attempt_of_nobody_moves_no_worker(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.tell(report("failed", worker_id=""))
-        assert (story.attempt().worker_id, as_seen(story), list(story.world.workers)) == ("", ("busy", "r1", "a1"), ["w1"])
+        assert (story.attempt().worker_id, as_seen(story), list(story.world.workers)) == (
+            "",
+            ("busy", "r1", "a1"),
+            ["w1"],
+        )
 
     @pytest.mark.parametrize("fields", [{"metadata": {}}, {"last_heartbeat_time": 5.0}, {"worker_id": ""}])
     def test_other_fields_alone_do_not_touch_workers(self, story: Story, fields: dict[str, Any]) -> None:

@@ -69,6 +69,7 @@ class Unreliable(Wrapped):
             self._trouble.is_holding = True
             await asyncio.sleep(0.001)
         self._trouble.is_holding = False
+        self._trouble.before_begin()
         return await super().begin()
 
     async def write(self, changes: Changes) -> None:
@@ -88,6 +89,7 @@ class Trouble:
         self.holds = False
         """Whether the writer, which has taken a batch, has to wait before it begins."""
         self.is_holding = False
+        self.before_begin: Callable[[], None] = lambda: None
         self.before_write: Callable[[Changes], None] = lambda _: None
         self.before_commit: Callable[[], None] = lambda: None
         self.after_commit: Callable[[], None] = lambda: None

@@ -16,7 +16,7 @@ import pytest
 from store.db import tables
 from store.db.dialect import Changes
 from store.domain.commands import Command, Wants
-from store.errors import Incompatible, StoreError, TimedOut, Unavailable
+from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
 from store.interface import Store
 from store.journal import writer
 from store.sql_store import SQLStore
@@ -115,6 +115,41 @@ async def test_when_the_database_stays_away_the_caller_is_told_that_it_does_not_
     trouble.before_write, trouble.before_commit = (lambda _: None), (lambda: None)
     await troubled.enqueue_rollout("written")
     assert await inputs_of(troubled) == ["written"]
+
+
+async def test_when_nobody_can_say_whether_it_was_committed_the_caller_is_told_that(
+    troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise Unavailable("Postgres cannot answer")
+
+    def break_off() -> None:
+        trouble.before_begin = away
+        trouble.after_commit = lambda: None
+        raise Unavailable("the connection broke")
+
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.3)
+    trouble.after_commit = break_off
+    with pytest.raises(TimedOut, match=r"COMMIT had no answer after 0.3 s and may have taken effect"):
+        await troubled.enqueue_rollout("written all the same")
+    trouble.before_begin = lambda: None
+    await troubled.enqueue_rollout("later")
+    assert await inputs_of(troubled) == ["written all the same", "later"]
+    await assert_sound(troubled)
+
+
+async def test_a_call_that_finds_the_inbox_full_is_sent_away_undone(
+    troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_WAITING_CALLS", 3)
+    first = await taken(trouble, troubled.enqueue_rollout("first"))
+    others = await waiting(troubled, *(troubled.enqueue_rollout(number) for number in range(3)))
+    with pytest.raises(Busy, match=r"3 calls already wait to be written, the most is 3; try again in 0.1 s") as told:
+        await troubled.enqueue_rollout("one too many")
+    assert told.value.retryable
+    trouble.holds = False
+    await asyncio.gather(first, *others)
+    assert Counter(await inputs_of(troubled)) == Counter(["first", *range(3)])
 
 
 class Unknown(Command):

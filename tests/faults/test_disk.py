@@ -55,6 +55,7 @@ async def fill(url: str, path: Path, ledger_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
     path, ledger = tmp_path / "run.db", tmp_path / "ledger"
     url = f"sqlite:///{path}"

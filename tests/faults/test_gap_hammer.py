@@ -10,7 +10,7 @@ import pytest
 from store import open_store
 from tests.faults.gap_hammer import hammer
 
-pytestmark = [pytest.mark.torture, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 async def test_readers_miss_nothing_beside_writers_that_roll_back_and_die(

@@ -16,7 +16,7 @@ from tests import databases
 from tests.faults import processes
 from tests.faults.work import Acknowledged, work
 
-pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 KILLED_AT_ONCE = 2
 UNTOUCHED_SECONDS = 0.4

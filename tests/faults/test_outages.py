@@ -21,7 +21,7 @@ from store.interface import Store
 from store.journal import writer
 from tests.postgres import PostgresServer, with_partition
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
 
 CALLERS = 16
 

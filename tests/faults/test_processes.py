@@ -15,6 +15,8 @@ from store import open_store
 from store.models import Rollout
 from tests import databases
 
+pytestmark = pytest.mark.slow
+
 PROMPT_SECONDS = 2.0
 
 FORK = """

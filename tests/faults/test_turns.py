@@ -14,6 +14,8 @@ from tests import databases
 from tests.faults import processes
 from tests.faults.turn_taking import BUSY, BUSY_CALLERS, LIGHT, measure
 
+pytestmark = pytest.mark.slow
+
 OPENERS = 8
 CREATIONS = 25
 FEWEST_CREATIONS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,8 @@ from store.testing import ManualClock
 from tests import databases
 from tests.databases import prepare
 
-Call = Callable[[SQLStore], Awaitable[Any]]
+Call = Callable[[Any], Awaitable[Any]]
+"""A call of a store, be it one that only the store itself makes."""
 
 
 class Backend:
@@ -35,6 +36,7 @@ class Backend:
         # Every backend throws the same dice, so that ids can be compared as they are.
         self._dice = random.Random(seed)
         self._store: SQLStore | None = None
+        self._inside: Any = None
         self.swept = False
         """Whether the watchdog was sent during the last call."""
         self.events: list[tuple[Any, ...]] = []
@@ -44,14 +46,14 @@ class Backend:
         """Open the store; it sweeps whenever it is asked."""
         opened = await open_store(self.url, clock=self._clock, scan_debounce_seconds=0)
         assert isinstance(opened, SQLStore)
-        self._store = opened
-        sweep = opened._sweep
+        self._store, self._inside = opened, opened
+        sweep = self._inside._sweep
 
         async def recorded() -> int:
             self.swept = True
             return await sweep()
 
-        opened._sweep = recorded
+        self._inside._sweep = recorded
 
     async def close(self) -> None:
         """Close the store."""
@@ -72,12 +74,12 @@ class Backend:
     async def call_in_one_commit(self, calls: Sequence[Call]) -> list[Any]:
         """Return the answers to calls that wait in the inbox together, in this order."""
         answers: list[asyncio.Task[Any]] = []
-        writer = self.store._writer
+        writer = self._inside._writer
         with self._own_dice():
             async with self._held(), self._undisturbed():
                 for number, call in enumerate(calls, 1):
                     answers.append(asyncio.create_task(_answer(call(self.store))))
-                    while writer.waiting < number and not answers[-1].done():
+                    while writer.waiting < number and not answers[-1].done():  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0)
                     assert writer.waiting == number, answers[-1]
                 commits = writer.statistics.commits
@@ -92,9 +94,9 @@ class Backend:
                 return [await _answer(call(self.store)) for call in calls]
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[None]:
+    async def _held(self) -> AsyncGenerator[None]:
         """Keep the writer from taking anything."""
-        home = self.store._home
+        home = self._inside._home
         taken, go_on = asyncio.Event(), asyncio.Event()
         is_held = asyncio.Event()
         here = asyncio.get_running_loop()
@@ -104,7 +106,7 @@ class Backend:
             taken.set()
             await go_on.wait()
 
-        errand = asyncio.create_task(home.run(self.store._writer.errand(wait)))
+        errand = asyncio.create_task(home.run(self._inside._writer.errand(wait)))
         await is_held.wait()
         try:
             yield
@@ -113,9 +115,9 @@ class Backend:
             await errand
 
     @asynccontextmanager
-    async def _undisturbed(self) -> AsyncIterator[None]:
+    async def _undisturbed(self) -> AsyncGenerator[None]:
         """Let no call look for overdue attempts first."""
-        store = self.store
+        store = self._inside
         before, store._debounce, store._swept_at = store._debounce, float("inf"), 0.0
         try:
             yield
@@ -141,8 +143,11 @@ class Backend:
     async def news(self) -> list[tuple[Any, ...]]:
         """Read the rows of the log that were written since this was last asked."""
         after = self.events[-1][0] if self.events else 0
-        dialect = self.store._dialect
-        rows = await self.store._read(lambda session: log.events(dialect, session, after=after), snapshot=False)
+
+        async def read(session: ReadSession) -> Sequence[Any]:
+            return await log.events(self._inside._dialect, session, after=after)
+
+        rows = await self._inside._read(read, snapshot=False)
         new = [tuple(row) for row in rows]
         self.events += new
         return new
@@ -163,9 +168,9 @@ class Backend:
 
     async def _all_rows(self, table: Any) -> list[Any]:
         async def read(session: ReadSession) -> list[Any]:
-            return [row async for rows in scan.all_rows(self.store._dialect, session, table) for row in rows]
+            return [row async for rows in scan.all_rows(self._inside._dialect, session, table) for row in rows]
 
-        return await self.store._read(read, snapshot=True)
+        return await self._inside._read(read, snapshot=True)
 
 
 class _Dice:
@@ -176,11 +181,11 @@ class _Dice:
 
     def __enter__(self) -> Self:
         self._before = ids.os
-        vars(ids)["os"] = SimpleNamespace(urandom=self._dice.randbytes)
+        setattr(ids, "os", SimpleNamespace(urandom=self._dice.randbytes))  # noqa: B010 - a stand-in is no module
         return self
 
     def __exit__(self, *_: object) -> None:
-        vars(ids)["os"] = self._before
+        ids.os = self._before
 
 
 def state_hash_of(state: dict[str, list[dict[str, Any]]]) -> str:
@@ -246,12 +251,14 @@ class PostgresPartition:
             await prepare(self._url)
             self._is_made = True
             return self._url
-        emptied = [table for table in tables.LOG + tables.PROJECTIONS + tables.SIGNALS if table is not tables.queue_epoch]
+        emptied = [
+            table for table in tables.LOG + tables.PROJECTIONS + tables.SIGNALS if table is not tables.queue_epoch
+        ]
         database = await databases.connect(self._url)
         try:
             guards = await database.rows(
-                "SELECT tgrelid::regclass::text, tgname FROM pg_trigger"
-                " WHERE NOT tgisinternal AND (SELECT relnamespace FROM pg_class WHERE oid = tgrelid) = $1::regnamespace",
+                "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid"
+                " WHERE NOT t.tgisinternal AND c.relnamespace = $1::regnamespace",
                 f"rollbook_{parse(self._url).partition}",
             )
             # The log refuses to be emptied; verify sees to it that its guards are all there again.

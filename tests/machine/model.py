@@ -381,8 +381,8 @@ class Model:
         new: list[Json] = []
         for (rollout_id, attempt_id), group in groups.items():
             if number:
-                (span,) = group
-                group = [{**span, "sequence_id": self._number(rollout_id)}]  # noqa: PLW2901 - the same spans, numbered
+                for span in group:
+                    span["sequence_id"] = self._number(rollout_id)
             highest = max(span["sequence_id"] for span in group)
             self.counters[rollout_id] = max(highest, self.counters.get(rollout_id, 0))
             if rollout_id not in self.rollouts:
@@ -391,7 +391,7 @@ class Model:
             if attempt is None:
                 raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
             for span in group:
-                key = (rollout_id, attempt_id, span["span_id"])
+                key: tuple[str, str, str] = (rollout_id, attempt_id, span["span_id"])
                 if key not in self.spans:
                     self._record(key, span, attempt)
                     new.append(span)

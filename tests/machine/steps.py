@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 
 from store import reads
-from store.domain.commands import ReleaseClaim
+from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ClaimView
 from store.models import (
     LLM,
@@ -26,10 +26,9 @@ from store.models import (
     Span,
     TraceStatus,
 )
-from store.sql_store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_sdk_span
-from tests.machine.backend import plain
+from tests.machine.backend import Call, plain
 from tests.machine.model import PLAIN_CONFIG, Json, Model
 
 Step = tuple[str, Json]
@@ -39,7 +38,7 @@ Step = tuple[str, Json]
 class Op:
     """A step whose numbers have become ids."""
 
-    call: Callable[[SQLStore], Awaitable[Any]]
+    call: Call
     expect: Callable[[Model, Any], Any]
     """The answer of the model, which reads fresh ids from the answer of the store."""
     sweeps: bool = True
@@ -218,7 +217,7 @@ def _dequeue_many(args: Json, *_: Any) -> Op:
 def _claim(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op:
     limit, worker = args["limit"], args["worker"]
 
-    async def call(store: SQLStore) -> Any:
+    async def call(store: Any) -> Any:
         found = await store._claim(limit, worker, 0.0)
         rollouts = [plain(reads.rollout_of_view(view.rollout)) for view in found]
         claims.views.update({_attempt_id(rollout): view for rollout, view in zip(rollouts, found, strict=True)})
@@ -230,19 +229,13 @@ def _claim(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op:
 def _release(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op | None:
     if not claims.views:
         return None
-    attempt_id = sorted(claims.views)[args["claim"] % len(claims.views)]
-    view = claims.views.pop(attempt_id)
-    rollout_id = plain(reads.rollout_of_view(view.rollout))["rollout_id"]
-    command = ReleaseClaim(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        claim_position=view.claim_position,
-        status_before=view.status_before,
-        queued_at=view.queued_at,
-        actor="store",
-    )
+    number: int = args["claim"]
+    attempt_id = sorted(claims.views)[number % len(claims.views)]
+    command = release_of(claims.views.pop(attempt_id))
     return Op(
-        lambda store: store._call(command), lambda model, _: model.release(rollout_id, attempt_id), sweeps=False
+        lambda store: store._call(command),
+        lambda model, _: model.release(command.rollout_id, attempt_id),
+        sweeps=False,
     )
 
 
@@ -286,9 +279,7 @@ def _add_spans(args: Json, model: Model, *_: Any) -> Op:
             return new[0] if new else None
 
         return Op(lambda store: store.add_span(spans[0]), expect, sweeps=False)
-    return Op(
-        lambda store: store.add_many_spans(spans), lambda model, _: model.add_spans(plain(spans)), sweeps=False
-    )
+    return Op(lambda store: store.add_many_spans(spans), lambda model, _: model.add_spans(plain(spans)), sweeps=False)
 
 
 def _span(drawn: Json, model: Model) -> Span:
@@ -369,16 +360,31 @@ def _update_worker(args: Json, *_: Any) -> Op:
     )
 
 
+def sweep(store: Any) -> Awaitable[int]:
+    """Send the watchdog, due or not: whatever is overdue at the stamp must be found."""
+    return store._call(Sweep(actor="watchdog"))
+
+
+def release_of(view: ClaimView) -> ReleaseClaim:
+    """Return the command that undoes a claim."""
+    rollout = plain(reads.rollout_of_view(view.rollout))
+    return ReleaseClaim(
+        rollout_id=rollout["rollout_id"],
+        attempt_id=rollout["attempt"]["attempt_id"],
+        claim_position=view.claim_position,
+        status_before=view.status_before,
+        queued_at=view.queued_at,
+        actor="store",
+    )
+
+
 def _sweep(_: Json, *__: Any) -> Op:
-    # Not through the gate: whatever is overdue at the stamp must be found, whether or not a look was due.
-    return Op(lambda store: SQLStore._sweep(store), lambda model, _: model.sweep(), sweeps=False)
+    return Op(sweep, lambda model, _: model.sweep(), sweeps=False)
 
 
 def _wait(args: Json, model: Model, *_: Any) -> Op:
     rollout_ids = [rollout_of(model, each) for each in args["rollouts"]]
-    return Op(
-        lambda store: store.wait_for_rollouts(rollout_ids, timeout=0), lambda model, _: model.ended(rollout_ids)
-    )
+    return Op(lambda store: store.wait_for_rollouts(rollout_ids, timeout=0), lambda model, _: model.ended(rollout_ids))
 
 
 _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
@@ -444,5 +450,3 @@ def _ids(answer: Any, name: str, count: int) -> list[str]:
 
 def _attempt_ids(answer: Any) -> list[str]:
     return [_attempt_id(each) for each in cast("list[Any]", answer)] if isinstance(answer, list) else []
-
-

@@ -22,7 +22,14 @@ from tests.machine.steps import CALLS, REQUEST, WRITES, Claims, Op, Step, resolv
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.torture, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.postgres,
+    pytest.mark.torture,
+    pytest.mark.timeout(3600),
+    # It makes a text of every strategy, and is sorry when that is long.
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),
+]
 
 TOGETHER = st.sampled_from([0, 1, None])
 """Which database takes the calls in one commit; None for both."""
@@ -124,7 +131,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._running())
     @rule(reopened=st.booleans())
     def open_again_or_rebuild(self, reopened: bool) -> None:
-        """The stores are closed and opened again, or fold everything anew from the log and find nothing that differs."""
+        """The stores are closed and opened again, or fold everything anew and find nothing that differs."""
         self._run(self._open_again() if reopened else self._rebuild())
 
     async def _open_again(self) -> None:
@@ -151,9 +158,10 @@ class Machine(RuleBasedStateMachine):
         try:
             expected: Any = op.expect(self.model, first)
         except Refused as refused:
-            assert isinstance(first, Exception), f"{step} was not refused: {first}"
-            assert type(first).__name__ == refused.kind, f"{step} was refused as {first!r}"
-            assert refused.text in {None, str(first)}, step
+            expected = refused
+        if isinstance(expected, Refused):
+            assert type(first).__name__ == expected.kind, f"{step} was answered by {first!r}"
+            assert expected.text in {None, str(first)}, step
         else:
             assert not isinstance(first, Exception), f"{step} was refused: {first!r}"
             assert first == expected, step
@@ -254,16 +262,21 @@ def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
         ("SQLite", SQLiteFiles(tmp_path)),
         ("Postgres", PostgresPartition(postgres.with_partition(postgres_server))),
     ]
+
+    class OnThese(Machine):
+        def __init__(self) -> None:
+            super().__init__(databases)
+
     run_state_machine_as_test(
-        lambda: Machine(databases),
+        OnThese,
         settings=settings(
-            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(300))),
+            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(200))),
             stateful_step_count=20,
             # The same examples each time, so that a change is judged by what it changed; more of them by the torture.
             derandomize=rounds(10) == 1,
             database=None,
             deadline=None,
             phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         ),
     )

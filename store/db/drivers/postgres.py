@@ -317,6 +317,8 @@ class Listener(Wakeups):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await _driver.connect(self._dialect.direct, timeout=5)
                 await self._connection.add_listener(self._dialect.channel, self._heard)
+                # Its end is news too: what is said from then on would not be heard.
+                self._connection.add_termination_listener(self._heard)
                 # What was said while nobody listened is not known.
                 return True
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
