@@ -85,4 +85,4 @@ class Recent:
 
 def _is_whole(state: RolloutState) -> bool:
     """Say whether all attempts of a rollout are at hand, so that any of them can be named."""
-    return len(state.attempts) == state.attempt_count
+    return sum(attempt.released_position is None for attempt in state.attempts.values()) == state.attempt_count

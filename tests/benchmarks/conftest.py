@@ -23,7 +23,7 @@ IS_QUICK = bool(os.environ.get("ROLLBOOK_BENCH_QUICK"))
 
 
 _QUICK = Scale(3, 0.3, 40, 50, 2, 3, 20_000)
-_FULL = Scale(7, 0.8, 150, 250, 10, 10, 1_000_000)
+_FULL = Scale(5, 0.8, 150, 200, 8, 8, 1_000_000)
 _SCALE = _QUICK if IS_QUICK else _FULL
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import builtins
+import hashlib
 import os
 import random
 import socket
@@ -42,6 +43,10 @@ PURE = sorted(Path(store.domain.__file__ or "").parent.glob("*.py"))
 # What a pure module may use: data structures, types, and the parts of the project that are pure themselves.
 ALLOWED = {"collections", "collections.abc", "dataclasses", "heapq", "operator", "typing", "orjson"}
 ALLOWED_OWN = {"store.domain", "store.errors"}
+SURROUNDINGS = [
+    {"PYTHONHASHSEED": "0", "TZ": "UTC", "LANG": "C", "LC_ALL": "C"},
+    {"PYTHONHASHSEED": "4242", "TZ": "Pacific/Chatham", "LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8"},
+]
 
 
 @pytest.mark.parametrize("module", PURE, ids=lambda path: path.stem)
@@ -108,6 +113,20 @@ def test_the_same_story_told_twice_is_the_same_log() -> None:
     assert tell_everything().log == tell_everything().log
 
 
+# Told in another process: which log the story comes to.
+_TELL = """
+import hashlib
+from tests.domain.test_purity import tell_everything
+
+print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
+"""
+
+
+def test_the_same_story_is_the_same_log_whatever_the_interpreter_is_told() -> None:
+    here = hashlib.sha256(repr(tell_everything().log).encode()).hexdigest()
+    assert [_run(_TELL, environment=each) for each in SURROUNDINGS] == [[here], [here]]
+
+
 # -- the same log, elsewhere -----------------------------------------------------------------------------------------
 
 # Told in another process: fold the file's log anew, hold the tables against it, print what they come to.
@@ -128,12 +147,8 @@ asyncio.run(replay(sys.argv[1]))
 async def test_a_log_folds_to_the_same_state_whatever_the_interpreter_is_told(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'told.db'}"
     state_hash, chain_head = await _fill(url)
-    surroundings = [
-        {"PYTHONHASHSEED": "0", "TZ": "UTC", "LANG": "C", "LC_ALL": "C"},
-        {"PYTHONHASHSEED": "4242", "TZ": "Pacific/Chatham", "LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8"},
-    ]
-    told = await asyncio.gather(*(asyncio.to_thread(_replay, url, each) for each in surroundings))
-    assert told == [[state_hash, state_hash, chain_head]] * len(surroundings)
+    told = [await asyncio.to_thread(_run, _REPLAY, url, environment=each) for each in SURROUNDINGS]
+    assert told == [[state_hash, state_hash, chain_head]] * len(SURROUNDINGS)
 
 
 async def _fill(url: str) -> tuple[str, str]:
@@ -156,11 +171,13 @@ async def _fill(url: str) -> tuple[str, str]:
         return report.state_hash, report.chain_head
 
 
-def _replay(url: str, environment: dict[str, str]) -> list[str]:
+def _run(program: str, *arguments: str, environment: dict[str, str]) -> list[str]:
+    """Return the words that a program prints under another interpreter."""
+    checkout = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", _REPLAY, url],
-        env={**os.environ, **environment},
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment, "PYTHONPATH": checkout},
+        cwd=checkout,
         capture_output=True,
         text=True,
         check=False,

@@ -102,8 +102,27 @@ async def busy_handler(turns: Turns) -> Tail:
     return turns.tail()
 
 
+def turnstile(shortest: float, longest: float) -> Begin:
+    """Stand in the kernel's line only for being the one who asks SQLite, after pauses between two, in seconds."""
+    ask = jittered(shortest, longest)
+
+    async def begin(turns: Turns) -> Tail:
+        await _take_turn(turns)
+        try:
+            return await ask(turns)
+        finally:
+            fcntl.flock(turns.lock_file, fcntl.LOCK_UN)
+
+    return begin
+
+
 async def flock_first(turns: Turns) -> Tail:
-    """Stand in the kernel's line for a lock file before asking SQLite."""
+    """Stand in the kernel's line for a lock file, and keep it until the commit."""
+    await _take_turn(turns)
+    return await SQLiteWriter.begin(turns)
+
+
+async def _take_turn(turns: Turns) -> None:
     if not hasattr(turns, "lock_file"):
         path = turns.connection.execute("PRAGMA database_list").fetchone()[2]
         turns.lock_file = os.open(f"{path}.turn", os.O_RDWR | os.O_CREAT, 0o644)
@@ -111,13 +130,14 @@ async def flock_first(turns: Turns) -> Tail:
         fcntl.flock(turns.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         await asyncio.to_thread(fcntl.flock, turns.lock_file, fcntl.LOCK_EX)
-    return await SQLiteWriter.begin(turns)
 
 
 WAYS: dict[str, Begin] = {
     "the store's": as_it_is,
     "busy_timeout": busy_handler,
     "flock": flock_first,
+    "turnstile, 0.05 to 0.1 ms": turnstile(0.00005, 0.0001),
+    "turnstile, 0.2 to 1 ms": turnstile(0.0002, 0.001),
     "0.2 to 1 ms": jittered(0.0002, 0.001),
     "0.05 to 0.3 ms": jittered(0.00005, 0.0003),
     "0.5 to 3 ms": jittered(0.0005, 0.003),

@@ -27,7 +27,13 @@ Call = Callable[[Any], Awaitable[Any]]
 
 
 class Backend:
-    """One store, and what the machine asks of it beside its methods."""
+    """One database under two stores, as two processes would have them, and what the machine asks beside their methods.
+
+    Attributes:
+        turn: which of the stores takes the next call.
+        swept: whether the watchdog was sent during the last call.
+        events: the rows of the log that were read so far.
+    """
 
     def __init__(self, name: str, url: str, clock: ManualClock, seed: int) -> None:
         self.name = name
@@ -35,35 +41,41 @@ class Backend:
         self._clock = clock
         # Every backend throws the same dice, so that ids can be compared as they are.
         self._dice = random.Random(seed)
-        self._store: SQLStore | None = None
-        self._inside: Any = None
+        self._stores: list[SQLStore] = []
+        self.turn = 0
         self.swept = False
-        """Whether the watchdog was sent during the last call."""
         self.events: list[tuple[Any, ...]] = []
-        """The rows of the log that were read so far."""
 
     async def open(self) -> None:
-        """Open the store; it sweeps whenever it is asked."""
-        opened = await open_store(self.url, clock=self._clock, scan_debounce_seconds=0)
+        """Open the stores; they sweep whenever they are asked."""
+        self._stores = [await self._open(), await self._open()]
+
+    async def _open(self) -> SQLStore:
+        opened: Any = await open_store(self.url, clock=self._clock, scan_debounce_seconds=0)
         assert isinstance(opened, SQLStore)
-        self._store, self._inside = opened, opened
-        sweep = self._inside._sweep
+        inside: Any = opened
+        sweep = inside._sweep
 
         async def recorded() -> int:
             self.swept = True
             return await sweep()
 
-        self._inside._sweep = recorded
+        inside._sweep = recorded
+        return opened
 
     async def close(self) -> None:
-        """Close the store."""
-        await self.store.close()
+        """Close the stores."""
+        for store in self._stores:
+            await store.close()
 
     @property
     def store(self) -> SQLStore:
-        """The open store."""
-        assert self._store is not None
-        return self._store
+        """The store whose turn it is."""
+        return self._stores[self.turn]
+
+    @property
+    def _inside(self) -> Any:
+        return self.store
 
     async def call(self, call: Call) -> Any:
         """Return the answer to a call, or its refusal."""

@@ -33,13 +33,15 @@ pytestmark = [
 
 TOGETHER = st.sampled_from([0, 1, None])
 """Which database takes the calls in one commit; None for both."""
-BATCH = st.tuples(st.lists(WRITES, min_size=2, max_size=7), TOGETHER)
+TURN = st.integers(0, 1)
+"""Which of the two stores of a database is called."""
+BATCH = st.tuples(st.lists(WRITES, min_size=2, max_size=7), TOGETHER, TURN)
 _START = 1_750_000_000_000_000
 _STREAM, _VERSION, _TYPE, _AT, _COMMIT, _COMMAND = 2, 3, 5, 7, 1, 4
 
 
 class Machine(RuleBasedStateMachine):
-    """Two stores and a model under one clock."""
+    """Two databases, each under two stores, and a model, all under one clock."""
 
     def __init__(self, databases: list[tuple[str, SQLiteFiles | PostgresPartition]]) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model(self.clock, intake.owner())
         self.claims = Claims()
         self._run(self._open(seed))
-        self.call([("enqueue", {"requests": requests})])
+        self.call([(("enqueue", {"requests": requests}), 0)])
 
     async def _open(self, seed: int) -> None:
         for name, database in self._databases:
@@ -67,10 +69,11 @@ class Machine(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    @rule(steps=st.lists(CALLS, min_size=1, max_size=6))
-    def call(self, steps: list[Step]) -> None:
+    @rule(steps=st.lists(st.tuples(CALLS, TURN), min_size=1, max_size=6))
+    def call(self, steps: list[tuple[Step, int]]) -> None:
         """Calls, one after the other, each on both databases."""
-        for step in steps:
+        for step, turn in steps:
+            self._turn(turn)
             op = resolve(step, self.model, self.clock, self.claims)
             if op is not None:
                 self._run(self._call(step, op))
@@ -87,9 +90,10 @@ class Machine(RuleBasedStateMachine):
         await self._check()
 
     @rule(batches=st.lists(BATCH, min_size=1, max_size=3))
-    def call_together(self, batches: list[tuple[list[Step], int | None]]) -> None:
+    def call_together(self, batches: list[tuple[list[Step], int | None, int]]) -> None:
         """Several calls: in one commit on one database or on both, one by one on the other."""
-        for steps, together in batches:
+        for steps, together, turn in batches:
+            self._turn(turn)
             self._together(steps, together)
 
     @precondition(lambda self: self._running() and len(self.model.queue) > 1)
@@ -145,6 +149,10 @@ class Machine(RuleBasedStateMachine):
             report = await backend.rebuild()
             assert (report.written, report.state_hash) == ({}, state_hash_of(self.model.tables())), backend.name
         await self._check()
+
+    def _turn(self, turn: int) -> None:
+        for backend in self._backends:
+            backend.turn = turn
 
     def _running(self) -> bool:
         return bool(self._backends)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from store.domain.views import ClaimView
+from store.errors import NotFound
 from store.models import RolloutConfig
 from store.testing import ManualClock
+from store.testing.samples import make_span
 from tests.machine.backend import Backend
 from tests.machine.steps import release_of, sweep
 
@@ -144,3 +146,18 @@ async def test_an_equal_plan_beside_a_call_that_names_its_rollout_finds_it(backe
         ]
     )
     assert again["rollout_id"] == rollout.rollout_id
+
+
+async def test_a_span_for_a_claim_given_back_does_not_hide_an_earlier_attempt(backend: Backend) -> None:
+    first = await backend.store.start_rollout(1, config=RETRY)
+    await backend.store.update_attempt(first.rollout_id, "latest", status="failed")
+    gone = release_of(await claimed(backend))
+    assert await backend.call(lambda store: store._call(gone)) is True
+    assert await backend.store.dequeue_rollout("w2") is not None
+    await backend.close()
+    await backend.open()
+    late = make_span(first.attempt, attempt_id=gone.attempt_id)
+    with pytest.raises(NotFound):
+        await backend.store.add_span(late)
+    again = await backend.store.update_attempt(first.rollout_id, first.attempt.attempt_id, metadata={"still": "there"})
+    assert again.sequence_id == 1
