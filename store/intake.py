@@ -47,7 +47,6 @@ MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
 # With so few, the lengths of names and ids alone keep `data` within its bound.
 _FEW_REWARDS = 4
-_SPAN_PAYLOAD = ("attributes", "events", "links", "resource")
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
 _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
@@ -305,7 +304,13 @@ def _describe(fact: SpanRecorded, said: semconv.SpanSummary, path: str) -> None:
 
 def _span_payload(span: Span) -> dict[str, Any]:
     fields = span.__dict__
-    payload = {name: _plain(fields[name]) for name in _SPAN_PAYLOAD if name in fields}
+    resource = span.resource
+    payload: dict[str, Any] = {
+        "attributes": span.attributes,
+        "events": _plain(span.events),
+        "links": _plain(span.links),
+        "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
+    }
     # The two contexts are null on most spans; left out, they read back as null.
     for name in ("context", "parent"):
         if fields[name] is not None:

@@ -184,7 +184,10 @@ def _text(attributes: Mapping[str, Any], field: str) -> str | None:
 
 def _count(attributes: Mapping[str, Any], field: str) -> int | None:
     for name in FEEDS[field]:
-        value = _number(attributes.get(name))
+        given = attributes.get(name)
+        if type(given) is int and 0 <= given <= _LARGEST_COUNT:
+            return given  # as nearly always
+        value = _number(given)
         if value is not None and value.is_integer() and 0 <= value <= _LARGEST_COUNT:
             return int(value)
     return None

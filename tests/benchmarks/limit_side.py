@@ -40,7 +40,7 @@ class Limit:
 
     # SQLite.
 
-    def sqlite_commits(self, path: str, seconds: float) -> float:
+    def sqlite_commits(self, path: str, seconds: float) -> dict[str, float]:
         """Return the commits per second of one narrow row each."""
         connection = _connect(path)
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, value TEXT)")
@@ -50,11 +50,15 @@ class Limit:
             connection.execute("INSERT INTO t (value) VALUES ('x')")
             connection.execute("COMMIT")
             count += 1
+        took = time.perf_counter() - begun
         connection.close()
-        return count / (time.perf_counter() - begun)
+        return {"per_second": count / took}
 
-    def sqlite_rows(self, path: str, rows: str, spans: int) -> dict[str, float]:
-        """Write recorded rows by executemany to an empty store's tables, less the triggers that guard the log."""
+    def sqlite_rows(self, path: str, rows: str, units: int) -> dict[str, float]:
+        """Write recorded rows by executemany to an empty store's tables, less the triggers that guard the log.
+
+        The rates are of what the rows make up: so many spans, or lifecycles.
+        """
         before, measured = _recorded(rows)
         prepare_sqlite(Path(path), create=True, read_only=False)
         connection = _connect(path)
@@ -66,7 +70,7 @@ class Limit:
         _write(connection, statements)
         took = time.perf_counter() - begun
         connection.close()
-        return {"per_second": spans / took, "cpu_us": (time.process_time() - cpu) * 1e6 / spans}
+        return {"per_second": units / took, "cpu_us": (time.process_time() - cpu) * 1e6 / units}
 
     def sqlite_payload(self, path: str) -> tuple[int, int, int]:
         """Return a closed store's size, the bytes of its bodies as stored, and its events."""
@@ -85,7 +89,7 @@ class Limit:
         await connection.close()
         return ", ".join([version, *settings])
 
-    async def postgres_commits(self, url: str, seconds: float) -> float:
+    async def postgres_commits(self, url: str, seconds: float) -> dict[str, float]:
         """As `sqlite_commits`, each row in a transaction of its own, on one connection."""
         connection = await asyncpg.connect(parse(url).dsn)
         await connection.execute("DROP TABLE IF EXISTS bench_t; CREATE TABLE bench_t (id bigserial, value text)")
@@ -96,9 +100,9 @@ class Limit:
         took = time.perf_counter() - begun
         await connection.execute("DROP TABLE bench_t")
         await connection.close()
-        return count / took
+        return {"per_second": count / took}
 
-    async def postgres_rows(self, url: str, rows: str, spans: int) -> dict[str, float]:
+    async def postgres_rows(self, url: str, rows: str, units: int) -> dict[str, float]:
         """Write recorded rows by COPY to an empty store's tables.
 
         COPY cannot replace: rows that do go to copies of their tables without keys, which is less work.
@@ -112,7 +116,7 @@ class Limit:
         await _copy(connection, schema, measured)
         took = time.perf_counter() - begun
         await connection.close()
-        return {"per_second": spans / took, "cpu_us": (time.process_time() - cpu) * 1e6 / spans}
+        return {"per_second": units / took, "cpu_us": (time.process_time() - cpu) * 1e6 / units}
 
     async def copy_store(self, path: str, url: str) -> int:
         """Copy a closed SQLite store's tables into an empty Postgres partition: rows are the same on both."""

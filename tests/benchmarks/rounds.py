@@ -64,27 +64,43 @@ def lifecycles(side: Side, callers: int, seconds: float, **opened: Any) -> dict[
 
 
 def saturate(
-    callers: int, scale: Scale, rollbook: Side, new_url: NewURL, peer: Side | None, commits: Callable[[], float]
+    callers: int,
+    scale: Scale,
+    rollbook: Side,
+    new_url: NewURL,
+    peer: Side | None,
+    limits: dict[str, Callable[[], dict[str, Any]]],
 ) -> Measured:
-    """Run lifecycles on the store, on the peer if there is one, and commits of one row on the bare driver."""
+    """Run lifecycles on the store, on the peer if there is one, and what the bare driver does instead."""
     sides = {"rollbook": lambda: lifecycles(rollbook, callers, scale.seconds, url=new_url())}
     if peer is not None:
         sides["peer"] = lambda: lifecycles(peer, callers, scale.seconds)
-    sides["commits"] = lambda: {"per_second": commits()}
-    return alternate(scale.rounds, sides)
+    return alternate(scale.rounds, {**sides, **limits})
 
 
-def told(measured: Measured, driver: str) -> str:
+def told(measured: Measured) -> str:
     """Return in words what `saturate` measured."""
     ours = measured["rollbook"]
     words = (
         f"{median(ours):,.0f}/s, {median(ours, 'cpu_ms'):.2f} ms CPU each,"
-        f" {median(ours, 'commits_per_second'):,.0f} commits/s (bare {driver} {median(measured['commits']):,.0f})"
+        f" {median(ours, 'commits_per_second'):,.0f} commits/s (bare driver {median(measured['commits']):,.0f})"
     )
-    if "peer" not in measured:
-        return words
-    theirs = measured["peer"]
-    return f"{words}; peer {median(theirs):,.0f}/s, {median(theirs, 'cpu_ms'):.2f} ms CPU"
+    if "peer" in measured:
+        theirs = measured["peer"]
+        words += f"; peer {median(theirs):,.0f}/s, {median(theirs, 'cpu_ms'):.2f} ms CPU"
+    if "rows" in measured:
+        words += f"; the same rows by bare executemany {median(measured['rows']):,.0f}/s"
+    return words
+
+
+def record_lifecycles(rollbook: Side, path: Path, url: str, callers: int, seconds: float) -> int:
+    """Save the rows that lifecycles write, transaction by transaction; return the number of lifecycles."""
+    rollbook.ask("open", url=url, observed=True)
+    rollbook.ask("lifecycles", callers=callers, seconds=WARM_SECONDS)
+    before = rollbook.ask("transactions")
+    count: int = rollbook.ask("lifecycles", callers=callers, seconds=seconds)["count"]
+    rollbook.ask("keep_rows", path=str(path), after=before)
+    return count
 
 
 def traces(side: Side, count: int, **opened: Any) -> dict[str, Any]:
@@ -94,7 +110,7 @@ def traces(side: Side, count: int, **opened: Any) -> dict[str, Any]:
     return {**side.ask("record_traces", callers=TRACE_CALLERS), "json_bytes": size}
 
 
-def record_rows(rollbook: Side, path: Path, url: str, count: int) -> None:
+def record_trace_rows(rollbook: Side, path: Path, url: str, count: int) -> None:
     """Save the rows that recording so many traces writes, transaction by transaction."""
     rollbook.ask("open", url=url, observed=True)
     rollbook.ask("prepare_traces", traces=count, spans=TRACE_SPANS)

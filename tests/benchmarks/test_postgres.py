@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.benchmarks.rounds import (
     lifecycles,
     median,
     ratio,
-    record_rows,
+    record_trace_rows,
     saturate,
     told,
     traces,
@@ -36,13 +37,13 @@ def server(limit: Side, report: Report, postgres_url: NewURL) -> None:
 def test_lifecycles(
     rollbook: Side, limit: Side, peer_store: Side | None, report: Report, scale: Scale, postgres_url: NewURL
 ) -> None:
-    def commits() -> float:
+    def commits() -> dict[str, Any]:
         return limit.ask("postgres_commits", url=postgres_url(), seconds=scale.seconds / 4)
 
     for callers in CALLERS:
-        measured = saturate(callers, scale, rollbook, postgres_url, peer_store, commits)
+        measured = saturate(callers, scale, rollbook, postgres_url, peer_store, {"commits": commits})
         report.raw(f"postgres.lifecycles.{callers}", measured)
-        words, key = told(measured, "asyncpg"), f"postgres.lifecycle.{callers}"
+        words, key = told(measured), f"postgres.lifecycle.{callers}"
         if "peer" not in measured:
             report.fact(f"Postgres, {callers} callers, lifecycles", words)
             continue
@@ -74,12 +75,12 @@ def test_spans_in_calls_of_100(
     rollbook: Side, limit: Side, report: Report, scale: Scale, directory: Path, postgres_url: NewURL
 ) -> None:
     rows = directory / "postgres-rows"
-    record_rows(rollbook, rows, postgres_url(), scale.traces)
+    record_trace_rows(rollbook, rows, postgres_url(), scale.traces)
     measured = alternate(
         scale.rounds,
         {
             "rollbook": lambda: traces(rollbook, scale.traces, url=postgres_url()),
-            "limit": lambda: limit.ask("postgres_rows", url=postgres_url(), rows=str(rows), spans=scale.traces * 100),
+            "limit": lambda: limit.ask("postgres_rows", url=postgres_url(), rows=str(rows), units=scale.traces * 100),
         },
     )
     report.raw("postgres.spans", measured)

@@ -19,7 +19,8 @@ from tests.benchmarks.rounds import (
     alternate,
     median,
     ratio,
-    record_rows,
+    record_lifecycles,
+    record_trace_rows,
     saturate,
     told,
     traces,
@@ -54,20 +55,33 @@ def _print_fsync(limit: Side, report: Report, directory: Path, name: str) -> Non
 
 
 def test_lifecycles(
-    rollbook: Side, limit: Side, peer_store: Side | None, report: Report, scale: Scale, sqlite_url: NewURL
+    rollbook: Side,
+    limit: Side,
+    peer_store: Side | None,
+    report: Report,
+    scale: Scale,
+    directory: Path,
+    sqlite_url: NewURL,
 ) -> None:
-    def commits() -> float:
+    def commits() -> dict[str, Any]:
         return limit.ask("sqlite_commits", path=_path(sqlite_url()), seconds=scale.seconds / 4)
 
+    recorded = directory / "sqlite-lifecycles"
     grouping: dict[int, float] = {}
     for callers in CALLERS:
-        measured = saturate(callers, scale, rollbook, sqlite_url, peer_store, commits)
+        count = record_lifecycles(rollbook, recorded, sqlite_url(), callers, scale.seconds)
+
+        def rows(count: int = count) -> dict[str, Any]:
+            return limit.ask("sqlite_rows", path=_path(sqlite_url()), rows=str(recorded), units=count)
+
+        limits = {"rows": rows, "commits": commits}
+        measured = saturate(callers, scale, rollbook, sqlite_url, peer_store, limits)
         report.raw(f"sqlite.lifecycles.{callers}", measured)
         ours = measured["rollbook"]
         if "peer" in measured:
-            report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, measured["peer"]), told(measured, "sqlite3"))
+            report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, measured["peer"]), told(measured))
         else:
-            report.fact(f"SQLite, {callers} callers, lifecycles", told(measured, "sqlite3"))
+            report.fact(f"SQLite, {callers} callers, lifecycles", told(measured))
         grouping[callers] = median(ours, "calls_per_commit") / callers
         if callers == SATURATED:
             dequeue = statistics.median(one["latency"]["dequeue"]["p99"] for one in ours)
@@ -86,10 +100,10 @@ def test_spans_in_calls_of_100(
     sqlite_url: NewURL,
 ) -> None:
     rows = directory / "sqlite-rows"
-    record_rows(rollbook, rows, sqlite_url(), scale.traces)
+    record_trace_rows(rollbook, rows, sqlite_url(), scale.traces)
     sides: dict[str, Callable[[], dict[str, Any]]] = {
         "rollbook": lambda: traces(rollbook, scale.traces, url=sqlite_url()),
-        "limit": lambda: limit.ask("sqlite_rows", path=_path(sqlite_url()), rows=str(rows), spans=scale.traces * 100),
+        "limit": lambda: limit.ask("sqlite_rows", path=_path(sqlite_url()), rows=str(rows), units=scale.traces * 100),
     }
     if peer_store is not None:
         sides["peer"] = lambda: traces(peer_store, scale.traces)
