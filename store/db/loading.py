@@ -114,7 +114,7 @@ def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
 
 
 def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
-    """Return the latest attempts of rollouts, and those named, with their signals."""
+    """Return the latest two attempts of rollouts, and those named, with their signals."""
     joined = attempts.join(rollouts, rollouts.c.rollout_id == attempts.c.rollout_id).outerjoin(
         attempt_signals,
         and_(
@@ -123,7 +123,8 @@ def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
         ),
     )
     of_interest = or_(
-        and_(attempts.c.sequence_id == rollouts.c.attempt_count, attempts.c.released_position.is_(None)),
+        # The one before the latest as well: it is the latest again if the latest one's claim is released.
+        and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
         dialect.any_of(attempts.c.attempt_id, "attempts"),
     )
     return (

@@ -17,7 +17,7 @@ from store.models import EnqueueRolloutRequest, Span
 from store.opening import open_store
 from store.sql_store import SQLStore
 from tests.benchmarks.protocol import serve
-from tests.benchmarks.workload import INPUT, Workload, max_rss_mib, span_fields
+from tests.benchmarks.workload import INPUT, Workload, cpu_seconds, max_rss_mib, span_fields
 
 Written = list[tuple[str, str, list[Row]]]
 """What a transaction wrote: verb, table and rows of each statement, in their order."""
@@ -166,14 +166,14 @@ class Rollbook:
 
     async def verify(self) -> dict[str, float]:
         """Verify; return events, seconds, those of CPU, and the process's memory before and at its highest, in MiB."""
-        before, cpu = max_rss_mib(), time.process_time()
+        before, cpu = max_rss_mib(), cpu_seconds()
         report = await self._live.verify()
         assert report.ok, report.differences
         return _proved(report.events, report.seconds, before, cpu)
 
     async def rebuild(self) -> dict[str, float]:
         """Rebuild; as `verify`."""
-        before, cpu = max_rss_mib(), time.process_time()
+        before, cpu = max_rss_mib(), cpu_seconds()
         report = await self._live.rebuild()
         assert not report.written, report.written
         return _proved(report.events, report.seconds, before, cpu)
@@ -185,11 +185,10 @@ class Rollbook:
 
 
 def _proved(events: int, seconds: float, before: float, cpu: float) -> dict[str, float]:
-    cpu_seconds = time.process_time() - cpu
     return {
         "events": events,
         "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
+        "cpu_seconds": cpu_seconds() - cpu,
         "before": before,
         "highest": max_rss_mib(),
     }

@@ -234,6 +234,13 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000 for name, share in shares.items()}
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
 def max_rss_mib() -> float:
-    """Return the most memory that this process ever held, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the most memory that this process, and the largest of its children that have ended, ever held, in MiB."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_maxrss for usage in used) / 1024

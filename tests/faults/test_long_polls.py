@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,9 @@ async def parked_poll(store: SQLStore, worker_id: str | None) -> asyncio.Task[At
     ahead = len(in_line)
     poll = asyncio.create_task(store.dequeue_rollout(worker_id, wait_seconds=60))
     await until(lambda: len(in_line) > ahead)
+    # It stands in line before it looks at the queue a last time; it waits once something hangs on its future.
+    waiter: Any = in_line[-1]
+    await until(lambda: bool(waiter.future._callbacks))
     return poll
 
 

@@ -81,7 +81,6 @@ async def test_a_claim_given_back_is_claimed_again_in_the_same_commit(backend: B
     assert (released, again["input"], again["attempt"]["sequence_id"]) == (True, {"task": 1}, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="a batch loads only the latest attempt, not the one before a claim given back")
 async def test_behind_a_claim_given_back_the_attempt_before_it_is_the_latest(backend: Backend) -> None:
     rollout = await backend.store.start_rollout(1, config=RETRY)
     await backend.store.update_attempt(rollout.rollout_id, "latest", status="failed")
@@ -98,7 +97,6 @@ async def test_behind_a_claim_given_back_the_attempt_before_it_is_the_latest(bac
     assert (attempt["attempt_id"], attempt["status"]) == (rollout.attempt.attempt_id, "succeeded")
 
 
-@pytest.mark.xfail(strict=True, reason="a batch loads only the latest attempt, not the one before a claim given back")
 async def test_a_rollout_set_going_behind_a_claim_given_back_is_watched(backend: Backend, clock: ManualClock) -> None:
     rollout = await backend.store.start_rollout(1, config=RETRY)
     await backend.store.update_attempt(rollout.rollout_id, "latest", status="failed")
