@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # The contract lies in the package, where pytest would not look for asserts to explain.
 pytest.register_assert_rewrite("store.testing.contract")
+
+# A shell that starts the tests in the background has them ignore Ctrl+C, and all that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
 

@@ -38,6 +38,8 @@ from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
 # It has no types of its own, so nothing is gained by naming them.
 _driver: Any = asyncpg
+# What a connection raises that was cut off in the middle of something.
+_BROKEN = (OSError, TimeoutError, asyncpg.InternalClientError)
 _READERS = 8
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
@@ -244,12 +246,16 @@ class PostgresWriter(WriteSession):
             await self._live.execute("COMMIT")
 
     async def rollback(self) -> None:
-        if self._connection is None or self._connection.is_closed():
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed():
             return
         try:
-            await asyncio.wait_for(self._connection.execute("ROLLBACK"), 5)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-            self._connection.terminate()
+            async with asyncio.timeout(5):
+                await connection.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 (a connection that broke in the middle may fail in any way; the next is new)
+            connection.terminate()
+        else:
+            self._connection = connection
 
     async def close(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
@@ -349,7 +355,7 @@ class Listener(Wakeups):
 def _translated() -> Generator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except (*_BROKEN, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         if isinstance(error, StoreError) or _is_ours(error):
             raise
         raise translate(error) from error
@@ -364,7 +370,7 @@ def translate(error: Exception) -> StoreError:
     """Return the store's error for one of asyncpg's."""
     code = getattr(error, "sqlstate", None) or ""
     text = str(error) or type(error).__name__
-    if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError) or code.startswith(_TRANSIENT):
+    if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
         return Unavailable(f"Postgres cannot answer: {text}")
     if code in {"42501", "25006"}:
         return ReadOnly(f"write ({text})")
