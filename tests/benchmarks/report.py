@@ -9,6 +9,7 @@ import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 from rich.console import Console
@@ -150,12 +151,14 @@ class Report:
     def markdown(self) -> str:
         """Return the figures as a block for the README."""
         lines = [f"Measured by `make bench` on {machine()}.", ""]
-        lines += ["| | must | aim | measured |", "|---|---|---|---|"]
+        lines += ["| | goal | stretch | measured |", "|---|---|---|---|"]
         lines += [
             f"| {target.title} | {_bound(target, target.must)} | {_bound(target, target.aim)} | {self._measured(key)} |"
             for key, target in TARGETS.items()
+            if key in self._figures
         ]
-        lines += ["", *(f"- {name}: {text}" for name, text in self._facts.items()), ""]
+        facts = (f"- {name}: {text}" for name, text in self._facts.items())
+        lines += ["", *(fill(fact, 118, subsequent_indent="  ", break_on_hyphens=False) for fact in facts), ""]
         return "\n".join(lines)
 
 
