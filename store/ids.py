@@ -1,19 +1,49 @@
-"""Fresh ids, in the form of Agent-lightning 0.3: a prefix of two letters, then uniformly random lowercase hex.
+"""Fresh ids, in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
 
-An id may still be taken (48 random bits collide among ten million with a probability of 16 %), so whoever writes one
-looks it up first and draws again.
+Ids of rollouts rise with time, so that the rows of the rollouts at work lie side by side in every table and index. The
+last of their digits are drawn by lot, and any id may be taken already: whoever writes one looks it up first and draws
+again.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from threading import Lock
 
-__all__ = ["attempt_id", "resources_id", "rollout_id", "span_id", "trace_id"]
+__all__ = ["Rising", "attempt_id", "resources_id", "rising", "rollout_id", "span_id", "trace_id"]
+
+# 36 bits count ticks of 2²⁴ ns, which wrap after 36 years; 12 bits are drawn by lot.
+_TICK_BITS = 24
+_LOT_BITS = 12
+_BITS = 48
+
+
+class Rising:
+    """Numbers of 48 bits, each greater than the one before until they wrap; those of other processes lie between."""
+
+    def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
+        self._now = now
+        self._last = 0
+        self._lock = Lock()
+
+    def draw(self) -> int:
+        """Return the next number."""
+        lot = int.from_bytes(os.urandom(2))
+        by_clock = (self._now() >> _TICK_BITS) << _LOT_BITS | lot & ((1 << _LOT_BITS) - 1)
+        with self._lock:
+            # Many at once run ahead of the clock, in steps by lot: two processes that do so must not walk in step.
+            self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
+            return self._last & ((1 << _BITS) - 1)
+
+
+rising = Rising()
 
 
 def rollout_id() -> str:
-    """Return `ro-` and 12 hex digits."""
-    return "ro-" + os.urandom(6).hex()
+    """Return `ro-` and 12 hex digits, which rise from one id to the next."""
+    return f"ro-{rising.draw():012x}"
 
 
 def attempt_id() -> str:

@@ -1,7 +1,6 @@
 """Arguments become commands: checked, encoded, compressed and hashed by the caller, before they go to the writer."""
 
 import math
-import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from store import ids, semconv
+from store import ids, process, semconv
 from store.db.encoding import canonical_sha256, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.commands import (
     AmendRollout,
@@ -47,6 +46,8 @@ MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
 # With so few, the lengths of names and ids alone keep `data` within its bound.
 _FEW_REWARDS = 4
+_DESCRIBED = ("model", "response_id", "kind", "node_id", "scope", "parent_node_id", "phase", "node_exec")
+assert semconv.SpanSummary._fields[-len(_DESCRIBED) :] == _DESCRIBED
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
 _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
@@ -55,15 +56,19 @@ _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources)
 _SHARED_EMPTY_LIST: list[str] = []
 
 
-@cache
 def owner() -> Json:
     """Return who this process is: host, pid, and when it started (µs), so that a reused pid is another process."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started_at()}
+    return _owner(process.number)
 
 
-def _started_at() -> int:
+@cache
+def _owner(pid: int) -> Json:
+    return {"host": socket.gethostname(), "pid": pid, "started": _started_at(pid)}
+
+
+def _started_at(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{os.getpid()}").stat().st_ctime * 1_000_000)
+        return int(Path(f"/proc/{pid}").stat().st_ctime * 1_000_000)
     except OSError:
         return int((time.time() - time.process_time()) * 1_000_000)
 
@@ -296,8 +301,7 @@ def _describe(fact: SpanRecorded, said: semconv.SpanSummary, path: str) -> None:
     if said.rewards:
         fact.rewards = [[check_text(name, f"{path}attributes"), value] for name, value in said.rewards]
     fact.tokens_in, fact.tokens_out = said.tokens_in, said.tokens_out
-    for name in ("model", "response_id", "kind", "node_id", "scope", "parent_node_id", "phase", "node_exec"):
-        value = getattr(said, name)
+    for name, value in zip(_DESCRIBED, cast("tuple[str | None, ...]", said[-len(_DESCRIBED) :]), strict=True):
         if value is not None:
             setattr(fact, name, check_text(value, f"{path}attributes"))
 

@@ -82,19 +82,17 @@ class SQLProof(SQLReads):
             raise Closed("tail")
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+        self._check()
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
-
-        async def work(session: ReadSession) -> VerifyReport:
-            return await verify(self._dialect, session, self.store_id, given, self._calls_so_far)
-
-        return await self._read(work, snapshot=True)
+        verifying = verify(self._dialect, self.store_id, given, self._calls_so_far)
+        return await (self._home.run(verifying) if self._dialect.loop_bound else verifying)
 
     async def rebuild(self) -> RebuildReport:
         self._check()
         if self._read_only:
             raise ReadOnly("rebuild")
         # At home: the errands it sends to the writer belong there.
-        return await self._home.run(rebuild(self._dialect, self._writer.errand, self._calls_so_far))
+        return await self._home.run(rebuild(self._dialect, self.store_id, self._writer.errand, self._calls_so_far))
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):

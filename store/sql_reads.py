@@ -1,12 +1,11 @@
 """The reads of a SQL store: a swept call asks the watchdog first, a call about the past asks the log."""
 
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from store import reads
+from store import process, reads
 from store.clock import system_clock
 from store.db import filters, pages
 from store.db.dialect import Dialect, ReadSession
@@ -351,8 +350,8 @@ class SQLReads(Store):
             return await work(session)
 
     def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise WrongProcess(self._pid, os.getpid())
+        if process.number != self._pid:
+            raise WrongProcess(self._pid, process.number)
         if self._closed:
             raise Closed("a call")
 

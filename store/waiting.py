@@ -22,6 +22,8 @@ class ClaimWaiter:
 
     worker_id: str | None
     limit: int
+    is_keyed: bool = False
+    """It may be made again under its key, and must not be answered with another call's claims."""
     future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Set to None to try again, or to claims handed over."""
 
@@ -140,7 +142,9 @@ class Waiting:
     def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
         """Give claims that nobody took to a waiting call of the same worker; say if there was one."""
         for waiter in self._claimers:
-            if waiter.worker_id == worker_id and waiter.limit >= len(claims) and not waiter.future.done():
+            if waiter.is_keyed or waiter.future.done():
+                continue
+            if waiter.worker_id == worker_id and waiter.limit >= len(claims):
                 self._claimers.remove(waiter)
                 waiter.future.set_result(claims)
                 return True

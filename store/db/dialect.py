@@ -6,7 +6,7 @@ To add another SQL database, subclass `Dialect` and `register` it under a URL sc
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table
@@ -36,16 +36,32 @@ class Sql:
         return tuple(params[name] if name in params else fixed[name] for name in self.names)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some columns of a table: those of its key, and those to be set."""
+
+    table: Table
+    sets: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that find the row."""
+        return tuple(column.name for column in self.table.primary_key)
+
+
 @dataclass(slots=True)
 class Changes:
-    """The rows that one commit writes: one statement per table, whatever their number; no list is empty."""
+    """The rows that one commit writes: one statement per table or part, whatever their number; no list is empty."""
 
     inserts: dict[Table, list[Row]]
     """Rows that must not exist yet, in the order of the table's columns."""
     upserts: dict[Table, list[Row]]
-    """Whole rows, in the order of the table's columns, that replace those with the same key."""
+    """Whole rows, in the order of the table's columns, that replace those with the same key: but for the columns that
+    are never set again (`tables.settable`), in which the two are equal."""
     deletes: dict[Table, list[Row]]
     """Keys of rows to delete."""
+    updates: dict[Part, list[Row]] = field(default_factory=dict[Part, list[Row]])
+    """Keys of rows that exist, each followed by the new values of the part's columns."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from store.db.tables import (
     attempt_signals,
     attempts,
     bodies,
+    idempotency,
     queue,
     resources,
     rollouts,
@@ -101,6 +102,14 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
             "latest_resources",
             (),
             select(*resources.c).where(resources.c.resources_id.in_(newest), is_wanted),
+        ),
+        Query(
+            "answered",
+            "keys",
+            ("keys",),
+            select(*[column for column in idempotency.c if column.name != "expires_at"]).where(
+                dialect.any_of(idempotency.c.key, "keys")
+            ),
         ),
         Query("heads", "heads", (), heads),
         Query("due", "due", (), due),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, Table, bindparam, literal_column, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, literal_column, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
@@ -21,6 +21,7 @@ EVENT_COLUMNS = tuple(column.name for column in tables.events.columns)
 COMMIT_COLUMNS = tuple(column.name for column in tables.commits.columns)
 BATCH = 5000
 
+_COMMIT_ID, _RECORDED_AT = COMMIT_COLUMNS.index("commit_id"), COMMIT_COLUMNS.index("recorded_at")
 _FIRST_TOTAL = COMMIT_COLUMNS.index(TOTALS[0])
 _POSITION, _STREAM, _VERSION = 0, 2, 3
 _POSITIONS_AT_ONCE = 500
@@ -83,9 +84,10 @@ def _text(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=Text)
 
 
-def _with_body(statement: Select[Any]) -> Select[Any]:
+def _with_body(statement: Select[Any], *beyond: ColumnElement[bool]) -> Select[Any]:
     body, event = tables.bodies.c, tables.events.c
-    return statement.outerjoin(tables.bodies, body.position == event.position).add_columns(body.codec, body.body)
+    joined = statement.outerjoin(tables.bodies, and_(body.position == event.position, *beyond))
+    return joined.add_columns(body.codec, body.body)
 
 
 async def events(
@@ -122,7 +124,8 @@ async def events(
         # A stream's versions rise with its positions, and its index is by version.
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
-        return _with_body(statement) if bodies else statement
+        # Said of the bodies too: Postgres would otherwise merge from the first of them, on every page.
+        return _with_body(statement, tables.bodies.c.position > _int("after")) if bodies else statement
 
     sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
     params: dict[str, Any] = {"after": after, "until": _END if until is None else until, "at_most": limit}
@@ -296,7 +299,11 @@ async def event_sizes(
         columns: list[ColumnElement[Any]] = [event.position, event.type, body.raw_len]
         return (
             select(*columns)
-            .select_from(tables.events.outerjoin(tables.bodies, body.position == event.position))
+            .select_from(
+                tables.events.outerjoin(
+                    tables.bodies, and_(body.position == event.position, body.position > _int("after"))
+                )
+            )
             .where(event.position > _int("after"), event.position <= _int("until"))
             .order_by(event.position)
             .limit(_int("at_most"))
@@ -354,19 +361,24 @@ async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Ro
 
 
 async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
-    """Return the row of the last commit recorded at a time (µs) or before it; None before the first."""
+    """Return the row of the last commit recorded at a time (µs) or before it; None before the first.
 
-    def build() -> Select[Any]:
-        commit = tables.commits.c
-        return (
-            select(*commit)
-            .where(commit.recorded_at <= _int("recorded"))
-            .order_by(commit.recorded_at.desc(), commit.commit_id.desc())
-            .limit(1)
-        )
-
-    rows = await session.fetch(compiled(dialect, "commit_by_time", build), {"recorded": max(-_END, min(at, _END))})
-    return rows[0] if rows else None
+    Times rise with the ids of commits, so halving finds it; an index would be one more page in every commit.
+    """
+    found: Row | None = None
+    newest = await last_commit(dialect, session)
+    low, high = 1, 0 if newest is None else newest[_COMMIT_ID]
+    while low <= high:
+        middle = (low + high) // 2
+        commit = await last_commit(dialect, session, middle)
+        if commit is None or commit[_COMMIT_ID] < low:
+            # Ids that were drawn and never used lie between.
+            low = middle + 1
+        elif commit[_RECORDED_AT] <= at:
+            found, low = commit, middle + 1
+        else:
+            high = commit[_COMMIT_ID] - 1
+    return found
 
 
 def totals_of(commit: Row | None) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, select, tuple_
+from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
@@ -37,7 +37,7 @@ async def events_and_bodies(
         event, body = tables.events.c, tables.bodies.c
         return (
             select(*event, body.codec, body.raw_len, body.body)
-            .outerjoin(tables.bodies, body.position == event.position)
+            .outerjoin(tables.bodies, _body_of_event())
             .where(event.position > _int("after"), event.position <= _int("until"))
             .order_by(event.position)
             .limit(_int("at_most"))
@@ -47,10 +47,31 @@ async def events_and_bodies(
     return await session.fetch(compiled(dialect, "events_and_bodies", build), params)
 
 
+def _body_of_event() -> ColumnElement[bool]:
+    # Postgres merges both in their order; without the second condition it would begin with the first body each time.
+    body = tables.bodies.c
+    return (body.position == tables.events.c.position) & (body.position > _int("after"))
+
+
 async def events_between(
-    dialect: Dialect, session: ReadSession, after: tuple[str, int], before: str | None, *, limit: int = BATCH
+    dialect: Dialect,
+    session: ReadSession,
+    after: tuple[str, int],
+    before: str | None,
+    last: str | None = None,
+    *,
+    limit: int = BATCH,
 ) -> Sequence[Row]:
-    """Return `FOLDED` columns of `events` by stream and version: those after one place, in streams below `before`."""
+    """Return `FOLDED` columns of `events` by stream and version, those after one place.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        after: a stream and a version.
+        before: only streams with names smaller than this one; None for all.
+        last: only this stream and those with smaller names; None for all.
+        limit: at most so many.
+    """
     event = tables.events.c
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -59,10 +80,12 @@ async def events_between(
         )
         if before is not None:
             statement = statement.where(event.stream < _text("before"))
+        if last is not None:
+            statement = statement.where(event.stream <= _text("last"))
         return statement.order_by(event.stream, event.version).limit(_int("at_most"))
 
-    params = {"stream": after[0], "number": after[1], "before": before, "at_most": limit}
-    return await session.fetch(compiled(dialect, ("events_between", before is None), build), params)
+    params = {"stream": after[0], "number": after[1], "before": before, "last": last, "at_most": limit}
+    return await session.fetch(compiled(dialect, ("events_between", before is None, last is None), build), params)
 
 
 async def events_since(
@@ -130,7 +153,7 @@ async def logged(
         event, body, commit = tables.events.c, tables.bodies.c, tables.commits.c
         statement = (
             select(*event, body.codec, body.body, commit.chain_hash)
-            .outerjoin(tables.bodies, body.position == event.position)
+            .outerjoin(tables.bodies, _body_of_event())
             .join(tables.commits, commit.commit_id == event.commit_id)
             .where(event.position > _int("after"), event.position <= _int("until"))
         )
@@ -182,11 +205,45 @@ async def rows_of(
         yield rows
 
 
-async def all_rows(
-    dialect: Dialect, session: ReadSession, table: Table, *order: ColumnElement[Any], batch: int = BATCH
+async def count(dialect: Dialect, session: ReadSession, table: Table) -> int:
+    """Return how many rows a table has."""
+    sql = compiled(dialect, ("count", table.name), lambda: select(func.count()).select_from(table))
+    return (await session.fetch(sql, {}))[0][0]
+
+
+async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place: int) -> str:
+    """Return the key at a place in the order of keys, from 0."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        return select(key).order_by(key).limit(1).offset(_int("place"))
+
+    return (await session.fetch(compiled(dialect, ("key_at", key.table), build), {"place": place}))[0][0]
+
+
+async def queue_between(
+    dialect: Dialect, session: ReadSession, after: str, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield all rows of a table in an order, by default that of its key, in batches."""
-    statement = select(*table.c).order_by(*(order or table.primary_key))
+    """Yield rows of `queue` by rollout: those of ids beyond `after`, if that is not empty, and up to `until`."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        waiting = tables.queue.c
+        statement = select(*waiting)
+        if after:
+            statement = statement.where(waiting.rollout_id > _text("after"))
+        if until is not None:
+            statement = statement.where(waiting.rollout_id <= _text("until"))
+        return statement.order_by(waiting.rollout_id, waiting.position)
+
+    sql = compiled(dialect, ("queue_between", not after, until is None), build)
+    async for rows in session.stream(sql, {"after": after, "until": until}, batch=batch):
+        yield rows
+
+
+async def all_rows(
+    dialect: Dialect, session: ReadSession, table: Table, *, batch: int = BATCH
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield all rows of a table in the order of its key, in batches."""
+    statement = select(*table.c).order_by(*table.primary_key)
     async for rows in session.stream(dialect.sql(statement), {}, batch=batch):
         yield rows
 

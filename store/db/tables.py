@@ -54,6 +54,15 @@ def _keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, famil
     return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})
 
 
+# A column that is written once, with the row: an upsert leaves it, and its index, alone.
+_ONCE = {"once": True}
+
+
+def settable(table: Table) -> list[str]:
+    """Return the columns that a row's later versions may change: neither its key nor what is written once."""
+    return [column.name for column in table.columns if not (column.primary_key or column.info.get("once"))]
+
+
 # -- the store itself ------------------------------------------------------------------------------------------------
 
 store_info = _keyed(
@@ -82,7 +91,7 @@ commits = _log_table(
     Column("batch_key", Str, nullable=False, unique=True),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),
-    Column("recorded_at", BigInteger, nullable=False, index=True),
+    Column("recorded_at", BigInteger, nullable=False),
     Column("writer", Str, nullable=False),
     Column("chain_hash", LargeBinary, nullable=False),
     # Running totals, so that statistics cost one row at any point of the log.
@@ -147,7 +156,7 @@ rollouts = Table(
     Column("end_at", BigInteger),
     Column("group_id", Str),
     Column("step", BigInteger),
-    Column("plan_key", Str, unique=True),
+    Column("plan_key", Str, unique=True, info=_ONCE),
     Column("input_sha256", Str, nullable=False),
     Column("input_position", BigInteger, nullable=False),
     Column("metadata_position", BigInteger, nullable=False),
@@ -160,7 +169,7 @@ rollouts = Table(
     Column("tokens_out", BigInteger, nullable=False),
     Column("error", Str),
     Column("stream_version", BigInteger, nullable=False),
-    Column("first_position", BigInteger, nullable=False, index=True),
+    Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
     info={"family": "projection"},
 )
@@ -300,6 +309,20 @@ batches = _keyed(
     family="signal",
 )
 
+# Keys of calls that may be sent twice, with what it takes to answer again; pruned after a day.
+idempotency = _keyed(
+    "idempotency",
+    Column("key", Str, primary_key=True),
+    Column("scope", Str, primary_key=True),
+    Column("request_hash", LargeBinary, nullable=False),
+    # The last event there was when the call had been decided: as the answer showed things, they stood there.
+    Column("position", BigInteger, nullable=False),
+    # JSON: the ids and numbers of the answer, without its payload.
+    Column("reply", Str, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+    family="signal",
+)
+
 LOG = (commits, events, bodies, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue)
-SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, queue_epoch)
+SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

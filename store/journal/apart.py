@@ -1,7 +1,7 @@
-"""A process of its own for the walk through a long log, so that a proof uses two cores and spares the caller's.
+"""Processes of their own for the proof of a long log, so that it uses every core and spares the caller's.
 
-It opens the same database read-only and walks to the bounds it is given: what lies before them never changes, so both
-processes see the same log. Where a second process cannot be had, the walk is done in this one.
+Each opens the same database read-only, looks at the same state of it, and does one job after another. A job that says
+None, for whatever reason, is done in the caller's process, which alone tells of what is wrong and mends it.
 """
 
 import asyncio
@@ -11,92 +11,180 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
-from store.db.dialect import Dialect
+from store.db.dialect import Dialect, ReadSession
 from store.db.url import parse
 from store.errors import NotFound
-from store.journal.walk import Bounds, Walked, walk
+from store.journal.jobs import Job, Result, job_of
+from store.journal.walk import Bounds, bounds
 from store.models.kinds import Frozen
 
 WORTHWHILE = 100_000
-"""Events from which on starting a process costs less than it saves."""
+"""Events from which on starting processes costs less than it saves."""
+
+_MOST = 4
+# While others write, a moment at which all look at the same state has to be found; it takes a few tries.
+_TRIES = 50
+_LOOK = b"\n"
 
 
 class Order(Frozen):
-    """What the process is told."""
+    """What a process is told at first."""
 
     dialect: str
     url: str
     store_id: str
-    bounds: Bounds
 
 
-@dataclass(slots=True)
-class Walking:
-    """A walk under way in another process."""
+class _Helper:
+    """One process; answers nothing any more once it has failed."""
 
-    process: subprocess.Popen[bytes]
+    def __init__(self, process: subprocess.Popen[bytes], order: Order) -> None:
+        self._process = process
+        self._order = order.model_dump_json().encode() + b"\n"
 
-    async def result(self) -> Walked | None:
-        """Return what was found, or None if the process failed."""
-        answer, _ = await asyncio.to_thread(self.process.communicate)
+    async def ask(self, line: bytes) -> bytes:
+        """Return the line that answers a line, or nothing if the process has failed."""
+        line, self._order = self._order + line, b""
+        return await asyncio.to_thread(self._ask, line)
+
+    def _ask(self, line: bytes) -> bytes:
+        assert self._process.stdin is not None  # both are pipes
+        assert self._process.stdout is not None
         try:
-            return Walked.model_validate_json(answer)
-        except ValidationError:
-            return None
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except (OSError, ValueError):
+            return b""
 
-    def close(self) -> None:
-        """End the process if it still runs."""
-        with self.process as process:
-            if process.poll() is None:
-                process.kill()
+    def end(self) -> None:
+        """End the process if it still runs; nothing is lost with it."""
+        self._process.kill()
+        # What it was told last it may not have heard.
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass
+
+
+class Team:
+    """The processes of one proof."""
+
+    def __init__(self, helpers: Sequence[_Helper]) -> None:
+        self._set(helpers)
+        self._begun: list[asyncio.Task[Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._helpers)
+
+    def _set(self, helpers: Sequence[_Helper]) -> None:
+        self._helpers = list(helpers)
+        # None says that no process is left.
+        self._idle: asyncio.Queue[_Helper | None] = asyncio.Queue()
+        for helper in helpers or (None,):
+            self._idle.put_nowait(helper)
+
+    async def sees(self, state: Bounds) -> bool:
+        """Let every process look at the database afresh, and say whether all see this state of it.
+
+        To be asked before the first job. Processes that have failed are left out from then on.
+        """
+        answers = await asyncio.gather(*(helper.ask(_LOOK) for helper in self._helpers))
+        self._set([helper for helper, answer in zip(self._helpers, answers, strict=True) if answer])
+        return all(_bounds(answer) == state for answer in answers if answer)
+
+    def dismiss(self) -> None:
+        """Have every job done in this process."""
+        self._set(())
+
+    def begin(self, job: Job[Result]) -> asyncio.Task[Result | None]:
+        """Let a process do a job, after those begun before; what comes of it, or None if it has to be done here."""
+        task = asyncio.create_task(self._do(job))
+        self._begun.append(task)
+        return task
+
+    async def _do(self, job: Job[Result]) -> Result | None:
+        helper = await self._idle.get()
+        answer = b"" if helper is None else await helper.ask(job.model_dump_json().encode() + b"\n")
+        if helper is not None and not answer:
+            self._helpers.remove(helper)
+        if answer or not self._helpers:
+            self._idle.put_nowait(helper if answer else None)
+        return job.read(answer)
+
+    def end(self) -> None:
+        """Leave what was begun undone."""
+        for task in self._begun:
+            task.cancel()
+
+
+def _bounds(answer: bytes) -> Bounds | None:
+    try:
+        return Bounds.model_validate_json(answer)
+    except ValidationError:
+        return None
 
 
 @asynccontextmanager
-async def walking(dialect: Dialect, store_id: str, bounds: Bounds) -> AsyncGenerator[Walking | None, None]:
-    """Start the walk in another process, if that is possible and worthwhile."""
-    is_private = dialect.url.path is None and dialect.url.dsn is None
-    if bounds.position < WORTHWHILE or is_private or (os.cpu_count() or 1) < 2:
-        yield None
-        return
+async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[Team]:
+    """Start processes for the proof of so many events, as many as are possible and worthwhile."""
     kind = type(dialect)
-    order = Order(
-        dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id, bounds=bounds
-    )
+    order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
+    helpers: list[_Helper] = []
+    found: Team | None = None
     try:
-        started = Walking(await asyncio.to_thread(_start, order))
-    except OSError:
-        yield None
-        return
-    try:
-        yield started
+        # Where no process can be had, there will be fewer, or none.
+        with contextlib.suppress(OSError):
+            for _ in range(_size(dialect, events)):
+                process = start()
+                helpers.append(_Helper(process, order))
+        found = Team(helpers)
+        yield found
     finally:
-        started.close()
+        if found is not None:
+            found.end()
+        for helper in helpers:
+            helper.end()
 
 
-def _start(order: Order) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
+def _size(dialect: Dialect, events: int) -> int:
+    is_private = dialect.url.path is None and dialect.url.dsn is None
+    cores = os.cpu_count() or 1
+    return 0 if events < WORTHWHILE or is_private or cores < 2 else min(cores, _MOST)
+
+
+def start() -> subprocess.Popen[bytes]:
+    """Start one process."""
+    return subprocess.Popen(
         [sys.executable, "-m", "store.journal.apart"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
-    assert process.stdin is not None  # a pipe
-    # One that died at once will have no result to give.
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(order.model_dump_json().encode())
-        process.stdin.close()
-    process.stdin = None
-    return process
 
 
-async def _obey(order: Order) -> Walked:
+@asynccontextmanager
+async def same_state(dialect: Dialect, team: Team) -> AsyncGenerator[ReadSession]:
+    """Return a snapshot of the database, the one that all of the team look at."""
+    for _ in range(_TRIES):
+        async with dialect.read(snapshot=True) as session:
+            if await team.sees(await bounds(dialect, session)):
+                yield session
+                return
+    team.dismiss()
+    async with dialect.read(snapshot=True) as session:
+        yield session
+
+
+# -- in the other process ----------------------------------------------------------------------------------------------
+
+
+async def _obey(order: Order) -> None:
     module, _, name = order.dialect.partition(":")
     kind: type[Dialect] = getattr(importlib.import_module(module), name)
     dialect = kind(parse(order.url), None, read_only=True)
@@ -105,18 +193,30 @@ async def _obey(order: Order) -> Walked:
         if found != order.store_id:
             # A relative path, and a working directory that was changed since.
             raise NotFound("store", order.store_id)
-        async with dialect.read(snapshot=True) as session:
-            return await walk(dialect, session, order.bounds)
+        line = _heard()
+        while line == _LOOK:
+            async with dialect.read(snapshot=True) as session:
+                _tell(await bounds(dialect, session))
+                while (line := _heard()) not in {_LOOK, b""}:
+                    _tell(await job_of(line).do(dialect, session))
     finally:
         await dialect.close()
 
 
+def _heard() -> bytes:
+    return sys.stdin.buffer.readline()
+
+
+def _tell(found: Frozen | None) -> None:
+    sys.stdout.buffer.write((b"null" if found is None else found.model_dump_json().encode()) + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def main() -> None:
-    """Read an order, obey it, and print what was found."""
+    """Read an order and obey it, line by line."""
     # Rows refer to nothing that refers back: the collector would only look at them, for a tenth of the time.
     gc.disable()
-    order = Order.model_validate_json(sys.stdin.buffer.read())
-    sys.stdout.write(asyncio.run(_obey(order)).model_dump_json())
+    asyncio.run(_obey(Order.model_validate_json(_heard())))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""The whole log against all tables, in one snapshot and in bounded memory.
+"""The streams of the log against all tables, in one snapshot and in bounded memory.
 
-Events are read stream by stream; for each stretch of streams the rows of the tables with their ids are read beside
+Events are read stream by stream; for each page of them the rows of the tables with the streams' ids are read beside
 them. A rollout with very many spans is compared piece by piece, its spans looked up by their keys.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Table
@@ -17,6 +16,7 @@ from store.db.log import BATCH, event_of
 from store.domain.events import SpanRecorded
 from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
 from store.journal.state_hash import StateHash
+from store.models.kinds import Frozen
 from store.projections import rows as row_of
 
 LARGE = 20_000
@@ -28,16 +28,6 @@ Calls = Callable[[], int]
 _KEYS_AT_ONCE = 2000
 # Calls answered during one stretch, some fifty milliseconds, from which on the writer counts as busy.
 _AT_WORK = 2
-# Every stretch of stream names, in their order; those between the kinds belong to the store or to newer versions.
-_STRETCHES: tuple[tuple[str, str | None, str], ...] = (
-    ("", "resources/", ""),
-    ("resources/", "resources0", "resources/"),
-    ("resources0", "rollout/", ""),
-    ("rollout/", "rollout0", "rollout/"),
-    ("rollout0", "worker/", ""),
-    ("worker/", "worker0", "worker/"),
-    ("worker0", None, ""),
-)
 _TABLES: dict[str, tuple[Table, ...]] = {
     "resources/": (tables.resources,),
     "rollout/": (
@@ -54,40 +44,77 @@ _TABLES: dict[str, tuple[Table, ...]] = {
 _STREAM, _VERSION = scan.FOLDED.index("stream"), scan.FOLDED.index("version")
 _PIECEWISE = (tables.spans, tables.rewards)
 _SPAN_POSITION = list(tables.spans.columns).index(tables.spans.c.position)
+_LAST_VERSION = 2**63 - 1
+
+
+class Stretch(Frozen):
+    """Streams that lie side by side in the order of their names, all of one kind or all of none."""
+
+    prefix: str
+    """Their kind and a slash; those of none belong to the store or to newer versions."""
+    first: str
+    """No name is smaller."""
+    before: str | None
+    """Every name is smaller; None if they go on to the end."""
+    after: str = ""
+    """Only those with keys beyond this one."""
+    until: str | None = None
+    """Only those with this key and the ones before."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The stream and version after which they begin."""
+        return (self.prefix + self.after, _LAST_VERSION) if self.after else (self.first, 0)
+
+    @property
+    def last(self) -> str | None:
+        """No name is greater."""
+        return None if self.until is None else self.prefix + self.until
+
+
+STRETCHES = (
+    Stretch(prefix="", first="", before="resources/"),
+    Stretch(prefix="resources/", first="resources/", before="resources0"),
+    Stretch(prefix="", first="resources0", before="rollout/"),
+    Stretch(prefix="rollout/", first="rollout/", before="rollout0"),
+    Stretch(prefix="", first="rollout0", before="worker/"),
+    Stretch(prefix="worker/", first="worker/", before="worker0"),
+    Stretch(prefix="", first="worker0", before=None),
+)
+"""Together they hold every stream there can be."""
 
 
 class Comparison:
-    """One comparison; its counts and its state hash are complete once `run` has ended."""
+    """One comparison, and how many streams and events it has seen so far."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession, calls: Calls) -> None:
-        """Begin before the first stream; `calls` tells whether the store is in use meanwhile."""
+    def __init__(self, dialect: Dialect, session: ReadSession, calls: Calls, state_hash: StateHash) -> None:
+        """Begin before the first stream.
+
+        Args:
+            dialect: the database.
+            session: a snapshot of it.
+            calls: tells whether the store is in use meanwhile.
+            state_hash: is given every row of the tables that is read, all but those of the queue.
+        """
         self._dialect = dialect
         self._session = session
         self._calls = calls
         self._calls_before = calls()
         self._is_polite = False
-        self._queue = _Queue(dialect, session)
-        self._hash = StateHash()
+        self._hash = state_hash
+        self._queue = _Queue(dialect, session, STRETCHES[0])
         self.events = 0
         self.streams = 0
-        self.rows: Counter[str] = Counter({table.name: 0 for table in tables.PROJECTIONS})
-        """How many rows of each projection there are."""
-        self.state_hash = ""
 
-    async def run(self) -> AsyncIterator[Compared]:
-        """Yield what was found, stretch by stretch."""
-        for first, before, prefix in _STRETCHES:
-            async for compared in self._stretch(first, before, prefix):
-                yield compared
-        async for rows in scan.all_rows(self._dialect, self._session, tables.queue):
-            self._count(tables.queue, rows)
-        self.state_hash = self._hash.hexdigest()
-
-    async def _stretch(self, first: str, before: str | None, prefix: str) -> AsyncIterator[Compared]:
-        place, after = (first, 0), ""
+    async def of(self, stretch: Stretch) -> AsyncGenerator[Compared]:
+        """Yield what was found in a stretch of streams, page by page."""
+        prefix, place, after = stretch.prefix, stretch.place, stretch.after
+        self._queue = _Queue(self._dialect, self._session, stretch)
         unfinished: Stream | None = None
         while True:
-            rows = await scan.events_between(self._dialect, self._session, place, before, limit=BATCH)
+            rows = await scan.events_between(
+                self._dialect, self._session, place, stretch.before, stretch.last, limit=BATCH
+            )
             self._look_around()
             streams = await asyncio.to_thread(fold, prefix, rows, unfinished, is_polite=self._is_polite)
             is_last = len(rows) < BATCH
@@ -100,7 +127,7 @@ class Comparison:
                 yield await self._rest_of_large(large, after, prefix)
                 after = large.key
             if streams or is_last:
-                until = None if is_last else streams[-1].key
+                until = stretch.until if is_last else streams[-1].key
                 yield await self._compared(prefix, streams, after, until)
                 after = until or after
             if is_last:
@@ -138,7 +165,6 @@ class Comparison:
         return compare(prefix, streams, live, is_polite=self._is_polite)
 
     def _count(self, table: Table, rows: Sequence[Row]) -> None:
-        self.rows[table.name] += len(rows)
         self._hash.update(table, rows)
 
     # -- a rollout with very many spans --------------------------------------------------------------------------------
@@ -208,11 +234,10 @@ class Comparison:
 
 
 class _Queue:
-    """The queue by rollout, read along with the rollouts."""
+    """The queue by rollout, read along with the rollouts of a stretch."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession) -> None:
-        order = (tables.queue.c.rollout_id, tables.queue.c.position)
-        self._batches = scan.all_rows(dialect, session, tables.queue, *order)
+    def __init__(self, dialect: Dialect, session: ReadSession, stretch: Stretch) -> None:
+        self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)
         self._ahead: list[Row] = []
         self._at = 0
         self._ended = False

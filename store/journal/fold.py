@@ -6,11 +6,11 @@ Pure, and indifferent to where events come from; `compare` holds the rows agains
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import eq, itemgetter
+from operator import itemgetter
 from time import sleep
 from typing import Any
 
-import orjson
+from orjson import JSONDecodeError, loads
 from sqlalchemy import Table
 
 from store.db import tables
@@ -20,7 +20,7 @@ from store.domain import policy
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
 from store.domain import worker as worker_stream
-from store.domain.events import Event, SpanRecorded
+from store.domain.events import FACTS, Event, SpanRecorded, decode
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
 from store.domain.upcast import upcast
@@ -32,8 +32,9 @@ State = RolloutState | WorkerState | ResourcesState
 
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
+_SHAPES = {type_: fact.shape for type_, fact in FACTS.items()}
 # What an event that no writer wrote makes of decoding or of `evolve`.
-_REFUSALS = (StoreError, orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+_REFUSALS = (StoreError, JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(slots=True)
@@ -100,15 +101,16 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
     events = iter(rows)
     try:
         for row in events:
-            stream.events += 1
-            event = _event(row)
+            event = _event(*row)
             state = evolve(state, event)
             fact = event.fact
             if isinstance(fact, SpanRecorded):
                 spans.append(span_row(rollout_id, event, fact))
                 if fact.rewards:
                     stream.rewards.extend(row_of.rewards(rollout_id, event, fact))
-                last = max(last, fact.sequence_id)
+                if fact.sequence_id > last:  # noqa: PLR1730 (for every event: half the time of max)
+                    last = fact.sequence_id
+            stream.events += 1
     except _REFUSALS as refused:
         _refuse(stream, row, refused, events)
     stream.state = state
@@ -121,25 +123,25 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
     events = iter(rows)
     try:
         for row in events:
-            stream.events += 1
-            event = _event(row)
+            event = _event(*row)
             if evolve is not None:
                 stream.state = evolve(stream.state, event)
+            stream.events += 1
     except _REFUSALS as refused:
         _refuse(stream, row, refused, events)
     stream.last_position = row[0] if row else stream.last_position
 
 
-def _event(row: Row) -> Event:
+def _event(position: int, stream: str, version: int, type_: str, shape: int, at: int, data: str) -> Event:
+    fact = decode(type_, loads(data)) if _SHAPES.get(type_) == shape else upcast(type_, shape, loads(data))
     # Who caused an event, and what by, is for its readers; no row depends on it.
-    position, stream, version, type_, shape, at, data = row
-    return Event(position, stream, version, 0, at, None, None, upcast(type_, shape, orjson.loads(data)))
+    return Event(position, stream, version, 0, at, None, None, fact)
 
 
 def _refuse(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
     stream.fault = f"{type(refused).__name__}: {refused}" if not isinstance(refused, StoreError) else str(refused)
     stream.fault_at = row[_VERSION]
-    stream.events += sum(1 for _ in rest)
+    stream.events += 1 + sum(1 for _ in rest)
 
 
 _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
@@ -177,6 +179,11 @@ class Compared:
     """By the name of the stream whose rows they are."""
     unwatched: list[str] = field(default_factory=list[str])
     """Names of rollouts' streams that the watchdog would look at too late, or for nothing."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every stream could be folded, and all that was compared is as it must be."""
+        return not (self.findings or self.unwatched or any(stream.fault is not None for stream in self.streams))
 
 
 Live = dict[Table, Sequence[Row]]
@@ -220,24 +227,25 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
     """
     compared = Compared(list(streams))
     by_key = {table: _by_first(table, rows) for table, rows in live.items()}
+    is_of_rollouts = prefix == "rollout/"
     for stream in streams:
         if is_polite:
             sleep(0)
-        found = {table: groups.pop(stream.key, ()) for table, groups in by_key.items()}
+        found = {table: groups.pop(stream.key, _NONE) for table, groups in by_key.items()}
         if stream.fault is not None:
             continue
         expected = rows_of(stream)
-        if stream.state is not None and tables.spans in live:
+        if is_of_rollouts and stream.state is not None:
             stream.spans.sort(key=_span_key)
             expected[tables.spans] = stream.spans
             expected[tables.rewards] = stream.rewards
         findings = [
             finding
-            for table in found
-            if table in expected
-            for finding in differing(table, expected[table], found[table])
+            for table, rows in found.items()
+            if table in expected and expected[table] != rows
+            for finding in differing(table, expected[table], rows)
         ]
-        if prefix == "rollout/":
+        if is_of_rollouts:
             findings.extend(_behind(stream, found[tables.span_counters]))
             if _is_unwatched(stream.state, found[tables.watch]):
                 compared.unwatched.append(stream.name)
@@ -260,7 +268,7 @@ def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
     """Return where rows with the same keys, in any order, differ."""
     # A driver's row may be a type of its own, which equals a tuple of the same values.
-    if len(expected) == len(found) and all(map(eq, expected, found)):
+    if list(expected) == list(found):
         return []
     wanted = {key_of(table, row): row for row in expected}
     there = {key_of(table, row): row for row in found}
@@ -273,6 +281,9 @@ def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> li
 
 def _span_key(row: Row) -> tuple[str, str]:
     return row[1], row[2]
+
+
+_NONE: Sequence[Row] = []
 
 
 def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:

@@ -4,6 +4,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from store.db.dialect import Dialect, Row, Tail, WriteSession
 from store.db.loading import Query, loading
 from store.domain.commands import Command, Wants
@@ -11,7 +13,7 @@ from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.world import EVERYTHING, World
+from store.domain.world import EVERYTHING, Answered, World
 from store.journal.recent import Recent
 from store.projections import rows
 
@@ -28,6 +30,7 @@ _ASKED = (
     "worked",
     "resources",
     "latest_resources",
+    "keys",
     "due",
 )
 _NOTHING = frozenset[str]()
@@ -49,6 +52,8 @@ class Loader:
         wants = Wants()
         for command in commands:
             command.want(wants)
+            if command.idempotency is not None:
+                wants.keys.add(command.idempotency.key)
         if wants.claims:
             wants.bodies_of |= wants.joiners
         if wants.due:
@@ -146,6 +151,8 @@ def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
     _fill_workers(world, loaded.get("workers", ()))
     for position, codec, raw_len, stored in loaded.get("bodies", ()):
         world.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
+    for key, scope, request_hash, position, reply in loaded.get("answered", ()):
+        world.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
     world.due.extend(row[0] for row in loaded.get("due", ()))
 
 

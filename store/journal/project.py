@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import Table
 
 from store.db import tables
-from store.db.dialect import Changes, Tail
+from store.db.dialect import Changes, Part, Tail
 from store.domain import policy
 from store.domain.events import Event, SpanRecorded, encode
 from store.domain.rollout import RolloutState
@@ -17,6 +18,9 @@ from store.journal import chain
 from store.projections import rows
 
 Row = tuple[Any, ...]
+
+KEY_MICROS = 86_400_000_000
+"""How long the key of a call is known."""
 
 # Which running total of `commits` an event raises, by its type.
 _COUNTED = {
@@ -28,6 +32,8 @@ _COUNTED = {
     "worker.seen": 5,
 }
 _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
+_ROLLOUT_AFTER_SPAN = Part(tables.rollouts, rows.ROLLOUT_AFTER_SPAN)
+_ATTEMPT_AFTER_SPAN = Part(tables.attempts, rows.ATTEMPT_AFTER_SPAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +103,17 @@ def projected(world: World, changes: Changes) -> None:
     """Add the rows of every projection that the batch touched."""
     for rollout_id, queued_before in world.queued_before.items():
         state = world.rollouts[rollout_id]
+        if rollout_id not in world.moved:
+            changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rows.rollout_after_span(state))
+            continue
         changes.upserts.setdefault(tables.rollouts, []).append(rows.rollout(state))
         if state.queued_position != queued_before:
             _requeue(queued_before, state, changes)
-    for attempt in world.touched_attempts.values():
-        changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
+    for key, attempt in world.touched_attempts.items():
+        if key in world.moved_attempts:
+            changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
+        else:
+            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rows.attempt_after_span(attempt))
     for event in world.events:
         if isinstance(event.fact, SpanRecorded):
             _add_span(event, event.fact, changes)
@@ -143,5 +155,13 @@ def signalled(world: World, tail: Tail, changes: Changes) -> None:
             changes.upserts.setdefault(tables.watch, []).append((rollout_id, at))
         elif may_have_row:
             changes.deletes.setdefault(tables.watch, []).append((rollout_id,))
+    for scope, key in world.touched_answers:
+        answer = world.answered.get((scope, key))
+        if answer is None:
+            changes.deletes.setdefault(tables.idempotency, []).append((key, scope))
+        else:
+            reply = orjson.dumps(answer.reply).decode()
+            row = (key, scope, answer.request_hash, answer.position, reply, tail.now + KEY_MICROS)
+            changes.upserts.setdefault(tables.idempotency, []).append(row)
     if world.queue_reordered:
         changes.upserts.setdefault(tables.queue_epoch, []).append((1, tail.queue_epoch + 1))

@@ -21,9 +21,11 @@ from store.domain import policy
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Corrupt
-from store.journal.comparison import Calls, Comparison
+from store.journal import apart
+from store.journal.comparison import Calls
 from store.journal.differences import Differences
 from store.journal.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
+from store.journal.proof import Proof
 from store.journal.state_hash import state_hash
 from store.models import RebuildReport
 from store.projections import rows as row_of
@@ -51,11 +53,12 @@ class _Slice:
     position: int = 0
 
 
-async def rebuild(dialect: Dialect, errand: Errand, calls: Calls) -> RebuildReport:
+async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls) -> RebuildReport:
     """Compare every projection with the log and mend what differs; return what was done.
 
     Args:
         dialect: the database.
+        store_id: the store's id.
         errand: takes the writer for a moment.
         calls: tells whether the store is in use meanwhile.
 
@@ -65,30 +68,36 @@ async def rebuild(dialect: Dialect, errand: Errand, calls: Calls) -> RebuildRepo
     started = time.monotonic()
     differences = Differences()
     written: Counter[str] = Counter()
-    async with dialect.read(snapshot=True) as session:
-        last = await log.last_event(dialect, session)
-        position = 0 if last is None else last[0]
-        comparison = Comparison(dialect, session, calls)
-        async for compared in comparison.run():
+    async with dialect.read() as session:
+        length = await _last_position(dialect, session)
+    async with apart.team(dialect, store_id, length) as team, apart.same_state(dialect, team) as session:
+        position = await _last_position(dialect, session)
+        proof = Proof(dialect, session, team, calls)
+        async for compared in proof.run():
             _check_sound(compared)
             for finding in chain.from_iterable(compared.findings.values()):
                 if finding.table in tables.PROJECTIONS:
                     differences.add_row(finding)
             for part in _slices(compared, position):
                 written.update(await errand(_Mending(dialect, part).run))
-        found = comparison.state_hash
+        found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:
             found = await state_hash(dialect, session)
     return RebuildReport(
-        events=comparison.events,
-        streams=comparison.streams,
-        rows=dict(comparison.rows),
+        events=proof.events,
+        streams=proof.streams,
+        rows=proof.rows,
         written=dict(written),
         differences=differences.first,
         state_hash=found,
         seconds=time.monotonic() - started,
     )
+
+
+async def _last_position(dialect: Dialect, session: ReadSession) -> int:
+    last = await log.last_event(dialect, session)
+    return 0 if last is None else last[0]
 
 
 def _check_sound(compared: Compared) -> None:

@@ -4,13 +4,14 @@ A rollout is touched a dozen times within moments, and its rows, just written, n
 connection has written in between is the database's to say; if it has, everything is forgotten.
 """
 
-from store.domain.commands import Wants
+from store.domain.commands import SpanKey, Wants
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.world import World
 
 _MOST = 10_000
+_MOST_SPANS = 50_000
 
 
 class Recent:
@@ -18,6 +19,9 @@ class Recent:
 
     def __init__(self) -> None:
         self._rollouts: dict[str, RolloutState] = {}
+        self._spans: dict[str, set[SpanKey]] = {}
+        """For some of the rollouts known, the keys of all their spans."""
+        self._span_count = 0
         self._counters: dict[str, int] = {}
         self._workers: dict[str, WorkerState] = {}
         self._signals: dict[str, WorkerSignals] = {}
@@ -30,14 +34,18 @@ class Recent:
 
     def keep(self, world: World) -> None:
         """Know what a batch left behind, now that it is committed."""
-        if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST:
+        if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST or self._span_count > _MOST_SPANS:
             self.clear()
         for rollout_id, state in world.rollouts.items():
             # One that ended may be touched again, but most are not; and one that is not whole must not be taken for it.
             if state.status not in TERMINAL and _is_whole(state):
                 self._rollouts[rollout_id] = state
+                if state.spans == 0:
+                    self._spans[rollout_id] = set()
             else:
                 self._rollouts.pop(rollout_id, None)
+                self._span_count -= len(self._spans.pop(rollout_id, ()))
+        self._keep_spans(world)
         # Numbers are drawn for rollouts that nobody loaded, too.
         self._counters.update(world.counters)
         self._workers.update(world.workers)
@@ -46,12 +54,27 @@ class Recent:
         if world.latest_resources is not None:
             self._latest_resources = world.latest_resources
 
+    def _keep_spans(self, world: World) -> None:
+        touched: set[str] = set()
+        for key in world.spans:
+            known = self._spans.get(key[0])
+            if known is not None and key not in known:
+                known.add(key)
+                self._span_count += 1
+                touched.add(key[0])
+        for rollout_id in touched:
+            known = self._spans[rollout_id]
+            if len(known) != self._rollouts[rollout_id].spans:
+                # It has others, which nobody asked for.
+                self._span_count -= len(self._spans.pop(rollout_id))
+
     def recall(self, wants: Wants, world: World) -> None:
         """Put what is known into a world, and take it off what has to be loaded."""
         for rollout_id in wants.rollouts & self._rollouts.keys():
             state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
             wants.rollouts.discard(rollout_id)
             self._recall_attempts(state, wants)
+        self._recall_spans(wants, world)
         for rollout_id in wants.counters & self._counters.keys():
             world.counters[rollout_id] = self._counters[rollout_id]
             wants.counters.discard(rollout_id)
@@ -67,6 +90,11 @@ class Recent:
             self._recall_resources(self._latest_resources, world)
             world.latest_resources = self._latest_resources
             wants.latest_resources = False
+
+    def _recall_spans(self, wants: Wants, world: World) -> None:
+        known = [key for key in wants.spans if key[0] in self._spans]
+        world.spans.update(key for key in known if key in self._spans[key[0]])
+        wants.spans.difference_update(known)
 
     def _recall_attempts(self, state: RolloutState, wants: Wants) -> None:
         if state.resources_id is not None:

@@ -5,7 +5,9 @@ rewards of a rollout count by their order. A released claim left nothing behind 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -14,6 +16,10 @@ from sqlalchemy import Double, Table
 
 from store.db import scan, tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.models.kinds import Frozen
+
+PARTS = 16
+"""Into how many parts the rollouts are cut: enough for the last one not to keep every process waiting."""
 
 _PLACES = frozenset(
     {
@@ -69,27 +75,92 @@ def _exact(value: Any) -> Any:
 _CANON = {table: _Canon(table) for table in tables.PROJECTIONS}
 
 
-class StateHash:
-    """The state hash, fed with the rows of each table in the order of its key; the queue's in its order."""
+# Tables whose rows are hashed part by part, as the rollouts they belong to are cut.
+_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards})
+_first = itemgetter(0)
 
-    def __init__(self) -> None:
-        self._hashers = {table: hashlib.sha256(",".join(_CANON[table].names).encode()) for table in tables.PROJECTIONS}
+
+class Hashed(Frozen):
+    """The hashes of some rows, as one process gives them to another."""
+
+    digests: dict[str, str]
+    """In hex, by table and part."""
+    rows: dict[str, int]
+    """How many there are, by table."""
+
+
+class StateHash:
+    """The state hash, fed with the rows of each table in the order of its key; the queue's in its order.
+
+    Rows that belong to rollouts are hashed in parts, so that several processes can do it, and then the hashes are.
+    """
+
+    def __init__(self, cuts: Sequence[str]) -> None:
+        """Begin before the first row; `cuts` are the ids at which the rollouts are cut."""
+        self._cuts = cuts
+        self._hashers: dict[str, Any] = {}
+        self._digests: dict[str, str] = {}
+        self._rows: Counter[str] = Counter({table.name: 0 for table in tables.PROJECTIONS})
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
         """Take the next rows of a table."""
-        self._hashers[table].update(_CANON[table].text(rows))
+        self._rows[table.name] += len(rows)
+        for part, of_part in self._parts(table, rows):
+            text = _CANON[table].text(of_part)
+            if text:
+                # A part of nothing but released claims is hashed like one without rows.
+                self._hashers.setdefault(f"{table.name} {part}", hashlib.sha256()).update(text)
+
+    def _parts(self, table: Table, rows: Sequence[Row]) -> Iterator[tuple[int, Sequence[Row]]]:
+        cuts = self._cuts if table in _CUT else ()
+        start = 0
+        while start < len(rows):
+            part, end = bisect_left(cuts, rows[start][0]) if cuts else 0, len(rows)
+            if part < len(cuts):
+                end = bisect_right(rows, cuts[part], start, key=_first)
+            yield part, rows[start:end]
+            start = end
+
+    def take(self, others: Hashed) -> None:
+        """Take whole parts that were hashed elsewhere."""
+        self._digests.update(others.digests)
+        self._rows.update(others.rows)
+
+    def found(self) -> Hashed:
+        """Return the hashes of what was given so far."""
+        digests = {name: hasher.hexdigest() for name, hasher in self._hashers.items()}
+        return Hashed(digests={**self._digests, **digests}, rows=dict(self._rows))
 
     def hexdigest(self) -> str:
         """Return the hash over all tables."""
-        whole = hashlib.sha256()
-        for table, hasher in self._hashers.items():
-            whole.update(table.name.encode() + b"\x00" + hasher.digest())
+        digests, whole = self.found().digests, hashlib.sha256()
+        for table in tables.PROJECTIONS:
+            whole.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
+            parts = len(self._cuts) + 1 if table in _CUT else 1
+            for part in range(parts):
+                whole.update(f"{part}:{digests.get(f'{table.name} {part}', '')}\0".encode())
         return whole.hexdigest()
+
+
+def cuts_in(ids: Sequence[str]) -> list[str]:
+    """Return where rollouts of these ids, in order, are cut: the ids after which a new part begins."""
+    return [ids[place] for place in _places(len(ids))]
+
+
+async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
+    """Return where the rollouts are cut: a matter of the rows alone, like all that the state hash depends on."""
+    key = tables.rollouts.c.rollout_id
+    places = _places(await scan.count(dialect, session, tables.rollouts))
+    return [await scan.key_at(dialect, session, key, place) for place in places]
+
+
+def _places(count: int) -> list[int]:
+    return sorted({count * number // PARTS - 1 for number in range(1, PARTS)} - {-1})
 
 
 async def state_hash(dialect: Dialect, session: ReadSession) -> str:
     """Return the state hash of all projected rows; the session must be a snapshot."""
-    found = StateHash()
+    found = StateHash(await cuts(dialect, session))
     for table in tables.PROJECTIONS:
         async for rows in scan.all_rows(dialect, session, table):
             found.update(table, rows)

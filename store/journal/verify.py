@@ -5,35 +5,40 @@ import time
 from store.db import log, triggers
 from store.db.dialect import Dialect, ReadSession
 from store.journal import apart, walk
-from store.journal.comparison import Calls, Comparison
+from store.journal.comparison import Calls
 from store.journal.differences import Differences
+from store.journal.jobs import Walk
+from store.journal.proof import Proof
 from store.models import Seal, VerifyReport
 
 
-async def verify(
-    dialect: Dialect, session: ReadSession, store_id: str, seal: Seal | None, calls: Calls
-) -> VerifyReport:
-    """Return what a whole check of the partition finds.
+async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
+    """Return what a whole check of the partition finds, in one snapshot; SQLite's write-ahead log grows meanwhile.
 
     Args:
         dialect: the database.
-        session: a snapshot of it. On SQLite the write-ahead log grows while it is open.
         store_id: the store's id.
         seal: an earlier head of the log, which must still be there.
         calls: tells whether the store is in use meanwhile.
     """
     started = time.monotonic()
+    async with dialect.read() as session:
+        length = (await walk.bounds(dialect, session)).position
+    async with apart.team(dialect, store_id, length) as team, apart.same_state(dialect, team) as session:
+        report = await _verify(dialect, session, team, store_id, seal, calls)
+    return report.model_copy(update={"seconds": time.monotonic() - started})
+
+
+async def _verify(
+    dialect: Dialect, session: ReadSession, team: apart.Team, store_id: str, seal: Seal | None, calls: Calls
+) -> VerifyReport:
     differences = Differences()
     await _guards(dialect, session, differences)
     bounds = await walk.bounds(dialect, session)
-    async with apart.walking(dialect, store_id, bounds) as walking:
-        if walking is None:
-            walked = await walk.walk(dialect, session, bounds)
-            compared = await _tables(dialect, session, calls)
-        else:
-            compared = await _tables(dialect, session, calls)
-            walked = await walking.result() or await walk.walk(dialect, session, bounds)
-    comparison, of_tables = compared
+    walking = team.begin(Walk(bounds=bounds))
+    proof = Proof(dialect, session, team, calls)
+    of_tables = await _tables(proof)
+    walked = await walking or await walk.walk(dialect, session, bounds)
     differences.join(walked.differences, walked.difference_count)
     if seal is not None:
         await _seal(dialect, session, store_id, seal, differences)
@@ -41,16 +46,16 @@ async def verify(
     return VerifyReport(
         store_id=store_id,
         commits=walked.commits,
-        events=comparison.events,
-        streams=comparison.streams,
-        rows=dict(comparison.rows),
+        events=proof.events,
+        streams=proof.streams,
+        rows=proof.rows,
         last_position=walked.last_position,
         chain_head=walked.head,
-        state_hash=comparison.state_hash,
+        state_hash=proof.state_hash,
         seal_checked=seal is not None,
         differences=differences.first,
         difference_count=differences.count,
-        seconds=time.monotonic() - started,
+        seconds=0,
     )
 
 
@@ -79,9 +84,9 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
         differences.add("seal", key, "last_position", seal.position, commit[3])
 
 
-async def _tables(dialect: Dialect, session: ReadSession, calls: Calls) -> tuple[Comparison, Differences]:
-    comparison, differences = Comparison(dialect, session, calls), Differences()
-    async for compared in comparison.run():
+async def _tables(proof: Proof) -> Differences:
+    differences = Differences()
+    async for compared in proof.run():
         for stream in compared.streams:
             if stream.fault is not None:
                 key = f"{stream.name}, event {stream.fault_at}"
@@ -89,4 +94,4 @@ async def _tables(dialect: Dialect, session: ReadSession, calls: Calls) -> tuple
         for findings in compared.findings.values():
             for finding in findings:
                 differences.add_row(finding)
-    return comparison, differences
+    return differences

@@ -13,17 +13,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import bindparam, select, union_all
+from sqlalchemy import Table, bindparam, select, union_all
 from sqlalchemy.types import Text
 
 from store.db import tables
-from store.db.dialect import Changes, Dialect, Tail, WriteSession
+from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
+from store.domain.answers import decide_once
 from store.domain.commands import Command
-from store.domain.decide import decide
 from store.domain.world import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.fresh import redraw_taken
@@ -39,6 +39,8 @@ _RETRY_SECONDS = 20.0
 # How long a caller may take for its turn, at the most, before the writer goes on without it.
 _TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
+_PRUNE_MICROS = 600_000_000
+_PRUNED_AT_ONCE = 10_000
 
 _LANDED = union_all(
     select(tables.commits.c.batch_key).where(tables.commits.c.batch_key == bindparam("key", type_=Text)),
@@ -301,7 +303,7 @@ class Writer:
     async def _decide_one(self, command: Command, world: World) -> Any:
         while True:
             try:
-                return decide(command, world)
+                return decide_once(command, world)
             except NeedsHeads:
                 await self._loader.more_heads(self._live, world, MAX_BATCH_CALLS)
 
@@ -316,19 +318,30 @@ class Writer:
             projected(world, changes)
         elif changes.upserts or changes.deletes:
             changes.inserts[tables.batches] = [(key, tail.now)]
-            await self._prune(tail)
         if changes.inserts:
             await self._live.write(changes)
+            await self._prune(tail)
 
     async def _prune(self, tail: Tail) -> None:
-        """Forget the keys of batches so old that nobody can still be in doubt about them."""
-        if tail.now - self._pruned_at < _BATCH_KEY_MICROS:
+        """Forget, now and then, keys of batches that nobody can still be in doubt about, and keys of calls."""
+        # Not at once: a process of a few commits has better things to do.
+        self._pruned_at = self._pruned_at or tail.now
+        if tail.now - self._pruned_at < _PRUNE_MICROS:
             return
         self._pruned_at = tail.now
-        old = select(tables.batches.c.batch_key).where(tables.batches.c.at < tail.now - _BATCH_KEY_MICROS).limit(1000)
-        gone = await self._live.fetch(self._dialect.sql(old), {})
+        gone: dict[Table, list[Row]] = {}
+        for table, rows in await self._expired(tail.now):
+            if rows:
+                gone[table] = [tuple(row) for row in rows]
         if gone:
-            await self._live.write(Changes({}, {}, {tables.batches: [tuple(row) for row in gone]}))
+            await self._live.write(Changes({}, {}, gone))
+
+    async def _expired(self, now: int) -> list[tuple[Table, Sequence[Row]]]:
+        batches, keys = tables.batches, tables.idempotency
+        old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
+        over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
+        found = [(batches, await self._live.fetch(self._dialect.sql(old), {}))]
+        return [*found, (keys, await self._live.fetch(self._dialect.sql(over), {}))]
 
     async def _commit(self, decided: _Decided) -> None:
         await self._live.commit()

@@ -1,5 +1,6 @@
 """The row of each state, in the order of its table's columns. The live path, rebuild and verify use the same ones."""
 
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -18,6 +19,10 @@ from store.domain.views import (
 from store.domain.worker import WorkerState
 
 Row = tuple[Any, ...]
+
+# What a span changes of its rollout and its attempt; all else stays as it is.
+ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
+ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
 _CONFIG = ROLLOUT_COLUMNS.index("config")
 _ROLLOUT_ERROR = ROLLOUT_COLUMNS.index("error")
@@ -39,6 +44,10 @@ def attempt(state: AttemptState) -> Row:
     row[_OWNER] = _text(state.owner)
     row[_ATTEMPT_ERROR] = _text(state.error)
     return tuple(row)
+
+
+rollout_after_span = attrgetter("rollout_id", *ROLLOUT_AFTER_SPAN)
+attempt_after_span = attrgetter("rollout_id", "attempt_id", *ATTEMPT_AFTER_SPAN)
 
 
 def resources(state: ResourcesState) -> Row:

@@ -162,6 +162,10 @@ class Writing(Reading, WriteSession):
                 self.connection.executemany(_insert(table), rows)
             for table, rows in changes.upserts.items():
                 self.connection.executemany(_insert(table, "OR REPLACE "), rows)
+            for part, rows in changes.updates.items():
+                keys = " AND ".join(f"{name} = ?{number}" for number, name in enumerate(part.keys, 1))
+                sets = ", ".join(f"{name} = ?{number}" for number, name in enumerate(part.sets, len(part.keys) + 1))
+                self.connection.executemany(f"UPDATE {part.table.name} SET {sets} WHERE {keys}", rows)
 
     async def commit(self) -> None:
         with _translated():

@@ -6,6 +6,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -31,10 +33,40 @@ def test_ids_have_the_form_of_agent_lightning(fresh: Callable[[], str], form: st
     assert len(set(drawn)) == len(drawn)
 
 
-def test_every_digit_of_an_id_is_as_likely_as_any_other() -> None:
+def test_ids_of_rollouts_rise_also_when_many_are_drawn_at_once() -> None:
+    drawn = [ids.rollout_id() for _ in range(20_000)]
+    assert drawn == sorted(drawn)
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_ids_of_rollouts_go_on_rising_when_the_clock_goes_back() -> None:
+    times = iter([5_000_000_000, 9_000_000_000, 1_000_000_000])
+    rising = ids.Rising(lambda: next(times))
+    assert (first := rising.draw()) < (second := rising.draw()) < rising.draw()
+    assert second - first > 200 * 2**12
+
+
+def test_threads_that_draw_ids_at_once_draw_different_ones() -> None:
+    def draw(count: int) -> list[str]:
+        return [ids.rollout_id() for _ in range(count)]
+
+    with ThreadPoolExecutor(8) as pool:
+        drawn = list(chain.from_iterable(pool.map(draw, [2_000] * 8)))
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_processes_that_draw_ids_in_the_same_tick_rarely_draw_the_same() -> None:
+    ticks = [tick << 24 for tick in range(2_000)]
+    one, other = ({rising.draw() for _ in ticks} for rising in (ids.Rising(iter(ticks).__next__) for _ in range(2)))
+    # One draw in 4,096 each; twenty of 2,000 are more than a lifetime of test runs will see.
+    assert len(one & other) < 20
+
+
+@pytest.mark.parametrize("fresh", [ids.attempt_id, ids.resources_id, ids.span_id])
+def test_every_digit_of_other_ids_is_as_likely_as_any_other(fresh: Callable[[], str]) -> None:
     drawn = 4_000
-    for place in range(3, 15):
-        seen = Counter(ids.rollout_id()[place] for _ in range(drawn))
+    for place in range(-8, 0):
+        seen = Counter(fresh()[place] for _ in range(drawn))
         # Sixteen digits, 250 each on average; nine standard deviations are less than one false alarm in a lifetime.
         assert all(abs(seen[digit] - drawn / 16) < 140 for digit in "0123456789abcdef")
 

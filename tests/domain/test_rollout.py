@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,9 @@ from store.domain.events import (
     SpanRecorded,
 )
 from store.domain.rollout import RolloutState
+from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Corrupt, StoreError
+from store.projections import rows
 from tests.domain.story import (
     NOW,
     Story,
@@ -143,6 +147,24 @@ class TestFolding:
         )
         state = fold(CREATED, STARTED, rewarded, SPAN)
         assert (state.last_reward, state.spans, state.tokens_in, state.tokens_out) == (0.5, 2, 3, 0)
+
+    @given(
+        rewards=st.none() | st.lists(st.tuples(st.text(), st.floats(allow_nan=False)).map(list), min_size=1),
+        tokens=st.none() | st.integers(0, 10**6),
+        code=st.sampled_from(["UNSET", "OK", "ERROR"]),
+    )
+    def test_a_span_changes_only_the_columns_that_are_written_for_it(
+        self, rewards: list[list[Any]] | None, tokens: int | None, code: str
+    ) -> None:
+        said = replace(
+            SPAN, rewards=rewards, tokens_in=tokens, tokens_out=tokens, status_code=code, status_message=code
+        )
+        before, after = fold(CREATED, STARTED), fold(CREATED, STARTED, said)
+        changed = {name for name in ROLLOUT_COLUMNS if getattr(before, name) != getattr(after, name)}
+        assert changed <= set(rows.ROLLOUT_AFTER_SPAN)
+        one, other = before.attempts["a1"], after.attempts["a1"]
+        changed = {name for name in ATTEMPT_COLUMNS if getattr(one, name) != getattr(other, name)}
+        assert changed <= set(rows.ATTEMPT_AFTER_SPAN)
 
 
 # -- any story -------------------------------------------------------------------------------------------------------

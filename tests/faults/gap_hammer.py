@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from store.db.dialect import Changes, Tail, WriteSession, register
 from store.db.drivers.postgres import Postgres, PostgresWriter
-from store.errors import Unavailable
+from store.errors import StoreError, Unavailable
 from store.interface import Store
 from store.models import EnqueueRolloutRequest, LoggedEvent
 from store.opening import open_store
@@ -101,16 +101,18 @@ async def write(url: str, ledger_path: Path, name: str, locked: bool) -> None:
             register("postgresql", UnlockedPostgres)
         stores = [await open_store(url) for _ in range(STORES_PER_PROCESS)]
     callers = [(store, f"{name}-{number}") for number, store in enumerate(stores * CALLERS_PER_STORE)]
-    await asyncio.gather(*(_enqueue(store, ledger, caller) for store, caller in callers))
+    # Without the lock two writers may draw the same place in the queue; who loses goes on.
+    survives = (PoisonedError,) if locked else (PoisonedError, StoreError)
+    await asyncio.gather(*(_enqueue(store, ledger, caller, survives) for store, caller in callers))
 
 
-async def _enqueue(store: Store, ledger: Ledger, caller: str) -> None:
+async def _enqueue(store: Store, ledger: Ledger, caller: str, survives: tuple[type[Exception], ...]) -> None:
     for turn in count():
         requests = [EnqueueRolloutRequest(input=f"{caller} {turn} {item}") for item in range(random.randint(1, 3))]
         try:
             for rollout in await store.enqueue_many_rollouts(requests):
                 ledger.note("enqueue", rollout.rollout_id, rollout.input)
-        except PoisonedError:
+        except survives:
             continue
 
 

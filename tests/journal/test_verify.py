@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
+import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from store import open_store
@@ -16,10 +20,13 @@ from store.db.dialect import Changes, dialect_for
 from store.db.url import parse
 from store.domain.events import BodyDropped, Event
 from store.domain.world import World
+from store.errors import Corrupt
 from store.interface import Store
 from store.journal import apart
+from store.journal.comparison import STRETCHES
+from store.journal.jobs import Compare, Job, Walk
 from store.journal.project import log_rows
-from store.journal.walk import Walked
+from store.journal.walk import Bounds
 from store.models import AttemptedRollout, Difference, VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
@@ -112,8 +119,6 @@ async def test_another_row_is_another_state_hash(store: Store) -> None:
 
 
 async def test_verify_goes_on_while_others_write(filled: Filled) -> None:
-    import asyncio
-
     async def write() -> None:
         for _ in range(20):
             await filled.store.enqueue_rollout({"more": True})
@@ -500,31 +505,155 @@ async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled
     assert report.difference_count == 34
 
 
-async def test_a_long_log_is_walked_by_a_second_process(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     here = await filled.report()
-    monkeypatch.setattr(apart, "WORTHWHILE", 0)
-    walks: list[Walked | None] = []
-    result = apart.Walking.result
-
-    async def noted(walking: apart.Walking) -> Walked | None:
-        walks.append(await result(walking))
-        return walks[-1]
-
-    monkeypatch.setattr(apart.Walking, "result", noted)
+    done = _elsewhere(monkeypatch)
     there = await filled.report()
     assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert done.pop(Walk) == [True]
+    assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
+    rebuilt = await filled.store.rebuild()
+    assert (rebuilt.written, rebuilt.state_hash, rebuilt.rows) == ({}, here.state_hash, here.rows)
+    assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
+
+
+async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = await filled.report()
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
-    (found,) = [each for each in await filled.differences() if each.check == "chain"]
-    assert found.field == "chain_hash"
-    assert [walked is not None and walked.difference_count for walked in walks] == [0, 1]
+    await run_sql(
+        filled.url,
+        "UPDATE spans SET name = 'renamed'",
+        "UPDATE rollouts SET status = 'cancelled'",
+        "INSERT INTO workers VALUES ('zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1)",
+        "DELETE FROM queue",
+    )
+    here = await filled.report()
+    done = _elsewhere(monkeypatch)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert done[Walk] == [True]
+    assert False in done[Compare]
+    rebuilt = await filled.store.rebuild()
+    assert rebuilt.written == {"rollouts": 5, "spans": 4, "workers": 1, "queue": 3}
+    assert rebuilt.state_hash == before.state_hash
 
 
-async def test_without_a_second_process_the_walk_is_done_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processes(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = f"rollout/{filled.first.rollout_id}"
+    await tamper(filled.url, f"UPDATE events SET type = 'rollout.enqueued' WHERE stream = '{stream}' AND version = 3")
+    _elsewhere(monkeypatch)
+    with pytest.raises(Corrupt, match=stream):
+        await filled.store.rebuild()
+
+
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
+    """Have every proof done by two processes; return for each kind of job whether they had an answer."""
+    done: dict[type[Any], list[bool]] = defaultdict(list)
+
+    class Watched(apart.Team):
+        def begin(self, job: Job[Any]) -> asyncio.Task[Any]:
+            task = super().begin(job)
+            task.add_done_callback(lambda task: done[type(job)].append(task.result() is not None))
+            return task
+
+    monkeypatch.setattr(apart, "Team", Watched)
     monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    return done
+
+
+@pytest.mark.parametrize("executable", ["/bin/false", "/bin/cat", "/does/not/exist"])
+async def test_without_another_process_the_proof_is_made_here(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    here = await filled.report()
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(apart.sys, "executable", executable)
+    assert (await filled.report()).model_copy(update={"seconds": here.seconds}) == here
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
-    for executable in ("/bin/false", "/does/not/exist"):
-        monkeypatch.setattr(apart.sys, "executable", executable)
-        assert (await filled.only("chain")).field == "chain_hash"
+    assert (await filled.only("chain")).field == "chain_hash"
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, survivors: int
+) -> None:
+    here = await filled.report()
+    started: list[Any] = []
+    start, sees = apart.start, apart.Team.sees
+
+    def noted() -> Any:
+        started.append(start())
+        return started[-1]
+
+    async def seen(team: apart.Team, state: Bounds) -> bool:
+        agreed = await sees(team, state)
+        for process in started[survivors:]:
+            process.kill()
+        return agreed
+
+    done = _elsewhere(monkeypatch)
+    monkeypatch.setattr(apart, "start", noted)
+    monkeypatch.setattr(apart.Team, "sees", seen)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert len(started) > 1
+    assert (True in done[Compare]) == bool(survivors)
+    assert False in [*done[Compare], *done[Walk]]
+
+
+async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start, sees = apart.start, apart.Team.sees
+    given_up = threading.Event()
+
+    def noted() -> Any:
+        started.append(start())
+        return started[-1]
+
+    async def never_seen(team: apart.Team, state: Bounds) -> bool:
+        await sees(team, state)
+        given_up.set()
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(apart, "start", noted)
+    monkeypatch.setattr(apart.Team, "sees", never_seen)
+    verifying = asyncio.create_task(filled.store.verify())
+    await asyncio.to_thread(given_up.wait)
+    processes = [psutil.Process(process.pid) for process in started]
+    verifying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await verifying
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 30)
+    assert len(processes) > 1
+    assert not alive
+    monkeypatch.undo()
+    assert (await filled.report()).ok
+
+
+async def test_several_processes_see_one_state_while_others_write(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = _elsewhere(monkeypatch)
+    ended = asyncio.Event()
+
+    async def write() -> None:
+        while not ended.is_set():
+            await filled.store.enqueue_rollout({"more": True})
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        report = await filled.report()
+        assert report.ok
+        assert report.events == report.last_position
+        assert report.rows["rollouts"] == report.streams - 4
+    ended.set()
+    await writing
+    assert done[Walk]
 
 
 async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(

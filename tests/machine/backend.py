@@ -15,7 +15,7 @@ from store import ids, open_store
 from store.db import log, scan, tables
 from store.db.dialect import ReadSession, WriteSession
 from store.db.url import parse
-from store.journal.state_hash import StateHash
+from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
 from store.sql_store import SQLStore
 from store.testing import ManualClock
@@ -41,6 +41,7 @@ class Backend:
         self._clock = clock
         # Every backend throws the same dice, so that ids can be compared as they are.
         self._dice = random.Random(seed)
+        self._rising = ids.Rising(lambda: 0)
         self._stores: list[SQLStore] = []
         self.turn = 0
         self.swept = False
@@ -137,7 +138,7 @@ class Backend:
             store._debounce = before
 
     def _own_dice(self) -> _Dice:
-        return _Dice(self._dice)
+        return _Dice(self._dice, self._rising)
 
     async def read(self, call: Call) -> Any:
         """Return the answer to a call that reads, without a look of the watchdog."""
@@ -188,21 +189,23 @@ class Backend:
 class _Dice:
     """While entered, fresh ids come from these dice."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, dice: random.Random, rising: ids.Rising) -> None:
         self._dice = dice
+        self._rising = rising
 
     def __enter__(self) -> Self:
-        self._before = ids.os
+        self._before = ids.os, ids.rising
+        ids.rising = self._rising
         setattr(ids, "os", SimpleNamespace(urandom=self._dice.randbytes))  # noqa: B010 - a stand-in is no module
         return self
 
     def __exit__(self, *_: object) -> None:
-        ids.os = self._before
+        ids.os, ids.rising = self._before
 
 
 def state_hash_of(state: dict[str, list[dict[str, Any]]]) -> str:
     """Return the state hash of rows that no database has seen; what lies in no column is null, places among it."""
-    found = StateHash()
+    found = StateHash(cuts_in([row["rollout_id"] for row in state["rollouts"]]))
     for table in tables.PROJECTIONS:
         rows = [tuple(row.get(column.name) for column in table.columns) for row in state[table.name]]
         found.update(table, rows)

@@ -7,13 +7,13 @@ import sqlite3
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import aiosqlite
 import orjson
@@ -21,14 +21,17 @@ from sqlalchemy import ColumnElement, Select, Table, Text, bindparam, func, sele
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.clock import Clock, system_clock
-from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
+from store.db import tables
+from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
 from store.db.schema import prepare_sqlite, read_only_uri
+from store.db.tables import settable
 from store.db.url import StoreURL
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
 # How long a writer tries for the lock before it tells its callers; other processes hold it for milliseconds.
 _LOCK_SECONDS = 30.0
 _READERS = 4
+T = TypeVar("T", Table, Part)
 _ROWS_AT_ONCE = (64, 16, 4, 1)
 _TAIL = (
     "SELECT c.commit_id, c.recorded_at, c.chain_hash, c.events, c.rollouts, c.attempts, c.spans, c.resources,"
@@ -55,6 +58,7 @@ class SQLite(Dialect):
         else:
             self.path = url.path.absolute()
         self._readers = _Readers(self.path)
+        self._ending: set[asyncio.Future[None]] = set()
 
     # The port.
 
@@ -92,16 +96,29 @@ class SQLite(Dialect):
     @asynccontextmanager
     async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
         connection = await self._readers.take()
-        session = SQLiteReader(connection)
         try:
             if snapshot:
                 await connection.execute_fetchall("BEGIN")
-            yield session
+            yield SQLiteReader(connection)
         except sqlite3.Error as error:
             raise translate(error) from error
         finally:
-            if connection.in_transaction:
-                await asyncio.shield(connection.execute_fetchall("ROLLBACK"))
+            if snapshot:
+                # Always, and whoever is cancelled meanwhile: a cancelled BEGIN may still wait in the connection's
+                # thread, in front of this.
+                ending = asyncio.ensure_future(self._end_snapshot(connection))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+                await asyncio.shield(ending)
+            else:
+                self._readers.give(connection)
+
+    async def _end_snapshot(self, connection: aiosqlite.Connection) -> None:
+        try:
+            # There is nothing to end when BEGIN had failed.
+            with suppress(sqlite3.Error):
+                await connection.execute_fetchall("ROLLBACK")
+        finally:
             self._readers.give(connection)
 
     def wakeups(self) -> Wakeups:
@@ -125,9 +142,11 @@ class SQLiteWriter(WriteSession):
         self._dialect = dialect
         self._connection = connection
         self._clock = dialect.clock or system_clock
-        self._statements: dict[tuple[str, Table, int], str] = {}
-        self._next = (0, 0)
+        self._statements: dict[tuple[Any, Any, int], str] = {}
         self._data_version = -1
+        # Where the log ends by the last commit, and where it will end by the next.
+        self._known: Tail | None = None
+        self._coming: Tail | None = None
 
     async def begin(self) -> Tail:
         deadline = time.monotonic() + _LOCK_SECONDS
@@ -146,21 +165,49 @@ class SQLiteWriter(WriteSession):
             raise translate(error) from error
 
     def _read_tail(self) -> Tail:
-        row = self._connection.execute(_TAIL).fetchone()
-        commit_id, recorded_at, chain, *totals, last_position, epoch = row
-        self._next = ((commit_id or 0) + 1, (last_position or 0) + 1)
         # It changes when another connection commits, never when this one does.
         seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
-        return Tail(
+        is_ours = seen == self._data_version
+        if is_ours and self._known is not None:
+            self._known.now = self._clock()
+            self._coming = self._known
+            return self._known
+        row = self._connection.execute(_TAIL).fetchone()
+        commit_id, recorded_at, chain, *totals, last_position, epoch = row
+        self._coming = Tail(
             commit_id=commit_id or 0,
             recorded_at=recorded_at or 0,
             chain_hash=chain or bytes(32),
             totals=tuple(total or 0 for total in totals),
-            next_position=self._next[1],
-            next_commit_id=self._next[0],
+            next_position=(last_position or 0) + 1,
+            next_commit_id=(commit_id or 0) + 1,
             now=self._clock(),
             queue_epoch=epoch,
-            is_ours=seen == self._data_version,
+            is_ours=is_ours,
+        )
+        return self._coming
+
+    def _foresee(self, changes: Changes) -> None:
+        """Know where the log will end once these rows are committed."""
+        before = self._coming
+        assert before is not None  # begun
+        epochs = changes.upserts.get(tables.queue_epoch)
+        epoch = before.queue_epoch if epochs is None else epochs[0][1]
+        commits = changes.inserts.get(tables.commits)
+        if commits is None:
+            before.queue_epoch = epoch
+            return
+        commit_id, _, _, last, recorded_at, _, chain_hash, *totals = commits[0]
+        self._coming = Tail(
+            commit_id=commit_id,
+            recorded_at=recorded_at,
+            chain_hash=chain_hash,
+            totals=tuple(totals),
+            next_position=last + 1,
+            next_commit_id=commit_id + 1,
+            now=before.now,
+            queue_epoch=epoch,
+            is_ours=True,
         )
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
@@ -185,47 +232,57 @@ class SQLiteWriter(WriteSession):
 
     async def draw(self, positions: int) -> tuple[int, int]:  # noqa: ARG002 (the port's; nothing is drawn ahead)
         # AUTOINCREMENT numbers without holes, and the rows below carry the numbers it would give.
-        return self._next
+        assert self._coming is not None  # begun
+        return self._coming.next_commit_id, self._coming.next_position
 
     async def write(self, changes: Changes) -> None:
+        self._foresee(changes)
         try:
             for table, rows in changes.deletes.items():
-                self._connection.executemany(self._statement("delete", table, 1), rows)
-            for verb, family in (("insert", changes.inserts), ("upsert", changes.upserts)):
-                for table, rows in family.items():
-                    self._write_rows(verb, table, rows)
+                self._connection.executemany(self._statement(_delete, table, 1), rows)
+            for table, rows in changes.inserts.items():
+                self._write_rows(_insert, table, rows)
+            for table, rows in changes.upserts.items():
+                self._write_rows(_upsert, table, rows)
+            for part, rows in changes.updates.items():
+                self._write_rows(_update, part, rows)
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    def _write_rows(self, verb: str, table: Table, rows: Sequence[Row]) -> None:
+    def _write_rows(self, build: Callable[[T, int], str], what: T, rows: Sequence[Row]) -> None:
         """Write rows, many per statement.
 
         Each step of a statement lets go of the interpreter, and a caller that is busy keeps it for a while: the fewer
         steps, the less a batch waits for those whose calls will be in the next.
         """
         if len(rows) == 1:
-            self._connection.execute(self._statement(verb, table, 1), rows[0])
+            self._connection.execute(self._statement(build, what, 1), rows[0])
             return
         start, count = 0, len(rows)
         for size in _ROWS_AT_ONCE:
             while count - start >= size:
                 values = tuple(chain.from_iterable(rows[start : start + size]))
-                self._connection.execute(self._statement(verb, table, size), values)
+                self._connection.execute(self._statement(build, what, size), values)
                 start += size
 
-    def _statement(self, verb: str, table: Table, count: int) -> str:
-        known = self._statements.get((verb, table, count))
+    def _statement(self, build: Callable[[T, int], str], what: T, count: int) -> str:
+        known = self._statements.get((build, what, count))
         if known is None:
-            known = self._statements[verb, table, count] = _BUILDERS[verb](table, count)
+            known = self._statements[build, what, count] = build(what, count)
         return known
 
     async def commit(self) -> None:
+        self._known = None
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise translate(error) from error
+        self._known = self._coming
+        if self._known is not None:
+            self._known.is_ours = True
 
     async def rollback(self) -> None:
+        self._known = None
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -277,8 +334,9 @@ class _Readers:
         try:
             return await asyncio.wrap_future(waiter)
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.give(waiter.result())
+            if not waiter.cancel():
+                # It is being given one at this moment, perhaps in another thread.
+                waiter.add_done_callback(lambda given: self.give(given.result()))
             raise
 
     def give(self, connection: aiosqlite.Connection) -> None:
@@ -407,14 +465,19 @@ def _insert(table: Table, count: int) -> str:
 
 def _upsert(table: Table, count: int) -> str:
     keys = [column.name for column in table.primary_key]
-    rest = [name for name in _columns(table) if name not in keys]
-    sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
+    sets = ", ".join(f"{name} = excluded.{name}" for name in settable(table))
     return f"{_insert(table, count)} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
+
+
+def _update(part: Part, count: int) -> str:
+    names = (*part.keys, *part.sets)
+    row = f"({', '.join('?' * len(names))})"
+    given = {name: f"rows.column{number}" for number, name in enumerate(names, 1)}
+    sets = ", ".join(f"{name} = {given[name]}" for name in part.sets)
+    found = " AND ".join(f"{part.table.name}.{key} = {given[key]}" for key in part.keys)
+    return f"UPDATE {part.table.name} SET {sets} FROM (VALUES {', '.join([row] * count)}) AS rows WHERE {found}"
 
 
 def _delete(table: Table, _: int) -> str:
     keys = [column.name for column in table.primary_key]
     return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{key} = ?' for key in keys)}"
-
-
-_BUILDERS = {"insert": _insert, "upsert": _upsert, "delete": _delete}

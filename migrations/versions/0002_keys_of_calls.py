@@ -1,0 +1,26 @@
+"""Keys of calls that may be sent twice; commits are found by time without an index."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    """Add the table of keys, and drop an index that cost a page in every commit."""
+    op.create_table(
+        "idempotency",
+        sa.Column("key", text, nullable=False),
+        sa.Column("scope", text, nullable=False),
+        sa.Column("request_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("reply", text, nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("key", "scope", name=op.f("pk_idempotency")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_idempotency_expires_at"), "idempotency", ["expires_at"])
+    op.drop_index(op.f("ix_commits_recorded_at"), table_name="commits")
