@@ -1,9 +1,12 @@
 """From a URL to a store."""
 
+from urllib.parse import urlsplit
+
 from store.clock import Clock
 from store.db.dialect import register
 from store.db.drivers.postgres import Postgres
 from store.db.drivers.sqlite import SQLite
+from store.errors import Invalid
 from store.interface import Store
 from store.sql_store import SQLStore
 
@@ -20,22 +23,30 @@ async def open_store(
     create: bool = True,
     read_only: bool = False,
 ) -> Store:
-    """Open a store: `memory://`, `sqlite:///run.db` or `postgresql://host/database?partition=name`.
+    """Open a store: `memory://`, `sqlite:///run.db`, `postgresql://host/database?partition=name`, `http://host:4747`.
 
     Args:
-        url: which database, and which partition of it.
-        clock: microseconds since the epoch; the machine's, or Postgres's own, if None.
-        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
-        create: create the partition if it is missing.
+        url: which database, and which partition of it; or which server, and which partition of its database.
+        clock: microseconds since the epoch; the machine's, or Postgres's own, if None. A server has its own.
+        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time. A
+            server has its own.
+        create: create the partition if it is missing. A server is asked for what it has.
         read_only: never write; with this nothing is created or upgraded either.
 
     Raises:
-        Invalid: the URL has a mistake.
+        Invalid: the URL has a mistake, or a clock was given for a server.
         NotFound: there is no such store, and `create` is False.
         Incompatible: the database is behind or ahead of this version, or is no store.
         ReadOnly: the file or its directory cannot be written.
-        Unavailable: the database does not answer.
+        Unavailable: the database, or the server, does not answer.
     """
+    if urlsplit(url).scheme in {"http", "https"}:
+        # The client brings aiohttp, which who opens a database should not have to wait for.
+        from store.client import HTTPStore
+
+        if clock is not None:
+            raise Invalid("clock", "a store behind a server has the server's clock; leave it out")
+        return await HTTPStore.open(url, read_only=read_only)
     return await SQLStore.open(
         url, clock=clock, scan_debounce_seconds=scan_debounce_seconds, create=create, read_only=read_only
     )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -75,11 +74,13 @@ FEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Field of `span.recorded` to the attributes it is read from; the first with a usable value wins."""
 
 _READ: Final = frozenset(name for names in FEEDS.values() for name in names)
+_READ_OF_GRAPH: Final = frozenset(
+    name for field in ("node_id", "scope", "parent_node_id", "phase", "node_exec") for name in FEEDS[field]
+)
 _LARGEST_COUNT: Final = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class SpanSummary:
+class SpanSummary(NamedTuple):
     """What a fold or a search needs of a span's attributes; None where the span does not say."""
 
     rewards: tuple[tuple[str, float], ...] = ()
@@ -105,13 +106,18 @@ def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
     """Return what a span says by its name and attributes. Never raises: what is malformed says nothing."""
     if _READ.isdisjoint(attributes):
         return NOTHING
+    said = (
+        _rewards(name, attributes),
+        _count(attributes, "tokens_in"),
+        _count(attributes, "tokens_out"),
+        _text(attributes, "model"),
+        _text(attributes, "response_id"),
+    )
+    if _READ_OF_GRAPH.isdisjoint(attributes):
+        return SpanSummary(*said)
     node_id = _text(attributes, "node_id")
     return SpanSummary(
-        rewards=_rewards(name, attributes),
-        tokens_in=_count(attributes, "tokens_in"),
-        tokens_out=_count(attributes, "tokens_out"),
-        model=_text(attributes, "model"),
-        response_id=_text(attributes, "response_id"),
+        *said,
         kind=_kind(attributes) if node_id else None,
         node_id=node_id,
         scope=_text(attributes, "scope"),

@@ -2,22 +2,24 @@
 
 import asyncio
 import atexit
+import contextlib
 import importlib
 import logging
 import math
-import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import intake, reads
+from store import idempotency, intake, process, reads, repeats
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
-from store.domain.commands import Claim, Command, ReleaseClaim, Sweep
+from store.domain.answers import Repeat, is_keyed
+from store.domain.commands import Claim, Command, Idempotency, ReleaseClaim, Sweep
 from store.domain.views import ClaimView
 from store.domain.world import World
 from store.errors import Closed, Invalid, ReadOnly, StoreError, WrongProcess
@@ -49,6 +51,7 @@ logger = logging.getLogger("store")
 span_logger = logging.getLogger("store.spans")
 
 T = TypeVar("T")
+_UNDONE_AT_MOST = 4096
 
 
 class SQLStore(SQLProof):
@@ -59,7 +62,7 @@ class SQLStore(SQLProof):
         self._dialect = dialect
         self._debounce = scan_debounce_seconds
         self._read_only = read_only
-        self._pid = os.getpid()
+        self._pid = process.number
         self._opened = time.monotonic()
         self._home = Home(f"rollbook {url.partition}")
         self._writer = Writer(dialect, self._home.loop, self._on_commit, self._on_undelivered)
@@ -67,6 +70,8 @@ class SQLStore(SQLProof):
         self._swept_at = float("-inf")
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
+        # How to undo the latest claims that were handed out, by attempt.
+        self._undo: OrderedDict[str, ReleaseClaim] = OrderedDict()
         self._releasing: set[asyncio.Task[Any]] = set()
         self.store_id = ""
 
@@ -133,7 +138,8 @@ class SQLStore(SQLProof):
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         command = intake.start_rollout(input, mode, resources_id, config, metadata, worker_id)
-        return _attempted(await self._swept_call(command))
+        answer = await self._swept_call(command)
+        return await repeats.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
     async def enqueue_rollout(
         self,
@@ -144,21 +150,24 @@ class SQLStore(SQLProof):
         metadata: dict[str, Any] | None = None,
     ) -> Rollout:
         command = intake.enqueue_one(input, mode, resources_id, config, metadata)
-        return reads.rollout_of_view((await self._swept_call(command))[0])
+        answer = await self._swept_call(command)
+        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         if not rollouts:
             return []
-        views = await self._swept_call(intake.enqueue(rollouts))
-        return [reads.rollout_of_view(view) for view in views]
+        answer = await self._swept_call(intake.enqueue(rollouts))
+        if isinstance(answer, Repeat):
+            return await repeats.rollouts(self, answer)
+        return [reads.rollout_of_view(view) for view in answer]
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
-        claims = await self._claim(1, worker_id, wait_seconds)
-        return _attempted(claims[0].rollout) if claims else None
+        claimed = await self._claimed(await self._claim(1, worker_id, wait_seconds))
+        return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
@@ -166,28 +175,56 @@ class SQLStore(SQLProof):
         if limit <= 0:
             return []
         # One call carries no more than that; whoever wants more asks again.
-        claims = await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
+        return await self._claimed(await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds))
+
+    async def _claimed(self, claims: list[ClaimView] | Repeat) -> list[AttemptedRollout]:
+        if isinstance(claims, Repeat):
+            return await repeats.claims(self, claims)
+        for undo in map(_undoing, claims):
+            self._undo[undo.attempt_id] = undo
+        while len(self._undo) > _UNDONE_AT_MOST:
+            with contextlib.suppress(KeyError):  # another thread does the same
+                self._undo.popitem(last=False)
         return [_attempted(claim.rollout) for claim in claims]
 
-    async def _claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView]:
+    async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
+        """Undo claims that this store handed out, if nothing has happened to them since.
+
+        Their rollouts wait again where they waited, and no attempt is used up. For who stands between the store and a
+        caller that has left; claims made long ago, or answered a second time, stay with the watchdog.
+        """
+        self._check()
+        undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
+        await self._home.run(self._release_all(undoing))
+
+    async def _release_all(self, undoing: Sequence[ReleaseClaim]) -> None:
+        # Last first, so that each is still its rollout's latest event when its turn comes.
+        for undo in reversed(undoing):
+            await self._release(undo)
+
+    async def _claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
         if not 0 <= wait_seconds < float("inf"):
             raise Invalid("wait_seconds", f"{wait_seconds} must be 0 or more, and finite")
-        claims: list[ClaimView] = await self._swept_call(intake.claim(limit, worker_id))
-        if claims or not wait_seconds:
-            return claims
-        self._check()
-        return await self._home.run(
-            self._wait_for_claims(limit, worker_id, wait_seconds),
-            lost=lambda claims: self._give_back(claims, worker_id),
-        )
+        claims: list[ClaimView] | Repeat = await self._swept_call(intake.claim(limit, worker_id))
+        if not claims and wait_seconds:
+            self._check()
+            claims = await self._home.run(
+                self._wait_for_claims(limit, worker_id, wait_seconds, idempotency.current.get()),
+                lost=lambda claims: self._give_back(claims, worker_id),
+            )
+        return claims
 
-    async def _wait_for_claims(self, limit: int, worker_id: str | None, seconds: float) -> list[ClaimView]:
+    async def _wait_for_claims(
+        self, limit: int, worker_id: str | None, seconds: float, asked: Idempotency | None
+    ) -> list[ClaimView] | Repeat:
         deadline = time.monotonic() + seconds
         with self._at_work.parked():
             while True:
-                claims = await self._next_chance(ClaimWaiter(worker_id, limit), deadline)
+                claims = await self._next_chance(ClaimWaiter(worker_id, limit, is_keyed=asked is not None), deadline)
                 if claims is None:
-                    claims = await self._writer.call(intake.claim(limit, worker_id))
+                    command = intake.claim(limit, worker_id)
+                    command.idempotency = asked
+                    claims = await self._writer.call(command)
                 if claims or time.monotonic() >= deadline:
                     return claims or []
 
@@ -221,33 +258,27 @@ class SQLStore(SQLProof):
         if isinstance(command, Claim) and reply and not self._closed:
             self._home.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
-    def _give_back(self, claims: list[ClaimView], worker_id: str | None) -> None:
-        if not claims or self._at_work.hand_over(claims, worker_id):
+    def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
+        # An answer that was given before went to somebody; who has it works on it, or the watchdog judges.
+        if not claims or isinstance(claims, Repeat):
             return
-        # Last first, so that each is still its rollout's latest event when its turn comes.
-        for claim in reversed(claims):
-            task = asyncio.ensure_future(self._release(claim))
-            self._releasing.add(task)
-            task.add_done_callback(self._releasing.discard)
+        # What was claimed under a key is answered under that key alone.
+        if claims[0].asked is None and self._at_work.hand_over(claims, worker_id):
+            return
+        task = asyncio.ensure_future(self._release_all(list(map(_undoing, claims))))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, claim: ClaimView) -> None:
-        attempted = _attempted(claim.rollout)
-        command = ReleaseClaim(
-            rollout_id=attempted.rollout_id,
-            attempt_id=attempted.attempt.attempt_id,
-            claim_position=claim.claim_position,
-            status_before=claim.status_before,
-            queued_at=claim.queued_at,
-            actor="store",
-        )
+    async def _release(self, undo: ReleaseClaim) -> None:
         try:
-            if await self._writer.call(command):
+            if await self._writer.call(undo):
                 self._at_work.pass_on()
         except StoreError:
             logger.warning("a claim that nobody took could not be released; the watchdog will judge it", exc_info=True)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        return _attempted(await self._swept_call(intake.start_attempt(rollout_id, worker_id)))
+        answer = await self._swept_call(intake.start_attempt(rollout_id, worker_id))
+        return await repeats.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -262,7 +293,8 @@ class SQLStore(SQLProof):
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         command = intake.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
-        return reads.rollout_of_view(await self._swept_call(command))
+        answer = await self._swept_call(command)
+        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
 
     async def update_attempt(
         self,
@@ -274,27 +306,38 @@ class SQLStore(SQLProof):
         metadata: dict[str, Any] | Unset = UNSET,
     ) -> Attempt:
         command = intake.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata)
-        return reads.attempt_of_view(await self._swept_call(command))
+        answer = await self._swept_call(command)
+        return await repeats.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self._record([span]) else None
+        return span if await self.record_spans([span]) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         if not spans:
             return []
-        return [spans[index] for index, _ in await self._record(spans)]
+        return [spans[index] for index, _ in await self.record_spans(spans)]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
         span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
-        recorded = await self._record([span], number=sequence_id is None)
+        recorded = await self.record_spans([span], number=sequence_id is None)
         return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
 
-    async def _record(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        recorded = await self._call(intake.record_spans(spans, number=number))
+    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of those that are new.
+
+        Args:
+            spans: the spans, of any attempts.
+            number: give each the next number of its rollout instead of the one it carries, in the same transaction.
+
+        Raises:
+            NotFound: no such rollout or attempt; what stands before it in the call is stored.
+        """
+        answer = await self._call(intake.record_spans(spans, number=number))
+        recorded = await repeats.recorded(self, answer) if isinstance(answer, Repeat) else answer
         if len(recorded) < len(spans):
             new = {index for index, _ in recorded}
             for index, span in enumerate(spans):
@@ -307,21 +350,26 @@ class SQLStore(SQLProof):
                     )
         return recorded
 
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:  # noqa: ARG002
-        return (await self._call(intake.number_spans([rollout_id])))[0]
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
         if not rollout_attempt_ids:
             return []
-        return await self._call(intake.number_spans(rollout_id for rollout_id, _ in rollout_attempt_ids))
+        answer = await self._call(intake.number_spans(rollout_id for rollout_id, _ in rollout_attempt_ids))
+        return await repeats.numbers(self, answer) if isinstance(answer, Repeat) else answer
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return reads.resources_of_view(await self._call(intake.publish(None, resources)))
+        return await self._published(self._call(intake.publish(None, resources)))
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        return reads.resources_of_view(await self._swept_call(intake.publish(resources_id, resources)))
+        return await self._published(self._swept_call(intake.publish(resources_id, resources)))
+
+    async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
+        answer = await call
+        return await repeats.resources(self, answer) if isinstance(answer, Repeat) else reads.resources_of_view(answer)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return reads.worker_of_view(await self._call(intake.beat(worker_id, heartbeat_stats)))
@@ -379,6 +427,8 @@ class SQLStore(SQLProof):
         self._check()
         if self._read_only:
             raise ReadOnly(type(command).__name__)
+        if (asked := idempotency.current.get()) is not None and is_keyed(command):
+            command.idempotency = asked
         return await self._writer.call(command)
 
     def _on_commit(self, world: World, committed: Committed | None) -> None:
@@ -394,8 +444,8 @@ class SQLStore(SQLProof):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        if os.getpid() != self._pid:
-            raise WrongProcess(self._pid, os.getpid())
+        if process.number != self._pid:
+            raise WrongProcess(self._pid, process.number)
         if self._closed:
             return
         self._closed = True
@@ -404,7 +454,7 @@ class SQLStore(SQLProof):
 
     def flush_at_exit(self) -> None:
         """Finish what was taken, when the interpreter ends and nobody closed the store."""
-        if not self._closed and os.getpid() == self._pid:
+        if not self._closed and process.number == self._pid:
             self._home.submit(self._stop()).result(timeout=30)
 
     async def _stop(self) -> None:
@@ -415,6 +465,20 @@ class SQLStore(SQLProof):
         # Only now, since the last commits are news too.
         await self._at_work.leave()
         await self._dialect.close()
+
+
+def _undoing(claim: ClaimView) -> ReleaseClaim:
+    attempt = claim.rollout.attempt
+    assert attempt is not None  # a claim opens one
+    return ReleaseClaim(
+        rollout_id=claim.rollout.row[0],
+        attempt_id=attempt.row[1],
+        claim_position=claim.claim_position,
+        status_before=claim.status_before,
+        queued_at=claim.queued_at,
+        asked=claim.asked,
+        actor="store",
+    )
 
 
 def _attempted(view: Any) -> AttemptedRollout:

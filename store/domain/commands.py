@@ -8,6 +8,17 @@ SpanKey = tuple[str, str, str]
 """rollout_id, attempt_id, span_id."""
 
 
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A caller's key for one logical call. The same key with the same request is answered again, never done again."""
+
+    scope: str
+    """Whose key it is: keys of different callers never meet."""
+    key: str
+    request_hash: bytes
+    """SHA-256 of what was asked; another request under the same key is refused."""
+
+
 @dataclass(slots=True)
 class Wants:
     """The rows that a batch of commands has to load before it is decided."""
@@ -35,6 +46,8 @@ class Wants:
     """How many other commands may take a rollout off the queue before a claim sees it."""
     joiners: set[str] = field(default_factory=set[str])
     """Rollouts that may go back to the queue, where a claim of the same batch finds them and answers with them."""
+    keys: set[str] = field(default_factory=set[str])
+    """Keys of calls that may have been made before."""
     due: bool = False
     """The rollouts whose time to be looked at has come."""
 
@@ -44,6 +57,8 @@ class Command:
     """A request; `actor` is who makes it, as the log records it."""
 
     actor: str | None = None
+    idempotency: Idempotency | None = None
+    """The key under which it may come again."""
 
     @property
     def size(self) -> int:
@@ -137,8 +152,12 @@ class ReleaseClaim(Command):
     """The position of the `attempt.started` event of the claim."""
     status_before: str
     queued_at: int
+    asked: Idempotency | None = None
+    """The key of the claim, which has to be forgotten with it."""
 
     def want(self, wants: Wants) -> None:
+        if self.asked is not None:
+            wants.keys.add(self.asked.key)
         wants.rollouts.add(self.rollout_id)
         wants.attempts.add(self.attempt_id)
         wants.worked.add(self.rollout_id)

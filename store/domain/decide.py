@@ -158,7 +158,8 @@ def _claim(command: Claim, world: World) -> list[ClaimView]:
         started = _start(rollout_id, attempt_id, "dequeue", command.worker_id, command.owner, world, command)
         _move(rollout_id, "preparing", "claimed", world, command.actor, cause=started.position)
         cause = started.position
-        claims.append(ClaimView(view_rollout(world, rollout_id, attempt_id), cause, before, queued_at))
+        view = view_rollout(world, rollout_id, attempt_id)
+        claims.append(ClaimView(view, cause, before, queued_at, command.idempotency))
     if command.worker_id is not None:
         if taken:
             last = _attempt(world, taken[-1], command.attempt_ids[len(taken) - 1])
@@ -171,6 +172,9 @@ def _claim(command: Claim, world: World) -> list[ClaimView]:
 
 def _release(command: ReleaseClaim, world: World) -> bool:
     """Put a rollout back at its old place, unless anything has happened to its attempt since."""
+    key = None if command.asked is None else (command.asked.scope, command.asked.key)
+    if key is not None and (answered := world.answered.get(key)) is not None and answered.is_repeated:
+        return False
     state = world.rollouts.get(command.rollout_id)
     attempt = None if state is None else state.attempt(command.attempt_id)
     if state is None or attempt is None or state.latest is not attempt or state.status != "preparing":
@@ -187,6 +191,8 @@ def _release(command: ReleaseClaim, world: World) -> bool:
     released = world.record_rollout(command.rollout_id, fact, actor=command.actor, cause=command.claim_position)
     world.joins_queue(command.rollout_id, command.queued_at)
     world.queue_reordered = True
+    if key is not None:
+        world.forget_answer(key)
     held = world.workers.get(attempt.worker_id) if attempt.worker_id else None
     if held is not None and held.current_attempt_id == attempt.attempt_id:
         idle(held.worker_id, world, command.actor, cause=released.position, forget=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
+from store.domain.commands import Idempotency
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
@@ -53,6 +54,8 @@ class ClaimView:
     claim_position: int
     status_before: str
     queued_at: int
+    asked: Idempotency | None = None
+    """The key of the call that claimed it."""
 
 
 @dataclass(slots=True)

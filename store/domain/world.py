@@ -8,16 +8,33 @@ from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, worker
 from store.domain.commands import SpanKey
-from store.domain.events import Body, Event, Fact, SpanRecorded
+from store.domain.events import Body, Event, Fact, Json, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
+CallKey = tuple[str, str]
+"""Whose key it is, and the key."""
 
 
 class NeedsHeads(Exception):
     """A claim ran past the rows of the queue at hand, while the table holds more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a call was answered under a key."""
+
+    request_hash: bytes
+    position: int
+    """The last event there was when it was decided."""
+    reply: Json
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the answer was given a second time."""
+        return bool(self.reply.get("repeated"))
 
 
 @dataclass(slots=True)
@@ -42,6 +59,7 @@ class World:
     """Of the ids generated for new rollouts, those that exist."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
     bodies: dict[int, Body] = field(default_factory=dict[int, Body])
+    answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
     due: list[str] = field(default_factory=list[str])
     heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """A heap of (queued position, rollout id)."""
@@ -54,6 +72,10 @@ class World:
     stamp: int = 0
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
     """For each rollout touched, its place in the queue before the batch."""
+    moved: set[str] = field(default_factory=set[str])
+    """Rollouts to which more happened than that spans arrived."""
+    moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Attempts to which more happened than that spans arrived."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     touched_workers: set[str] = field(default_factory=set[str])
     touched_resources: set[str] = field(default_factory=set[str])
@@ -63,6 +85,8 @@ class World:
     rewatch: dict[str, bool] = field(default_factory=dict[str, bool])
     """Rollouts whose time to be looked at may have changed; True where a row may have to go."""
     queue_reordered: bool = False
+    touched_answers: set[CallKey] = field(default_factory=set[CallKey])
+    """Keys of calls whose answers were kept or forgotten."""
 
     def begin(self, ordinal: int) -> None:
         """Start the next command: a new ordinal and a new stamp."""
@@ -83,6 +107,7 @@ class World:
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queued_position if state else None
+        is_span = isinstance(fact, SpanRecorded)
         was_limited = state is not None and _limited(state)
         sign_before = state.attempts[fact.attempt_id].sign_of_life if state and isinstance(fact, SpanRecorded) else None
         event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
@@ -90,9 +115,13 @@ class World:
         attempt_id = getattr(fact, "attempt_id", None)
         if attempt_id is not None:
             self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
+            if not is_span:
+                self.moved_attempts.add((rollout_id, attempt_id))
+        if not is_span:
+            self.moved.add(rollout_id)
         # A span only postpones the next look, which may come too early; unless the last sign was said to be in the
         # future, and the span takes that back.
-        if not isinstance(fact, SpanRecorded) or (sign_before or 0) > event.at / 1_000_000:
+        if not is_span or (sign_before or 0) > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
         return event
 
@@ -131,6 +160,16 @@ class World:
         self.counters[rollout_id] = number
         self.touched_counters.add(rollout_id)
         return number
+
+    def keep_answer(self, key: CallKey, answer: Answered) -> None:
+        """Know what a call was answered under its key."""
+        self.answered[key] = answer
+        self.touched_answers.add(key)
+
+    def forget_answer(self, key: CallKey) -> None:
+        """Let a call under this key be made anew."""
+        if self.answered.pop(key, None) is not None:
+            self.touched_answers.add(key)
 
     def joins_queue(self, rollout_id: str, position: int) -> None:
         """Let later claims of this batch see a rollout that has just joined the queue."""

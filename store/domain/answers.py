@@ -1,0 +1,105 @@
+"""Calls that may be sent twice: what was answered is kept beside the log, and a repeat is answered from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from store.domain.commands import (
+    AmendRollout,
+    Claim,
+    Command,
+    Enqueue,
+    NumberSpans,
+    PublishResources,
+    RecordSpans,
+    StartAttempt,
+    StartRollout,
+    UpdateAttempt,
+)
+from store.domain.decide import decide
+from store.domain.events import Json
+from store.domain.views import ClaimView, RolloutView
+from store.domain.world import Answered, World
+from store.errors import Conflict
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The answer to a call that was made before: what it said, and when."""
+
+    position: int
+    """The last event there was when it was first decided."""
+    reply: Json
+    """Ids and numbers of the answer, without its payload."""
+
+
+def decide_once(command: Command, world: World) -> Any:
+    """As `decide`, but answer a call whose key is known with `Repeat` instead of doing it again.
+
+    Raises:
+        Conflict: the key was used for another request.
+    """
+    asked = command.idempotency
+    if asked is None:
+        return decide(command, world)
+    key = (asked.scope, asked.key)
+    known = world.answered.get(key)
+    if known is None:
+        answer = decide(command, world)
+        reply = _REPLIES[type(command)](command, answer)
+        # A claim that found nothing may be tried again under its key.
+        if reply is not None:
+            world.keep_answer(key, Answered(asked.request_hash, world.next_position - 1, reply))
+        return answer
+    if known.request_hash != asked.request_hash:
+        raise Conflict(f"idempotency key {asked.key!r} was used for another request", "make a new key for each call")
+    if isinstance(command, Claim) and not known.is_repeated:
+        # Somebody has the answer now: a claim that was thought lost must not be released any more.
+        world.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
+    return Repeat(known.position, known.reply)
+
+
+def is_keyed(command: Command) -> bool:
+    """Say whether a second time would do more than the first: a heartbeat, for one, does not."""
+    return type(command) in _REPLIES
+
+
+def _enqueued(_: Enqueue, answer: list[RolloutView]) -> Json:
+    return {"rollouts": [view.row[0] for view in answer]}
+
+
+def _opened(_: Command, answer: RolloutView) -> Json:
+    return {"rollouts": [answer.row[0]]}
+
+
+def _claimed(_: Claim, answer: list[ClaimView]) -> Json | None:
+    return {"rollouts": [view.rollout.row[0] for view in answer]} if answer else None
+
+
+def _updated(command: UpdateAttempt, answer: Any) -> Json:
+    return {"rollout": command.rollout_id, "attempt": answer.row[1]}
+
+
+def _recorded(_: RecordSpans, answer: list[tuple[int, int]]) -> Json:
+    return {"recorded": answer}
+
+
+def _numbered(_: NumberSpans, answer: list[int]) -> Json:
+    return {"numbers": answer}
+
+
+def _published(command: PublishResources, _: Any) -> Json:
+    return {"resources": command.resources_id}
+
+
+_REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
+    Enqueue: _enqueued,
+    StartRollout: _opened,
+    StartAttempt: _opened,
+    Claim: _claimed,
+    AmendRollout: _opened,
+    UpdateAttempt: _updated,
+    RecordSpans: _recorded,
+    NumberSpans: _numbered,
+    PublishResources: _published,
+}

@@ -1,0 +1,67 @@
+"""The answer to a call that was made before, read from the log as things stood when it was first decided."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from store.domain.answers import Repeat
+from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
+from store.sql_reads import SQLReads
+
+Answer = Callable[[SQLReads, Repeat], Awaitable[Any]]
+
+
+async def rollouts(store: SQLReads, repeat: Repeat) -> list[Rollout]:
+    """Return the rollouts that were created or found, without their attempts."""
+    return [_plain(rollout) for rollout in await _read(store, repeat)]
+
+
+async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
+    """Return the one rollout of the answer, without its attempt."""
+    return (await rollouts(store, repeat))[0]
+
+
+async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
+    """Return rollouts with the attempts that the call opened: the latest at that moment."""
+    found = await _read(store, repeat)
+    return [each for each in found if isinstance(each, AttemptedRollout)]
+
+
+async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
+    """Return the one rollout of the answer with the attempt that the call opened."""
+    return (await claims(store, repeat))[0]
+
+
+async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
+    """Return the attempt that was updated."""
+    wanted = repeat.reply["attempt"]
+    page = await store.query_attempts(repeat.reply["rollout"], as_at=repeat.position)
+    return next(each for each in page if each.attempt_id == wanted)
+
+
+async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
+    """Return the resources that were published."""
+    found = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
+    assert found is not None  # the event that published them lies before the position
+    return found
+
+
+async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
+    """Return which spans of the call were new, each with its number."""
+    return [(index, number) for index, number in repeat.reply["recorded"]]
+
+
+async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
+    """Return the numbers that were drawn."""
+    return repeat.reply["numbers"]
+
+
+async def _read(store: SQLReads, repeat: Repeat) -> list[Rollout]:
+    found = [
+        await store.get_rollout_by_id(rollout_id, as_at=repeat.position) for rollout_id in repeat.reply["rollouts"]
+    ]
+    return [each for each in found if each is not None]
+
+
+def _plain(found: Rollout) -> Rollout:
+    fields = {name: getattr(found, name) for name in Rollout.model_fields}
+    return Rollout.model_construct(**fields)

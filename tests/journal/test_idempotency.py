@@ -1,0 +1,152 @@
+"""A call that comes again under its key is answered again, never done again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.errors import Conflict, NotFound
+from store.idempotency import Idempotency, current
+from store.interface import Store
+from store.journal.project import KEY_MICROS
+from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.testing import ManualClock
+from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span
+
+Call = Callable[[Store, AttemptedRollout], Awaitable[Any]]
+
+
+@contextmanager
+def under(key: str, request: str = "", scope: str = "somebody") -> Generator[None]:
+    """Make the calls inside under a key."""
+    token = current.set(Idempotency(scope, key, hashlib.sha256(request.encode()).digest()))
+    try:
+        yield
+    finally:
+        current.reset(token)
+
+
+async def started(store: Store) -> AttemptedRollout:
+    return await store.start_rollout({"task": 1}, config=RolloutConfig(max_attempts=5), worker_id="w")
+
+
+async def events_of(store: Store) -> int:
+    return len([event async for event in store.tail()])
+
+
+SPAN = make_sdk_span()
+MANY = [EnqueueRolloutRequest(input=number) for number in range(3)]
+CALLS: dict[str, Call] = {
+    "enqueue": lambda store, _: store.enqueue_rollout("a", "train", metadata={"k": [1, 2.5]}),
+    "enqueue many": lambda store, _: store.enqueue_many_rollouts(MANY),
+    "start": lambda store, _: store.start_rollout("b", worker_id="w2"),
+    "dequeue": lambda store, _: store.dequeue_rollout("w3"),
+    "dequeue many": lambda store, _: store.dequeue_many_rollouts(2, "w3"),
+    "wait": lambda store, _: store.dequeue_rollout("w3", wait_seconds=5),
+    "attempt": lambda store, given: store.start_attempt(given.rollout_id, "w4"),
+    "update rollout": lambda store, given: store.update_rollout(given.rollout_id, input="new", metadata={"m": 1}),
+    "update attempt": lambda store, given: store.update_attempt(given.rollout_id, "latest", metadata={"m": 1}),
+    "end attempt": lambda store, given: store.update_attempt(
+        given.rollout_id, given.attempt.attempt_id, status="failed"
+    ),
+    "spans": lambda store, given: store.add_many_spans([make_span(given.attempt, 7, span_id="a" * 16)]),
+    "span of the SDK": lambda store, given: store.add_otel_span(given.rollout_id, given.attempt.attempt_id, SPAN),
+    "number": lambda store, given: store.get_next_span_sequence_id(given.rollout_id, given.attempt.attempt_id),
+    "numbers": lambda store, given: store.get_many_span_sequence_ids([(given.rollout_id, "x"), ("unknown", "y")] * 2),
+    "resources": lambda store, _: store.add_resources(make_llm()),
+    "update resources": lambda store, _: store.update_resources("prompts", make_prompt()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_made_twice_is_done_once_and_answered_twice(name: str, store: Store, clock: ManualClock) -> None:
+    given = await started(store)
+    await store.enqueue_many_rollouts(MANY)
+    clock.advance(1)
+    with under("k"):
+        first = await CALLS[name](store, given)
+    before = await events_of(store)
+    clock.advance(1)
+    # What happens in between is not part of the answer.
+    await store.update_rollout(given.rollout_id, mode="val")
+    await store.update_resources("prompts", make_llm())
+    with under("k"):
+        again = await CALLS[name](store, given)
+    assert again == first
+    assert await events_of(store) == before + 2
+    with under("k", scope="somebody else"):
+        await CALLS[name](store, given)
+
+
+async def test_a_key_is_known_after_the_store_was_opened_again(durable_url: str) -> None:
+    async with await open_store(durable_url) as store:
+        with under("k"):
+            first = await store.enqueue_rollout("a")
+    async with await open_store(durable_url) as store:
+        with under("k"):
+            assert await store.enqueue_rollout("a") == first
+        assert len(await store.query_rollouts()) == 1
+
+
+async def test_another_request_under_the_same_key_is_refused(store: Store) -> None:
+    with under("k", "one request"):
+        await store.enqueue_rollout("a")
+    with under("k", "another"), pytest.raises(Conflict, match="used for another request"):
+        await store.enqueue_rollout("b")
+    assert len(await store.query_rollouts()) == 1
+
+
+async def test_calls_at_once_under_one_key_are_done_once(store: Store) -> None:
+    with under("k"):
+        found = await asyncio.gather(*(store.enqueue_rollout("a") for _ in range(20)))
+    assert len({rollout.rollout_id for rollout in found}) == 1
+    assert len(await store.query_rollouts()) == 1
+
+
+async def test_a_claim_that_found_nothing_claims_when_it_comes_again(store: Store) -> None:
+    with under("k"):
+        assert await store.dequeue_rollout("w") is None
+    rollout = await store.enqueue_rollout("a")
+    with under("k"):
+        claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    assert claimed.rollout_id == rollout.rollout_id
+
+
+async def test_a_refused_call_is_decided_anew_when_it_comes_again(store: Store) -> None:
+    with under("k"), pytest.raises(NotFound):
+        await store.update_rollout("ro-unknown", mode="val")
+    assert await events_of(store) == 0
+
+
+async def test_a_claim_that_was_released_is_claimed_anew_under_its_key(store: Store) -> None:
+    async def wait() -> AttemptedRollout | None:
+        with under("k"):
+            return await store.dequeue_rollout("w", wait_seconds=30)
+
+    leaving = asyncio.create_task(wait())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    rollout = await store.enqueue_rollout("a")
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    with under("k"):
+        claimed = await store.dequeue_rollout("w", wait_seconds=30)
+    assert claimed is not None
+    assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 1)
+
+
+async def test_keys_are_forgotten_after_a_day(durable_url: str, clock: ManualClock) -> None:
+    async with await open_store(durable_url, clock=clock) as store:
+        with under("k"):
+            first = await store.enqueue_rollout("a")
+        clock.advance(KEY_MICROS / 1_000_000 + 1)
+        await store.enqueue_rollout("the watch over old keys goes by commits")
+        with under("k"):
+            assert await store.enqueue_rollout("a") != first
