@@ -76,8 +76,10 @@ from store.models import (
 )
 
 if TYPE_CHECKING:
+    from store.client import HTTPStore, LightningStoreClient
     from store.memory import InMemoryLightningStore
     from store.opening import open_store
+    from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
     from store.sync import SyncStore
 
 __all__ = [
@@ -98,13 +100,17 @@ __all__ = [
     "EnqueueRolloutRequest",
     "Event",
     "FilterLogic",
+    "HTTPStore",
     "HistoryEvent",
     "InMemoryLightningStore",
     "Incompatible",
     "Invalid",
     "LightningStore",
     "LightningStoreCapabilities",
+    "LightningStoreClient",
+    "LightningStoreServer",
     "LightningStoreStatistics",
+    "LightningStoreThreaded",
     "Link",
     "LoggedEvent",
     "NamedResources",
@@ -130,6 +136,7 @@ __all__ = [
     "StatusCode",
     "Store",
     "StoreError",
+    "StoreServer",
     "SyncStore",
     "TaskInput",
     "TimedOut",
@@ -150,7 +157,16 @@ LightningStore = Store
 
 # These bring SQLAlchemy and the drivers, or threads, which a program that only passes models around should not have to
 # wait for.
-_LATE = {"InMemoryLightningStore": "store.memory", "SyncStore": "store.sync", "open_store": "store.opening"}
+_LATE = {
+    "HTTPStore": "store.client",
+    "InMemoryLightningStore": "store.memory",
+    "LightningStoreClient": "store.client",
+    "LightningStoreServer": "store.server",
+    "LightningStoreThreaded": "store.server",
+    "StoreServer": "store.server",
+    "SyncStore": "store.sync",
+    "open_store": "store.opening",
+}
 
 # A type checker that saw it would believe that every name exists.
 if not TYPE_CHECKING:

@@ -6,6 +6,7 @@ imported by the commands, not here.
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ from store.cli.options import (
 )
 from store.cli.trouble import Commands
 
-_LOOK, _PROVE, _MAKE = "Look", "Prove", "Make"
+_LOOK, _PROVE, _MAKE, _SERVE = "Look", "Prove", "Make", "Serve"
 
 app = typer.Typer(
     cls=Commands,
@@ -43,6 +44,17 @@ app = typer.Typer(
 )
 ls = typer.Typer(help="List what the store holds, one kind at a time.", no_args_is_help=True)
 app.add_typer(ls, name="ls", rich_help_panel=_LOOK)
+partitions = typer.Typer(help="The partitions of a database, which never mix.", no_args_is_help=True)
+app.add_typer(partitions, name="partitions", rich_help_panel=_SERVE)
+
+
+class LogLevel(Enum):
+    """How much a server tells."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def _print_version(asked: bool) -> None:
@@ -326,3 +338,57 @@ def migrate(
     from store.cli import making
 
     making.migrate(db, app_role, json=json)
+
+
+# -- serve -----------------------------------------------------------------------------------------------------------
+
+
+@app.command("store", hidden=True)
+@app.command(rich_help_panel=_SERVE)
+def serve(
+    *,
+    db: Db = DEFAULT_DB,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4747,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages of this origin may call it, * for all; may be repeated."),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="info tells of refused requests, debug of all.")
+    ] = LogLevel.INFO,
+    max_body_bytes: Annotated[int, typer.Option(metavar="BYTES", min=1024, help="The largest request body.")] = 32
+    * 1024
+    * 1024,
+    scan_debounce: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="The least time between two looks of the watchdog.")
+    ] = 10.0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine, for everybody who reaches the port.")
+    ] = False,
+) -> None:
+    """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
+    from store.cli import serve as serving
+
+    serving.serve(
+        serving.Settings(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure)
+    )
+
+
+@partitions.command("create")
+def partitions_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _; at most 40.")],
+    db: Db = DEFAULT_DB,
+) -> None:
+    """Make a partition, if there is none of that name, and print its URL."""
+    from store.cli import serve as serving
+
+    serving.create_partition(db, name)
+
+
+@partitions.command("ls")
+def partitions_ls(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """List the partitions of a database."""
+    from store.cli import serve as serving
+
+    serving.list_partitions(db, json=json)

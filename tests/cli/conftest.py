@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from store import open_store
+from store import ids, open_store
 from store.cli.app import app
 from store.errors import StoreError
 from store.models import RolloutConfig, TraceStatus
@@ -136,6 +137,13 @@ def _copied(original: Filled, url: str) -> Filled:
 
 
 async def fill(url: str) -> Filled:
+    with pytest.MonkeyPatch.context() as patch:
+        # A minute between two ids, so that a few digits tell them apart.
+        patch.setattr(ids, "rising", ids.Rising(count(step=60 * 10**9).__next__))
+        return await _fill(url)
+
+
+async def _fill(url: str) -> Filled:
     clock = ManualClock()
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
         prompts = (await store.add_resources(make_prompt())).resources_id

@@ -33,6 +33,10 @@ WORKING = {
     "ls spans": ("ls", "spans", "--rollout", "{id}"),
     "ls resources": ("ls", "resources"),
     "ls workers": ("ls", "workers"),
+    "serve": ("serve", "--help"),
+    "store": ("store", "--help"),
+    "partitions create": ("partitions", "create", "--help"),
+    "partitions ls": ("partitions", "ls"),
 }
 
 

@@ -1,0 +1,66 @@
+"""Server-sent events: the frames of a stream that goes on until somebody ends it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from store.client.pools import Pool
+
+EVENT_STREAM: Final = "text/event-stream"
+
+SILENCE_SECONDS: Final = 60.0
+"""How long a server may say nothing, not even a heartbeat, before the connection is taken for dead."""
+
+_END: Final = b"\n\n"
+_DATA: Final = b"data: "
+
+
+class EventStream:
+    """What a server says on one connection. Its events may be taken by one task after another."""
+
+    def __init__(self, pool: Pool, response: aiohttp.ClientResponse, operation: str) -> None:
+        self._pool = pool
+        self._response = response
+        self._operation = operation
+        self._rest = bytearray()
+
+    async def take(self) -> list[dict[str, Any]]:
+        """Return the frames that came next, at least one; none when the connection has ended.
+
+        Raises:
+            Closed: the store was closed.
+        """
+        while True:
+            # Not across the yields of whoever reads: the bound on a wait belongs to the task that waits.
+            async with self._pool.call(self._operation, waits=True):
+                try:
+                    chunk = await self._response.content.readany()
+                except (aiohttp.ClientError, OSError):
+                    return []
+            if not chunk:
+                return []
+            if frames := self._split(chunk):
+                return frames
+
+    def _split(self, chunk: bytes) -> list[dict[str, Any]]:
+        # A frame may end in the middle of a chunk, and its end may lie across two.
+        searched = max(len(self._rest) - 1, 0)
+        self._rest += chunk
+        end = self._rest.rfind(_END, searched)
+        if end < 0:
+            return []
+        whole, self._rest = self._rest[:end], self._rest[end + len(_END) :]
+        return [frame for text in bytes(whole).split(_END) if (frame := _frame(text)) is not None]
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._response.close()
+
+
+def _frame(text: bytes) -> dict[str, Any] | None:
+    """Return the data of an event; None for what carries none, such as a comment."""
+    parts = [line.removeprefix(_DATA) for line in text.split(b"\n") if line.startswith(_DATA)]
+    return orjson.loads(b"\n".join(parts)) if parts else None

@@ -1,0 +1,150 @@
+"""What a store over HTTP tells of its log: history, tail, verify, rebuild, seal."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from store.client import requests
+from store.client.http_reads import HTTPReads
+from store.client.transport import Call, changing, reading
+from store.errors import Incompatible
+from store.interface import AsAt
+from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.wire import encoding, paths
+from store.wire.errors import error_of
+
+_PAGE: Final = 500
+_SHORTEST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+
+class HTTPProof(HTTPReads):
+    """The audit half of a store over HTTP."""
+
+    async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
+        path = requests.path(paths.HISTORY, rollout_id=requests.sought(rollout_id, "rollout_id"))
+        call = reading("history", path + requests.query_string(requests.past(as_at)), is_ours=True)
+        return await self._transport.ask(call, encoding.decode_history)
+
+    async def tail(
+        self,
+        after: str | None = None,
+        *,
+        follow: bool = False,
+        types: Sequence[str] | None = None,
+        rollout_id: str | None = None,
+    ) -> AsyncIterator[LoggedEvent]:
+        if follow:
+            async for event in self._follow(after, types, rollout_id):
+                yield event
+            return
+        while True:
+            page = await self._log_page(after, types, rollout_id)
+            for event in page.events:
+                yield event
+            after = page.cursor or after
+            if len(page.events) < _PAGE:
+                return
+
+    async def _follow(
+        self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
+    ) -> AsyncGenerator[LoggedEvent]:
+        """Yield events as the server sends them, from one connection after another."""
+        pause = _SHORTEST_PAUSE
+        while True:
+            call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
+            stream = await self._transport.follow(call)
+            if stream is None:
+                raise Incompatible(
+                    f"{self._transport.address.base} answers tail with pages alone", "give the URL of a Rollbook server"
+                )
+            try:
+                while frames := await stream.take():
+                    for event in _events(frames):
+                        yield event
+                        after, pause = event.cursor, _SHORTEST_PAUSE
+                    if _has_ended(frames[-1]):
+                        break
+            finally:
+                stream.close()
+            await self._transport.pause("tail", pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _log_page(
+        self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
+    ) -> encoding.LogPage:
+        call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
+        return await self._transport.ask(call, encoding.decode_log_page)
+
+    async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+        given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
+        body = None if given is None else requests.body(seal=given)
+        call = Call("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)
+        return await self._transport.ask(call, encoding.decode_verify_report)
+
+    async def rebuild(self) -> RebuildReport:
+        self._writes("rebuild")
+        call = changing("rebuild", paths.REBUILD, waits=math.inf, is_ours=True)
+        return await self._transport.ask(call, encoding.decode_rebuild_report)
+
+    async def seal(self, path: str | os.PathLike[str]) -> Seal:
+        if await asyncio.to_thread(Path(path).exists):
+            raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
+        call = Call("seal", "POST", paths.SEAL, is_ours=True)
+        head = await self._transport.ask(call, encoding.decode_seal)
+        await asyncio.to_thread(_write_seal, head, path)
+        return head
+
+    def _writes(self, operation: str) -> None:
+        """Refuse what writes where the store was opened for reading.
+
+        Raises:
+            ReadOnly: it was.
+        """
+        raise NotImplementedError
+
+
+def _log_path(after: str | None, types: Sequence[str] | None, rollout_id: str | None) -> str:
+    named = requests.texts(types, "types")
+    # A query cannot hold an empty list: no type of event has this name.
+    asked = requests.given(after=after, type=[""] if named == [] else named, rollout=rollout_id)
+    return paths.LOG + requests.query_string({**asked, "limit": _PAGE})
+
+
+def _events(frames: list[dict[str, Any]]) -> Iterator[LoggedEvent]:
+    """Yield the events among frames.
+
+    Raises:
+        StoreError: the stream ended with an error that another connection would not mend.
+    """
+    for frame in frames:
+        if frame["kind"] == "event":
+            yield LoggedEvent.model_validate(frame)
+        elif _has_ended(frame) and not frame.get("retryable"):
+            raise error_of(400, orjson.dumps(frame), "tail")
+
+
+def _has_ended(frame: dict[str, Any]) -> bool:
+    return frame["kind"] in {"error", "gap"}
+
+
+# The journal brings SQLAlchemy, which a program that only talks to a server should not have to wait for.
+
+
+def _read_seal(path: str | os.PathLike[str]) -> Seal:
+    from store.journal import seal
+
+    return seal.read(path)
+
+
+def _write_seal(head: Seal, path: str | os.PathLike[str]) -> None:
+    from store.journal import seal
+
+    seal.write(head, path)

@@ -1,0 +1,392 @@
+"""The store behind a server: each method is one request, sent again until it is answered."""
+# ruff: noqa: A002, ASYNC109 - the names of arguments are Agent-lightning's.
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, Self, TypeVar
+
+from store.client import address, requests
+from store.client.http_proof import HTTPProof
+from store.client.retrying import Retries
+from store.client.transport import Call, Transport, changing, reading
+from store.errors import Incompatible, Invalid, ReadOnly
+from store.models import (
+    UNSET,
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    LightningStoreCapabilities,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    Span,
+    TaskInput,
+    Unset,
+    Worker,
+)
+from store.wire import encoding, paths
+
+T = TypeVar("T")
+
+span_logger = logging.getLogger("store.spans")
+
+SLICE_SECONDS: Final = 25.0
+"""The longest that a server is asked to wait at a time: proxies cut what takes longer, often after 30 s."""
+
+KEY_VARIABLE: Final = "ROLLBOOK_API_KEY"
+_HASTE_SECONDS: Final = 0.5
+_IN_TIME: Final = 0.8
+"""The part of its time that a wait lasts at the least: clocks differ, and timers fire a little early."""
+
+
+class HTTPStore(HTTPProof):
+    """A partition of a server's database. Works at once; `await open_store(url)` also asks whether the server is there.
+
+    It may be used from any event loop and thread, handed to other processes by pickle, and used in a fork: each loop of
+    each process has connections of its own. Whatever is lost on the way is sent again, under a key by which the server
+    does it once.
+
+    Args:
+        url: `http://host:port`, another partition as `/p/<name>` or `?partition=<name>`.
+        api_key: sent with every request; None for the one in `ROLLBOOK_API_KEY`, if there is one.
+        read_only: refuse calls that write.
+        retry_seconds: how long a call is sent again and again, from its first try to the start of its last.
+        timeout_seconds: how long one try may go without an answer, beyond what the call itself waits.
+        connect_seconds: how long one try may take to connect.
+        connections: the most that one event loop has open for calls that do not wait.
+
+    Raises:
+        Invalid: the URL, the key or a length of time has a mistake.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        read_only: bool = False,
+        retry_seconds: float = 30.0,
+        timeout_seconds: float = 15.0,
+        connect_seconds: float = 5.0,
+        connections: int = 64,
+    ) -> None:
+        self.url = url
+        self._settings: dict[str, Any] = {
+            "api_key": os.environ.get(KEY_VARIABLE) or None if api_key is None else api_key,
+            "read_only": read_only,
+            "retry_seconds": retry_seconds,
+            "timeout_seconds": timeout_seconds,
+            "connect_seconds": connect_seconds,
+            "connections": connections,
+        }
+        self._read_only = read_only
+        retries = Retries(retry_seconds, timeout_seconds, connect_seconds)
+        headers = _headers(self._settings["api_key"])
+        self._transport = Transport(address.parse(url), headers, retries, connections)
+        self._knows_server = False
+        self.store_id = ""
+
+    @classmethod
+    async def open(cls, url: str, **settings: Any) -> Self:
+        """Return a store whose server has answered.
+
+        A server of Agent-lightning serves what it has; what it has not raises `Incompatible` when it is called.
+
+        Raises:
+            Invalid: as the class.
+            Unavailable: the server does not answer.
+            NotFound: it has no such partition.
+        """
+        store = cls(url, **settings)
+        try:
+            try:
+                await store._meet("open_store")
+            except Incompatible:
+                await store._transport.send(reading("open_store", paths.HEALTH))
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _meet(self, operation: str) -> None:
+        call = reading(operation, paths.STORE, is_ours=True)
+        info = await self._transport.ask(call, encoding.decode_store_info)
+        self.store_id = info.store_id
+        self._knows_server = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.url, self._settings)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._transport.address.base!r})"
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    def otlp_traces_endpoint(self) -> str:
+        return self._transport.address.otlp_traces
+
+    # -- creation ----------------------------------------------------------------------------------------------------
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        body = requests.rollout(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, worker_id=worker_id
+        )
+        return await self._change("start_rollout", paths.ROLLOUTS, body, encoding.decode_attempted_rollout)
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Rollout:
+        one = requests.rollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        body = b'{"rollouts":[' + one + b"]}"
+        try:
+            answer = await self._change("enqueue_rollout", paths.ENQUEUE, body, encoding.decode_rollouts)
+        except Invalid as error:
+            raise requests.of_the_only_one(error) from None
+        return answer[0]
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        if not rollouts:
+            return []
+        body = requests.rollouts(rollouts)
+        return await self._change("enqueue_many_rollouts", paths.ENQUEUE, body, encoding.decode_rollouts)
+
+    # -- the queue ---------------------------------------------------------------------------------------------------
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float = 0.0
+    ) -> AttemptedRollout | None:
+        claimed = await self._claim("dequeue_rollout", 1, worker_id, wait_seconds)
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
+    ) -> list[AttemptedRollout]:
+        if limit <= 0:
+            return []
+        return await self._claim("dequeue_many_rollouts", limit, worker_id, wait_seconds)
+
+    async def _claim(
+        self, operation: str, limit: int, worker_id: str | None, wait_seconds: float
+    ) -> list[AttemptedRollout]:
+        if not 0 <= wait_seconds < math.inf:
+            raise Invalid("wait_seconds", f"{wait_seconds} must be 0 or more, and finite")
+
+        async def claim(seconds: float) -> list[AttemptedRollout]:
+            waits = {"wait_seconds": seconds} if seconds else {}
+            body = requests.body(limit=limit, **requests.given(worker_id=worker_id), **waits)
+            decode = encoding.decode_attempted_rollouts
+            return await self._change(operation, paths.DEQUEUE, body, decode, waits=seconds, claims=True)
+
+        return await self._in_slices(operation, wait_seconds, claim, bool)
+
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        path = requests.path(paths.ATTEMPTS, rollout_id=requests.name(rollout_id, "rollout_id"))
+        body = requests.body(**requests.given(worker_id=worker_id))
+        return await self._change("start_attempt", path, body, encoding.decode_attempted_rollout)
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
+        path = requests.path(paths.ROLLOUT, rollout_id=requests.name(rollout_id, "rollout_id"))
+        body = requests.body(
+            input=input, mode=mode, resources_id=resources_id, status=status, config=config, metadata=metadata
+        )
+        return await self._change("update_rollout", path, body, encoding.decode_rollout)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | Unset = UNSET,
+    ) -> Attempt:
+        ids = {
+            "rollout_id": requests.name(rollout_id, "rollout_id"),
+            "attempt_id": requests.name(attempt_id, "attempt_id"),
+        }
+        path = requests.path(paths.LATEST_ATTEMPT if attempt_id == "latest" else paths.ATTEMPT, **ids)
+        at = requests.moment(last_heartbeat_time, "last_heartbeat_time")
+        body = requests.body(status=status, worker_id=worker_id, last_heartbeat_time=at, metadata=metadata)
+        return await self._change("update_attempt", path, body, encoding.decode_attempt)
+
+    # -- spans -------------------------------------------------------------------------------------------------------
+
+    async def add_span(self, span: Span) -> Span | None:
+        answer = await self._change("add_span", paths.SPANS, requests.span(span), encoding.decode_span_or_none)
+        if answer is None:
+            _log_duplicate(span)
+        return answer
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
+        if not spans:
+            return []
+        stored: list[int] = []
+        for places, body in requests.span_batches(spans):
+            answer = await self._change(
+                "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+            )
+            stored += [places[index] for index, _ in answer.recorded]
+        if len(stored) < len(spans):
+            for index in sorted(set(range(len(spans))) - set(stored)):
+                _log_duplicate(spans[index])
+        return [spans[index] for index in stored]
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
+        body = requests.batch([requests.span(span)], number=sequence_id is None)
+        answer = await self._change("add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True)
+        if not answer.recorded:
+            _log_duplicate(span)
+            return None
+        return span.model_copy(update={"sequence_id": answer.recorded[0][1]})
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        body = requests.body(rollout_id=rollout_id, attempt_id=attempt_id)
+        answer = await self._change("get_next_span_sequence_id", paths.NEXT_SPAN, body, encoding.decode_next_span)
+        return answer.sequence_id
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
+        if not rollout_attempt_ids:
+            return []
+        body = requests.body(rollout_attempt_ids=[list(pair) for pair in rollout_attempt_ids])
+        answer = await self._change(
+            "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, is_ours=True
+        )
+        return answer.sequence_ids
+
+    # -- resources and workers ---------------------------------------------------------------------------------------
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        body = requests.resources(resources)
+        return await self._change("add_resources", paths.RESOURCES, body, encoding.decode_resources)
+
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        path = requests.path(paths.RESOURCES_BY_ID, resources_id=requests.name(resources_id, "resources_id"))
+        return await self._change("update_resources", path, requests.resources(resources), encoding.decode_resources)
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+        if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
+            raise TypeError("heartbeat_stats is None; leave it out to keep the last ones")
+        path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))
+        body = requests.body(heartbeat_stats=heartbeat_stats)
+        return await self._change("update_worker", path, body, encoding.decode_worker)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        if timeout is not None and math.isnan(timeout):
+            raise Invalid("timeout", f"{timeout} is no number of seconds; None waits for ever")
+        wanted = requests.texts(rollout_ids, "rollout_ids") or []
+        asked_for = 0.0
+        answered = -1.0
+
+        async def wait(seconds: float) -> list[Rollout]:
+            nonlocal asked_for, answered
+            body = requests.body(rollout_ids=wanted, timeout=seconds)
+            began = time.monotonic()
+            call = Call("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
+            ended = await self._transport.ask(call, encoding.decode_rollouts)
+            asked_for, answered = seconds, time.monotonic() - began
+            return ended
+
+        def is_over(ended: list[Rollout]) -> bool:
+            # Well before its time an answer comes only when there is nobody left to wait for.
+            return len(ended) == len(wanted) or answered < asked_for * _IN_TIME
+
+        seconds = math.inf if timeout is None else max(timeout, 0.0)
+        return await self._in_slices("wait_for_rollouts", seconds, wait, is_over)
+
+    async def _in_slices(
+        self, operation: str, seconds: float, ask: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
+    ) -> T:
+        """Return what a question gives once that is enough, or at its deadline, asking for a while at a time."""
+        deadline = time.monotonic() + seconds
+        left = seconds
+        while True:
+            began = time.monotonic()
+            asked_for = min(left, SLICE_SECONDS)
+            answer = await ask(asked_for)
+            now = time.monotonic()
+            left = deadline - now
+            if left <= 0 or is_over(answer):
+                return answer
+            if now - began < asked_for * _IN_TIME:
+                # This server does not wait, as Agent-lightning's do not.
+                await self._transport.pause(operation, min(left, _HASTE_SECONDS))
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def _change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T], **details: Any) -> T:
+        self._writes(operation)
+        return await self._transport.ask(changing(operation, path, body, **details), decode)
+
+    def _writes(self, operation: str) -> None:
+        if self._read_only:
+            raise ReadOnly(operation)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    headers = {"Accept": "application/json", "User-Agent": f"rollbook/{_version()}"}
+    if api_key:
+        if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
+            raise Invalid("api_key", "holds what no header may; copy it whole, and nothing more")
+        headers["Authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+def _version() -> str:
+    try:
+        return version("rollbook")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _log_duplicate(span: Span) -> None:
+    span_logger.error(
+        "Duplicated span added: rollout=%s attempt=%s span=%s", span.rollout_id, span.attempt_id, span.span_id
+    )
+
+
+def _again(url: str, settings: dict[str, Any]) -> HTTPStore:
+    return HTTPStore(url, **settings)

@@ -1,0 +1,287 @@
+"""Arguments become request bodies: checked for what JSON cannot carry, and encoded.
+
+What a store would refuse for its kind or its size is left to the server, whose words come back; what would not survive
+the way there is refused here, in the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from store.db.encoding import check_call, check_text, dumps, dumps_fields
+from store.errors import Invalid
+from store.interface import AsAt
+from store.models import UNSET, EnqueueRolloutRequest, NamedResources, RolloutConfig, Span
+from store.wire.bodies import moment_on_wire
+
+_NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources)
+_WORDS: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
+_LONGEST_ID: Final = 512
+_NO_LENGTH: Final = 2**31
+_BATCH_BYTES: Final = 31 * 1024 * 1024
+"""The largest body of spans that is sent: less than servers take, and more than what a store takes in one call."""
+
+
+def body(prefix: str = "", /, **fields: Any) -> bytes:
+    """Return an object of the fields that were given: what is `UNSET` is left out, None is null.
+
+    Raises:
+        Invalid: a field holds what JSON cannot carry, named after `prefix`.
+    """
+    for config in fields.values():
+        if isinstance(config, RolloutConfig):
+            _check_durations(config, prefix)
+    return dumps_fields({name: _given(value) for name, value in fields.items() if value is not UNSET}, prefix)
+
+
+def _given(value: Any) -> Any:
+    # Lists are the caller's own, and may even contain themselves.
+    return plain(value) if isinstance(value, BaseModel) else value
+
+
+def _check_durations(config: RolloutConfig, prefix: str) -> None:
+    for field in ("timeout_seconds", "unresponsive_seconds"):
+        value = getattr(config, field)
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{prefix}config.{field}", f"{value} is not a duration; leave it out for no limit")
+
+
+def moment(value: Any, field: str) -> Any:
+    """Return a time to be stored, unchanged.
+
+    Raises:
+        Invalid: it is no moment; what is no number at all is left to the server.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Invalid(field, f"{value} is not a time; send seconds since the epoch")
+    return value
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not None: those whose null and absence mean the same."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """Return models, and lists of them, as dicts; all else as it is."""
+    if isinstance(value, BaseModel):
+        fields = {name: plain(item) for name, item in value.__dict__.items()}
+        return {**fields, **value.model_extra} if value.model_extra else fields
+    if isinstance(value, list):
+        return [plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def name(value: Any, field: str) -> str:
+    """Return an id that stands in a path.
+
+    Raises:
+        Invalid: it is not text, empty, or text that no database keeps.
+    """
+    if not isinstance(value, str):
+        raise Invalid(field, f"is {type(value).__name__}, not text")
+    if not value:
+        raise Invalid(field, "is empty, and no path can name it")
+    return check_text(value, field)
+
+
+def sought(value: Any, field: str) -> str:
+    """Return an id to look for, which may be of any length; errors as `name`."""
+    if not isinstance(value, str):
+        raise Invalid(field, f"is {type(value).__name__}, not text")
+    return check_text(value, field, _NO_LENGTH)
+
+
+def path(template: str, **ids: str) -> str:
+    """Return a path with its ids filled in, each as one segment that can be taken for nothing else."""
+    return template.format(**{field: _segment(value) for field, value in ids.items()})
+
+
+def _segment(value: str) -> str:
+    if value in _WORDS:
+        # Encoded it is an id, plain it would be a word of the protocol or a step up the tree.
+        return f"%{ord(value[0]):02X}{value[1:]}"
+    return quote(value, safe="")
+
+
+def is_nameable(value: str) -> bool:
+    """Say whether anything can have this id and a path name it."""
+    return 0 < len(value.encode()) <= _LONGEST_ID
+
+
+# -- creation --------------------------------------------------------------------------------------------------------
+
+
+def rollout(prefix: str = "", /, **fields: Any) -> bytes:
+    """Return the fields of a rollout to be; what is None is left out, but for the input."""
+    task = fields.pop("input")
+    return body(prefix, input=task, **given(**fields))
+
+
+def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
+    """Return the body that enqueues rollouts.
+
+    Raises:
+        TooLarge: more than a call takes.
+        Invalid: one is no request, or holds what JSON cannot carry.
+    """
+    check_call(len(requests), 0, "rollouts")
+    items: list[bytes] = []
+    for index, request in enumerate(requests):
+        if not isinstance(request, EnqueueRolloutRequest):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Invalid(f"rollouts[{index}]", f"is {type(request).__name__}, not an EnqueueRolloutRequest")
+        items.append(rollout(f"rollouts[{index}].", **request.__dict__))
+    return b'{"rollouts":[' + b",".join(items) + b"]}"
+
+
+def of_the_only_one(error: Invalid) -> Invalid:
+    """Return what a server refused in a list of one, as about that one."""
+    field = error.field.removeprefix("rollouts[0].").removeprefix("rollouts.0.")
+    # What is too large is so as a whole; of one rollout it is the input that is named.
+    field = "input" if field == "rollouts[0]" else field
+    error.args = (f"{field}{str(error).removeprefix(error.field)}",)
+    error.field = field
+    return error
+
+
+# -- spans -----------------------------------------------------------------------------------------------------------
+
+
+def span(value: Any, place: str = "span") -> bytes:
+    """Return the body that records one span.
+
+    Raises:
+        Invalid: it is no span, or holds what JSON cannot carry.
+    """
+    if not isinstance(value, Span):
+        raise Invalid(place, f"is {type(value).__name__}, not a Span")
+    for field in ("start_time", "end_time"):
+        at = getattr(value, field)
+        if at is not None and not math.isfinite(at):
+            raise Invalid(f"{place}.{field}", f"{at} is not a time; send seconds since the epoch, or None")
+    return dumps_fields(plain(value), f"{place}.")
+
+
+def span_batches(spans: Sequence[Span]) -> list[tuple[list[int], bytes]]:
+    """Return spans as bodies that record them, most often as one, each with the places of its spans.
+
+    They come group by group, as the store takes them, so that of several bodies the first failing one is where one
+    alone would have failed.
+
+    Raises:
+        TooLarge: more than a call takes.
+        Invalid: one is no span, or holds what JSON cannot carry.
+    """
+    check_call(len(spans), 0, "spans")
+    texts = [span(each, f"spans[{index}]") for index, each in enumerate(spans)]
+    if sum(map(len, texts)) <= _BATCH_BYTES:
+        return [(list(range(len(texts))), batch(texts))]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, each in enumerate(spans):
+        groups.setdefault((each.rollout_id, each.attempt_id), []).append(index)
+    batches: list[list[int]] = [[]]
+    size = 0
+    for index in (place for places in groups.values() for place in places):
+        size += len(texts[index])
+        if size > _BATCH_BYTES and batches[-1]:
+            batches.append([])
+            size = len(texts[index])
+        batches[-1].append(index)
+    return [(places, batch([texts[place] for place in places])) for places in batches]
+
+
+def batch(texts: Sequence[bytes], *, number: bool = False) -> bytes:
+    """Return the body that records encoded spans."""
+    return b'{"spans":[' + b",".join(texts) + (b'],"number":true}' if number else b"]}")
+
+
+# -- resources -------------------------------------------------------------------------------------------------------
+
+
+def resources(value: Any) -> bytes:
+    """Return the body that publishes resources: the object itself.
+
+    Raises:
+        Invalid: one is of no kind there is, or holds what JSON cannot carry.
+    """
+    try:
+        checked = _NAMED_RESOURCES.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(["resources", *(str(part) for part in first["loc"])])
+        raise Invalid(where, f"{first['msg']} (got {first['input']!r})") from None
+    return dumps({key: plain(each) for key, each in checked.items()}, "resources")
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+def past(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
+    """Return the moment that a read is about, as keys of its query.
+
+    Raises:
+        Invalid: both were given, or one is no moment.
+    """
+    if as_at is not None and at is not None:
+        raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
+    if as_at is not None and (isinstance(as_at, bool) or not isinstance(as_at, int | datetime)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
+    return given(as_at=moment_on_wire(as_at), at=at)
+
+
+def page(limit: Any, offset: Any, sort_order: Any, filter_logic: Any = "and") -> dict[str, Any]:
+    """Return which part of the matches is asked for, and in which order.
+
+    Raises:
+        Invalid: as every store refuses them.
+    """
+    if filter_logic not in {"and", "or"}:
+        raise Invalid("filter_logic", f"{filter_logic!r} is neither 'and' nor 'or'")
+    if sort_order not in {"asc", "desc"}:
+        raise Invalid("sort_order", f"{sort_order!r} is neither 'asc' nor 'desc'")
+    _check_number("limit", limit, -1, "a count, or -1 for all")
+    _check_number("offset", offset, 0, "how many to skip, from 0")
+    # The protocol has no page without items: the one asked for instead is dropped when it comes.
+    asked: dict[str, Any] = {"limit": limit or 1, "offset": offset, "sort_order": sort_order}
+    return asked if filter_logic == "and" else {**asked, "filter_logic": filter_logic}
+
+
+def _check_number(field: str, value: Any, least: int, meaning: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise Invalid(field, f"{value!r} is not {meaning}")
+
+
+def texts(values: Any, field: str) -> list[str] | None:
+    """Return the wanted values of a field; None for any.
+
+    Raises:
+        Invalid: they are one text, or one of them is none.
+    """
+    if values is None:
+        return None
+    if isinstance(values, str):
+        raise Invalid(field, f"{values!r} is one text; give a list of them")
+    found = list(values)
+    for value in found:
+        text(value, field)
+    return found
+
+
+def text(value: Any, field: str) -> Any:
+    """Return a wanted text, or None; errors as `texts`."""
+    if value is not None:
+        if not isinstance(value, str):
+            raise Invalid(field, f"{value!r} is not text")
+        check_text(value, field, _NO_LENGTH)
+    return value
+
+
+def query_string(fields: Mapping[str, Any]) -> str:
+    """Return fields as the query of a path, with its question mark; nothing for none."""
+    return "?" + urlencode(fields, doseq=True) if fields else ""

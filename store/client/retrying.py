@@ -1,0 +1,112 @@
+"""When a call is sent again, and after which pause."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from store.errors import Invalid, StoreError, TimedOut, Unavailable
+
+RETRIED_STATUSES: Final = frozenset({502, 503, 504})
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How long a call is tried."""
+
+    retry_seconds: float = 30.0
+    """From the first try of a call, or the first failure of one that waits on purpose, to the start of the last."""
+    timeout_seconds: float = 15.0
+    """How long one try may go without an answer."""
+    connect_seconds: float = 5.0
+    """How long one try may take to connect."""
+
+    def __post_init__(self) -> None:
+        for name in ("retry_seconds", "timeout_seconds", "connect_seconds"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+                raise Invalid(name, f"{value!r} is no length of time in seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A try that may be repeated."""
+
+    reason: str
+    retry_after: float = 0.0
+    """The least pause that the server asked for, in seconds."""
+    error: StoreError | None = None
+    """What the server said, if it was the server that said it."""
+    is_timeout: bool = False
+
+
+class Attempts:
+    """The tries of one call, and what they came to."""
+
+    def __init__(self, retries: Retries, operation: str, base: str, *, waits: bool) -> None:
+        self._retries = retries
+        self._operation = operation
+        self._base = base
+        self._since: float | None = None if waits else time.monotonic()
+        self._began = time.monotonic()
+        self._tried = 0
+
+    @property
+    def timeout(self) -> float:
+        """How long the next try may go without an answer, in seconds."""
+        if not self._tried:
+            return self._retries.timeout_seconds
+        return min(self._retries.timeout_seconds, max(self._left, 0.1))
+
+    @property
+    def _left(self) -> float:
+        if self._since is None:
+            return self._retries.retry_seconds
+        return self._since + self._retries.retry_seconds - time.monotonic()
+
+    def pause_after(self, failure: Failure) -> float:
+        """Return how long to wait before the next try, in seconds.
+
+        Raises:
+            StoreError: there is no time for another; the server's own words if it had any, else `TimedOut` or
+                `Unavailable`, which say what was tried.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+        # A random part of a doubling span, so that many who lost one server do not come back at one moment.
+        span = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._tried)
+        self._tried += 1
+        pause = max(random.uniform(0, span), failure.retry_after)
+        if pause >= self._left:
+            raise self._given_up(failure)
+        return pause
+
+    def _given_up(self, failure: Failure) -> StoreError:
+        times = "once" if self._tried == 1 else f"{self._tried} times"
+        seconds = time.monotonic() - self._began
+        if failure.error is not None:
+            failure.error.add_note(f"{self._operation} was sent to {self._base} {times} in {seconds:.1f} s")
+            return failure.error
+        if failure.is_timeout:
+            return TimedOut(f"{self._operation}, sent to {self._base} {times},", round(seconds, 1))
+        return Unavailable(f"{self._operation} was tried {times} in {seconds:.1f} s, and {self._base} {failure.reason}")
+
+
+def retry_after(header: str | None) -> float:
+    """Return the pause that a `Retry-After` asks for, in seconds; 0 for none or one that cannot be read."""
+    if header is None:
+        return 0.0
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        then = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    return max((then - datetime.now(UTC)).total_seconds(), 0.0) if then.tzinfo else 0.0

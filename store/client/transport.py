@@ -1,0 +1,235 @@
+"""Requests and their answers: each call is sent until it is answered or its time is over."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import aiohttp
+import orjson
+from pydantic import ValidationError
+from yarl import URL
+
+from store.client.address import Address
+from store.client.event_stream import EVENT_STREAM, SILENCE_SECONDS, EventStream
+from store.client.pools import Pool, Pools, resetting
+from store.client.retrying import RETRIED_STATUSES, Attempts, Failure, Retries, retry_after
+from store.errors import Closed, Incompatible, Unavailable
+from store.wire.errors import error_of
+from store.wire.paths import IDEMPOTENCY_KEY
+
+T = TypeVar("T")
+
+_JSON: Final = "application/json"
+_SHOWN: Final = 200
+_LARGE: Final = 512 * 1024
+_NAMED: Final = b'"error_type"'
+"""What only answers of a Rollbook server, or an Agent-lightning one's to a failure, contain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One logical call of the store, however often it is sent."""
+
+    operation: str
+    """The method's name, for errors."""
+    method: str
+    path: str
+    """After the server's address, percent-encoded, with its query."""
+    body: bytes | None = None
+    key: str | None = None
+    """Under which the server does it once, however often it comes; None for what changes nothing."""
+    waits: float = 0.0
+    """How long the server is asked to wait before it answers, in seconds; infinity for as long as it takes."""
+    is_ours: bool = False
+    """Whether Agent-lightning's servers do not have it."""
+    claims: bool = False
+    """Whether the answer gives something away, which must not be lost with a caller who leaves."""
+
+
+def reading(operation: str, path: str, **details: Any) -> Call:
+    """Return a call that changes nothing and carries no body."""
+    return Call(operation, "GET", path, **details)
+
+
+def changing(operation: str, path: str, body: bytes | None = None, **details: Any) -> Call:
+    """Return a call that changes something, under a key of its own."""
+    return Call(operation, "POST", path, body, uuid4().hex, **details)
+
+
+class Transport:
+    """The way to one server."""
+
+    def __init__(self, address: Address, headers: Mapping[str, str], retries: Retries, connections: int) -> None:
+        self.address = address
+        self._retries = retries
+        self._pools = Pools(lambda: Pool(headers, connections))
+        self._closed = False
+        # It also keeps the pools out of the garbage, where the sessions' own finalisers would complain first.
+        weakref.finalize(self, self._pools.let_go).atexit = False
+
+    async def ask(self, call: Call, decode: Callable[[bytes], T]) -> T:
+        """Return the decoded answer to a call.
+
+        Raises:
+            StoreError: what the server answered, or `Unavailable` if nothing came in time.
+        """
+        body = await self.send(call)
+        try:
+            return decode(body)
+        except (ValidationError, orjson.JSONDecodeError, LookupError, TypeError):
+            raise self._foreign(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
+
+    async def send(self, call: Call) -> bytes:
+        """Return the body of the answer to a call; errors as `ask`."""
+        if self._closed:
+            raise Closed(call.operation)
+        pool = self._pools.here()
+        async with pool.call(call.operation, waits=call.waits > 0):
+            return await self._until_answered(pool, call)
+
+    async def _until_answered(self, pool: Pool, call: Call) -> bytes:
+        attempts = Attempts(self._retries, call.operation, self.address.base, waits=call.waits > 0)
+        while True:
+            outcome = await self._try(pool, call, attempts.timeout)
+            if isinstance(outcome, bytes):
+                return outcome
+            await pool.pause(call.operation, attempts.pause_after(outcome))
+
+    async def pause(self, operation: str, seconds: float) -> None:
+        """Wait between two calls.
+
+        Raises:
+            Closed: the store is closed, or was meanwhile.
+        """
+        if self._closed:
+            raise Closed(operation)
+        await self._pools.here().pause(operation, seconds)
+
+    async def close(self) -> None:
+        """End the calls that wait, and close the connections of every loop."""
+        self._closed = True
+        await self._pools.close()
+
+    async def follow(self, call: Call) -> EventStream | None:
+        """Return the events that a server sends for as long as it lasts; None if it answers once and for all.
+
+        Raises:
+            StoreError: as `ask`.
+        """
+        if self._closed:
+            raise Closed(call.operation)
+        pool = self._pools.here()
+        attempts = Attempts(self._retries, call.operation, self.address.base, waits=True)
+        while True:
+            async with pool.call(call.operation, waits=True):
+                outcome = await self._try_to_follow(pool, call)
+            if not isinstance(outcome, Failure):
+                return outcome
+            await pool.pause(call.operation, attempts.pause_after(outcome))
+
+    async def _try_to_follow(self, pool: Pool, call: Call) -> EventStream | Failure | None:
+        outcome = await self._unless_failed(self._begin(pool, call), SILENCE_SECONDS)
+        if isinstance(outcome, Failure):
+            return outcome
+        if outcome.status == 200 and outcome.content_type == EVENT_STREAM:
+            return EventStream(pool, outcome, call.operation)
+        async with outcome:
+            body = await self._unless_failed(outcome.read(), SILENCE_SECONDS)
+        judged = body if isinstance(body, Failure) else self._judged(call, outcome, body)
+        return judged if isinstance(judged, Failure) else None
+
+    async def _begin(self, pool: Pool, call: Call) -> aiohttp.ClientResponse:
+        session = await pool.session()
+        return await session.request(
+            call.method,
+            URL(self.address.base + call.path, encoded=True),
+            headers={"Accept": f"{EVENT_STREAM}, {_JSON}"},
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_read=SILENCE_SECONDS, sock_connect=self._retries.connect_seconds
+            ),
+            allow_redirects=False,
+        )
+
+    async def _try(self, pool: Pool, call: Call, timeout: float) -> bytes | Failure:  # noqa: ASYNC109 - aiohttp's word
+        outcome = await self._unless_failed(self._exchange(pool, call, timeout), timeout)
+        return outcome if isinstance(outcome, Failure) else self._judged(call, *outcome)
+
+    async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | Failure:
+        """Return what an exchange gives, or why to try it again. The store's own errors must not come from inside.
+
+        Raises:
+            StoreError: trying again would change nothing.
+        """
+        try:
+            return await exchange
+        except TimeoutError:
+            return Failure(f"did not answer within {seconds:g} s", is_timeout=True)
+        except aiohttp.ClientSSLError as error:
+            raise Unavailable(f"{self.address.base} is not trusted: {error}") from error
+        except aiohttp.ClientResponseError as error:
+            raise self._foreign(f"does not speak HTTP: {error.message}") from error
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+            return Failure(f"did not answer: {error or type(error).__name__}")
+
+    async def _exchange(
+        self,
+        pool: Pool,
+        call: Call,
+        timeout: float,  # noqa: ASYNC109 - aiohttp's word
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        total = None if math.isinf(call.waits) else timeout + call.waits
+        headers = {"Content-Type": _JSON} if call.body is not None else {}
+        if call.key is not None:
+            headers[IDEMPOTENCY_KEY] = call.key
+        session = await pool.session()
+        with resetting() if call.claims else nullcontext():
+            async with (
+                pool.connection(waits=call.waits > 0),
+                session.request(
+                    call.method,
+                    URL(self.address.base + call.path, encoded=True),
+                    data=_payload(call.body),
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=self._retries.connect_seconds),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                return response, await response.read()
+
+    def _judged(self, call: Call, response: aiohttp.ClientResponse, body: bytes) -> bytes | Failure:
+        """Return the body of a success, or why to try again.
+
+        Raises:
+            StoreError: trying again would change nothing.
+        """
+        status = response.status
+        if status < 300:
+            return body
+        if status < 400:
+            raise self._foreign(f"redirects to {response.headers.get('Location')}")
+        sent = f"{call.method} {call.path.partition('?')[0]}"
+        error = error_of(status, body, sent)
+        is_named = _NAMED in body
+        if status in RETRIED_STATUSES:
+            asked = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
+            return Failure(f"answered {status} {response.reason}", asked or 0.0, error if is_named else None)
+        if call.is_ours and status in {404, 405} and not is_named:
+            raise self._foreign(f"has no {sent}")
+        raise error
+
+    def _foreign(self, how: str) -> Incompatible:
+        return Incompatible(
+            f"{self.address.base} {how}", "give the URL of a Rollbook server, as `rollbook serve` prints it"
+        )
+
+
+def _payload(body: bytes | None) -> bytes | BytesIO | None:
+    """Return a body as it is sent: a large one piece by piece, so that the loop can do other things meanwhile."""
+    return body if body is None or len(body) < _LARGE else BytesIO(body)

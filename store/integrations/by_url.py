@@ -1,0 +1,159 @@
+"""A store that is named by its URL alone, so that frameworks may construct it early, pickle it and fork around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from store.db.url import parse
+from store.errors import Closed, WrongProcess
+from store.interface import Store
+from store.opening import open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SERVED: Final = frozenset({"http", "https"})
+
+
+class StoreByURL:
+    """Opens a store with the first call, and once more in each process.
+
+    Args:
+        url: which database, as for `open_store`.
+        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
+
+    Raises:
+        Invalid: the URL has a mistake.
+    """
+
+    def __init__(self, url: str, *, scan_debounce_seconds: float = 10.0) -> None:
+        self._url = parse(url)
+        self._debounce = scan_debounce_seconds
+        self._made_in = os.getpid()
+        self._store: Store | None = None
+        self._closed_for_forks: weakref.WeakSet[Store] = weakref.WeakSet()
+        self._opening = threading.Lock()
+        _living.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_private:
+            raise TypeError("a memory:// store cannot be pickled: no other process can reach it; use sqlite:///run.db")
+        return _again, (self._url.text, self._debounce)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other process can reach it."""
+        return self._url.scheme == "memory"
+
+    @property
+    def server(self) -> str | None:
+        """Where it is served; None for a database."""
+        return self._url.text.partition("?")[0].rstrip("/") if self._url.scheme in _SERVED else None
+
+    async def opened(self) -> Store:
+        """Return the store itself, of this process.
+
+        Raises:
+            WrongProcess: a `memory://` store is of no other process than the one that made it.
+        """
+        # An event loop must not wait for a lock, and a caller that is cancelled must not leave half a store behind.
+        return self._store or await asyncio.to_thread(self._open)
+
+    def _open(self) -> Store:
+        with self._opening:
+            if self._store is None:
+                if self.is_private and self._made_in != os.getpid():
+                    raise WrongProcess(self._made_in, os.getpid())
+                self._store = asyncio.run(open_store(self._url.text, scan_debounce_seconds=self._debounce))
+            return self._store
+
+    async def call(
+        self, method: Callable[Concatenate[Store, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return what the store's method of this name returns."""
+        while True:
+            store = await self.opened()
+            own: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
+            try:
+                return await own(*args, **kwargs)
+            except Closed:
+                # What a closed store refuses it has not done.
+                if store not in self._closed_for_forks:
+                    raise
+
+    async def close(self) -> None:
+        """Close the store in this process; a later call opens it again."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    # -- called by Python around a fork ------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Close a SQLite file; the next call on either side opens it again.
+
+        SQLite remembers in its process's memory which locks it holds. A fork would remember them too, without having
+        them: one that falls into a commit would find the file locked for ever.
+        """
+        self._opening.acquire()
+        if self._store is not None and self._url.path is not None:
+            store, self._store = self._store, None
+            self._closed_for_forks.add(store)
+            # A loop may be running in this thread.
+            closing = threading.Thread(target=asyncio.run, args=(store.close(),))
+            closing.start()
+            closing.join()
+
+    def after_fork_in_parent(self) -> None:
+        """Let calls open the store again."""
+        self._opening.release()
+
+    def after_fork_in_child(self) -> None:
+        """Have the next call open a store of this process."""
+        if self._store is not None:
+            # Never closed here: its finalisers would speak into the parent's connections.
+            _inherited.append(self._store)
+            self._store = None
+        # The parent's may be held by a thread that does not exist here.
+        self._opening = threading.Lock()
+
+
+def _again(url: str, scan_debounce_seconds: float) -> StoreByURL:
+    return StoreByURL(url, scan_debounce_seconds=scan_debounce_seconds)
+
+
+_living: weakref.WeakSet[StoreByURL] = weakref.WeakSet()
+_inherited: list[Store] = []
+_forking: list[StoreByURL] = []
+_one_fork = threading.Lock()
+
+
+def _before_fork() -> None:
+    _one_fork.acquire()
+    _forking[:] = _living
+    for store in _forking:
+        store.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for store in _forking:
+        store.after_fork_in_parent()
+    _forking.clear()
+    _one_fork.release()
+
+
+def _after_fork_in_child() -> None:
+    for store in _forking:
+        store.after_fork_in_child()
+    _forking.clear()
+    # Held by this thread's own parent, and by nobody here.
+    _one_fork.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

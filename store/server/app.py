@@ -1,0 +1,150 @@
+"""The application: every route of every partition, as one ASGI callable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, Final
+
+import orjson
+from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from store.errors import StoreError
+from store.server import otlp, routes_data, routes_log, routes_operations, routes_queue
+from store.server.metrics import Metrics
+from store.server.middleware import MAX_BODY_BYTES, RequestLayer
+from store.server.openapi import describe
+from store.server.parked import Parked
+from store.server.partitions import PartitionLayer, Partitions
+from store.server.refusals import BodyTooLarge, refusal
+from store.server.routing import Operation, RouteTable
+from store.server.streams import StreamLayer
+from store.wire.paths import NOT_TAKEN, OTLP_TRACES
+
+OPERATIONS: Final[tuple[Operation, ...]] = tuple(
+    operation
+    for module in (
+        routes_queue.queue,
+        routes_queue.rollouts,
+        routes_queue.attempts,
+        routes_data.spans,
+        routes_data.resources,
+        routes_data.workers,
+        routes_log.about,
+        routes_log.log,
+    )
+    for operation in module.items
+)
+
+
+class Application(FastAPI):
+    """FastAPI with our layers around all of its own.
+
+    What our routes answer never enters it. Nor is it ever traced, as FastAPI would have it: in a process that exports
+    its spans to this very server, every export would be a request to be traced and exported.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return our layers around FastAPI's."""
+        layers, self.user_middleware = self.user_middleware, []
+        app = super().build_middleware_stack()
+        self.user_middleware = layers
+        for layer, arguments, settings in reversed(layers):
+            app = layer(app, *arguments, **settings)
+        return app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await Starlette.__call__(self, scope, receive, send)
+
+
+def build_app(
+    partitions: Partitions,
+    *,
+    cors_origins: Sequence[str] = (),
+    max_body_bytes: int = MAX_BODY_BYTES,
+    max_otlp_bytes: int = otlp.MAX_BODY_BYTES,
+) -> FastAPI:
+    """Return the application.
+
+    Args:
+        partitions: the stores it serves; whoever made them closes them.
+        cors_origins: origins whose pages may call it; `*` for all of them. Blank ones are dropped.
+        max_body_bytes: the largest request body; a larger one is refused with 413.
+        max_otlp_bytes: the largest body of traces, as sent and decompressed.
+    """
+    app = Application(title="LightningStore Server", version=metadata.version("rollbook"), redirect_slashes=False)
+    app.state.partitions = partitions
+    app.state.parked = Parked()
+    app.state.metrics = Metrics()
+    _add_routes(app)
+    app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
+    _add_layers(app, partitions, [origin for each in cors_origins if (origin := each.strip())], max_body_bytes)
+    _tell_errors(app)
+    _declare(app)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    for path in NOT_TAKEN:
+        app.add_route(path, routes_operations.not_taken, ["POST"], include_in_schema=False)
+    app.add_route("/livez", routes_operations.livez, ["GET"])
+    app.add_route("/readyz", routes_operations.readyz, ["GET"])
+    app.add_route("/metrics", routes_operations.metrics, ["GET"])
+
+
+def _add_layers(app: FastAPI, partitions: Partitions, origins: list[str], max_body_bytes: int) -> None:
+    # The last one added is the outermost.
+    app.add_middleware(RouteTable, operations=OPERATIONS)
+    app.add_middleware(StreamLayer, parked=app.state.parked)
+    app.add_middleware(PartitionLayer, partitions=partitions)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=["*"] if "*" in origins else origins,
+            allow_credentials=True,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+    app.add_middleware(RequestLayer, metrics=app.state.metrics, max_body_bytes=max_body_bytes, unbounded=OTLP_TRACES)
+
+
+def _tell_errors(app: FastAPI) -> None:
+    """Give the routers that are FastAPI's own the same answers to the same errors."""
+
+    async def told(request: Request, error: Exception) -> Response:
+        del request
+        status, body, headers = refusal(error)
+        texts = {name.decode(): value.decode() for name, value in headers}
+        return Response(body, status, texts, media_type="application/json")
+
+    async def nothing_there(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # what it is registered for
+        # As in Agent-lightning 0.3, whose dashboard lies behind every path and takes GET alone.
+        if error.status_code == 404 and request.method not in {"GET", "HEAD"}:
+            return Response(b'{"detail":"Method Not Allowed"}', 405, media_type="application/json")
+        body = orjson.dumps({"detail": error.detail})
+        return Response(body, error.status_code, dict(error.headers or {}), media_type="application/json")
+
+    app.add_exception_handler(StoreError, told)
+    app.add_exception_handler(BodyTooLarge, told)
+    app.add_exception_handler(Exception, told)
+    app.add_exception_handler(HTTPException, nothing_there)
+
+
+def _declare(app: FastAPI) -> None:
+    own = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            describe(own(), OPERATIONS)
+        assert app.openapi_schema is not None  # FastAPI keeps its own, which was added to
+        return app.openapi_schema
+
+    app.openapi = openapi

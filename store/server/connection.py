@@ -1,0 +1,119 @@
+"""One client's connection: what it may not do for ever, and whether it took the answer it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+READ_SECONDS: Final = 60.0
+"""How long a request may take to arrive, from its first byte to the end of its body."""
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""The most that the request line and the headers may take."""
+
+# Whoever breaks off later has read the answer, and worked on it: what breaks a connection then is something in between.
+_UNREAD_SECONDS: Final = 1.0
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol with bounds on what a client may send, and an ear for clients that leave without reading."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._head_bytes: int | None = 0
+        self._unsent: float = math.inf
+        self._unread: tuple[float, Callable[[], None]] | None = None
+
+    # -- what a client may send --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's own
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._head_bytes = None
+                # The end of the head may have come, and with it the beginning of a large body.
+                if b"\r\n\r\n" not in data:
+                    self.send_400_response("The request line and headers are too long.")
+                    return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        # Who asks again has read the last answer.
+        self._unread = None
+        self._unsent = math.inf
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head_bytes = 0
+        self._in_time()
+
+    def shutdown(self) -> None:
+        # What has not arrived by now was promised to nobody.
+        if self._deadline is not None:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def _in_time(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    # -- how long it may take to read --------------------------------------------------------------------------------
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection on which nothing happens: its client asks nothing, or does not read what it asked for."""
+        unsent: int = self.transport.get_write_buffer_size()
+        if unsent == 0:
+            super().timeout_keep_alive_handler()
+        elif unsent < self._unsent:
+            self._unsent = unsent
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            # Closing would wait until all of it was read.
+            self.transport.abort()
+
+    # -- whether it took its answer ----------------------------------------------------------------------------------
+
+    def if_unread(self, undo: Callable[[], None]) -> bool:
+        """Undo what an answer gives away if the client leaves without reading it; return whether it has left already.
+
+        Args:
+            undo: called at most once, in the server's loop.
+        """
+        if self.transport.is_closing():
+            undo()
+            return True
+        self._unread = (self.loop.time() + _UNREAD_SECONDS, undo)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+        unread, self._unread = self._unread, None
+        # A peer that closes with data unread, or is sent data after it closed, resets the connection.
+        if unread is not None and exc is not None and self.loop.time() < unread[0]:
+            unread[1]()

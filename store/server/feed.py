@@ -1,0 +1,222 @@
+"""What a reader of a stream gets, whichever way it is connected: frames, and never more of them than it takes.
+
+Every frame is `{"v": 1, "kind": …, "cursor": …, "position": …, "seq": …, …}`. `cursor` is where the reader stands after
+it, to resume from; `position` the event's in the log, and `seq` its version in its own stream; both are those of the
+last event in frames that are none.
+
+    hello      first: which store this is, and what was asked for
+    event      one fact of the log, with all that `LoggedEvent` has
+    heartbeat  nothing happened for a while
+    gap        last: the log no longer holds what the reader has seen, because the database was restored or replaced
+    error      last: why the stream ends; `retryable` says whether resuming at the cursor may help
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
+from store.interface import Store
+from store.journal.tail import parse
+from store.models import LoggedEvent
+from store.wire.encoding import dumps
+from store.wire.errors import error_body
+
+logger = logging.getLogger("store.server.streams")
+
+# What waits to be written, beside the page that the store has read.
+_QUEUED: Final = 64
+_TOGETHER_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message of a stream, and where its reader stands after it."""
+
+    kind: str
+    cursor: str | None
+    text: bytes
+    """Its JSON."""
+
+
+Write = Callable[[list[Frame]], Awaitable[None]]
+
+
+class SlowReader(Unavailable):
+    """A reader took nothing for too long; it may go on from its cursor."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing was read for {seconds:g} s, so the stream was closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reader asked for."""
+
+    after: str | None
+    """The cursor of the last event that it has dealt with."""
+    types: list[str] | None
+    rollout_id: str | None
+
+
+class Feed:
+    """One reader's way along the log.
+
+    Args:
+        store: whose log.
+        wanted: from where, and what of it.
+        partition: to tell the reader.
+        heartbeat_seconds: how long nothing may be said.
+        write_seconds: how long a reader may take nothing.
+        together: whether events that are there already may be written at once, all or none of them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wanted: Wanted,
+        partition: str,
+        *,
+        heartbeat_seconds: float,
+        write_seconds: float,
+        together: bool,
+    ) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._partition = partition
+        self._heartbeat_seconds = heartbeat_seconds
+        self._write_seconds = write_seconds
+        self._most_bytes = _TOGETHER_BYTES if together else 0
+        self._cursor = wanted.after
+        self._position = 0 if wanted.after is None else parse(wanted.after).position
+        self._seq = 0
+
+    async def run(self, write: Write) -> None:
+        """Write frames until the stream ends, which it does with an error.
+
+        Raises:
+            SlowReader: a write took too long.
+            StoreError: the store ended it.
+        """
+        await self._write(write, [self._hello()])
+        queue: asyncio.Queue[LoggedEvent | Exception] = asyncio.Queue(_QUEUED)
+        reading = asyncio.ensure_future(self._read(queue))
+        try:
+            while True:
+                await self._write_next(write, queue)
+        finally:
+            reading.cancel()
+            # Until it has let go of the store.
+            await asyncio.wait((reading,))
+
+    async def _read(self, queue: asyncio.Queue[LoggedEvent | Exception]) -> None:
+        wanted = self._wanted
+        facts = self._store.tail(wanted.after, follow=True, types=wanted.types, rollout_id=wanted.rollout_id)
+        try:
+            async with aclosing(cast("AsyncGenerator[LoggedEvent]", facts)) as events:
+                async for event in events:
+                    await queue.put(event)
+        except Exception as error:  # noqa: BLE001 - told to the reader, and raised where it is told
+            await queue.put(error)
+
+    async def _write_next(self, write: Write, queue: asyncio.Queue[LoggedEvent | Exception]) -> None:
+        try:
+            async with asyncio.timeout(self._heartbeat_seconds):
+                found = await queue.get()
+        except TimeoutError:
+            await self._write(write, [self._frame("heartbeat")])
+            return
+        frames: list[Frame] = []
+        size = 0
+        last: LoggedEvent | None = None
+        while isinstance(found, LoggedEvent):
+            last = found
+            frames.append(_event_frame(found))
+            size += len(frames[-1].text)
+            if size >= self._most_bytes or queue.empty():
+                break
+            found = queue.get_nowait()
+        if last is not None:
+            await self._write(write, frames)
+            self._cursor, self._position, self._seq = last.cursor, last.position, last.number
+        if isinstance(found, Exception):
+            raise found
+
+    async def _write(self, write: Write, frames: list[Frame]) -> None:
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                await write(frames)
+        except TimeoutError:
+            raise SlowReader(self._write_seconds) from None
+
+    def _hello(self) -> Frame:
+        return self._frame(
+            "hello",
+            store_id=getattr(self._store, "store_id", ""),
+            partition=self._partition,
+            rollout=self._wanted.rollout_id,
+            types=self._wanted.types,
+            heartbeat_seconds=self._heartbeat_seconds,
+        )
+
+    def farewell(self, error: Exception) -> Frame:
+        """Return the last frame of a stream that ended with an error."""
+        if isinstance(error, Incompatible):
+            return self._frame("gap", **error_body(error), retryable=False)
+        if isinstance(error, StoreError):
+            return self._frame("error", **error_body(error), retryable=error.retryable or isinstance(error, Closed))
+        logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
+        return self._frame("error", detail="Internal server error", error_type=type(error).__name__, retryable=True)
+
+    def _frame(self, kind: str, **more: Any) -> Frame:
+        return frame(kind, self._cursor, self._position, self._seq, **more)
+
+
+def frame(kind: str, cursor: str | None, position: int, seq: int, **more: Any) -> Frame:
+    """Return a frame that is no event."""
+    fields = {"v": 1, "kind": kind, "cursor": cursor, "position": position, "seq": seq, **more}
+    return Frame(kind, cursor, dumps(fields))
+
+
+def _event_frame(event: LoggedEvent) -> Frame:
+    fields = {"v": 1, "kind": "event", "seq": event.number, **vars(event)}
+    return Frame("event", event.cursor, dumps(fields))
+
+
+async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> Wanted:
+    """Return what a reader asked for, once it is known to be possible.
+
+    Args:
+        store: whose log.
+        after: a cursor, or, of one rollout, the version of one of its events; 0 and None are the beginning.
+        types: only these event types.
+        rollout_id: only this rollout.
+
+    Raises:
+        Invalid: `after` is not a cursor, or a version that the rollout does not have yet.
+        Incompatible: it is a cursor of another log.
+        Unsupported: the store keeps no log.
+    """
+    if after and rollout_id is not None and after.isdecimal():
+        after = await _cursor_of(store, rollout_id, int(after))
+    # Nothing is of no type: what is read is the cursor alone.
+    async for _ in store.tail(after or None, types=[]):
+        break
+    return Wanted(after or None, types, rollout_id)
+
+
+async def _cursor_of(store: Store, rollout_id: str, version: int) -> str | None:
+    if version == 0:
+        return None
+    last = 0
+    async with aclosing(cast("AsyncGenerator[LoggedEvent]", store.tail(rollout_id=rollout_id))) as events:
+        async for event in events:
+            if event.number == version:
+                return event.cursor
+            last = event.number
+    raise Invalid("after", f"{version} is beyond the last event of the rollout, which is its number {last}")

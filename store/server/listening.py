@@ -1,0 +1,133 @@
+"""The port a server listens on: taking it, naming who has it, and what others may call it."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import json
+import os
+import socket
+import weakref
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Final, cast
+
+from store.errors import Invalid
+from store.wire.paths import HEALTH, STORE
+
+_PROBE_SECONDS: Final = 1.0
+
+
+class PortTaken(RuntimeError, OSError):
+    """Something else listens on the port; the text names what answers there."""
+
+    def __init__(self, host: str, port: int, answers: str) -> None:
+        super().__init__(
+            f"the server did not start up within its time: address already in use: {host}:{port}, where {answers} "
+            "answers; stop that, or choose another port"
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take a port and return its socket, which does not listen yet.
+
+    Args:
+        host: a name or an address of this machine.
+        port: 0 for any that is free.
+
+    Raises:
+        PortTaken: something listens there already.
+        Invalid: the host is none of this machine's, or the port is not for this user.
+    """
+    family, address = _resolved(host, port)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Else a port stays taken for a minute after its server has ended.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Two may bind a port as long as neither listens.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(host, port, who_answers(address[0], port)) from None
+        raise Invalid("host", f"{host}:{port} cannot be listened on: {error.strerror}") from None
+    _close_in_forks(listener)
+    return listener
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise Invalid("host", f"{host!r} is no address of this machine: {error}") from None
+    # Of the two addresses of localhost the one that every client tries.
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, cast("tuple[str, int]", address)
+
+
+def _close_in_forks(listener: socket.socket) -> None:
+    """See that no forked child keeps the port open when its parent has let go of it."""
+    reference = weakref.ref(listener)
+
+    def close() -> None:
+        inherited = reference()
+        if inherited is not None and inherited.fileno() >= 0:
+            os.close(inherited.detach())
+
+    os.register_at_fork(after_in_child=close)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    _, address = _resolved(host, 0)
+    return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL under which a server is reached that listens on a host; for all addresses, by one of them."""
+    address = ipaddress.ip_address(_resolved(host, 0)[1][0].partition("%")[0])
+    if address.is_unspecified:
+        return f"http://{_outbound_address()}:{port}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _outbound_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: connecting a datagram socket only chooses the address it would be sent from.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return probe.getsockname()[0]
+
+
+def who_answers(host: str, port: int) -> str:
+    """Return in words what answers on a port."""
+    address = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - asked, not bound
+    health = _asked(address, port, HEALTH)
+    if health is None:
+        return "something that speaks no HTTP"
+    status, body = health
+    if status != 200 or body.get("status") != "ok":
+        return f"another HTTP server (GET {HEALTH}: {status})"
+    about = _asked(address, port, STORE)
+    if about is not None and about[0] == 200 and "store_id" in about[1]:
+        return f"a Rollbook server of the store {about[1]['store_id']}, partition {about[1].get('partition')}"
+    return "another server of the Agent-lightning protocol"
+
+
+def _asked(host: str, port: int, path: str) -> tuple[int, dict[str, Any]] | None:
+    connection = HTTPConnection(host, port, timeout=_PROBE_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read(65536)
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    return response.status, cast("dict[str, Any]", said) if isinstance(said, dict) else {}

@@ -1,0 +1,269 @@
+"""OTLP over HTTP: exporters post traces, and an answer means that what it does not refuse is committed.
+
+Spans of one attempt are recorded together, and what is wrong with one attempt or one span is told in a partial success
+and keeps nothing else from being stored. Only if the store cannot write at the moment is the whole request refused, for
+the exporter to send again; spans stored already are then known and skipped.
+"""
+
+import asyncio
+import gzip
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from store import idempotency
+from store.errors import Invalid, NotFound, StoreError, TooLarge
+from store.interface import Store
+from store.models import Span
+from store.server.compression import CODINGS, Broken, TooLong, expand
+from store.server.routes_data import RecordsSpans
+from store.wire import paths
+from store.wire.errors import retry_after, status_of
+from store.wire.otlp import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
+
+logger = logging.getLogger("store.server.otlp")
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+"""The largest body by default, as sent and as it is after decompression: the most an exporter sends by default."""
+
+# Beyond this a body is opened and decoded in a thread, so that other requests go on meanwhile.
+_INLINE_BYTES: Final = 1024 * 1024
+# One call of the store; encoding more at once would hold up the other requests.
+_SPANS_AT_ONCE: Final = 1000
+_CALLS_AT_ONCE: Final = 64
+_EXPECTED: Final = "'application/x-protobuf' or 'application/json'"
+
+
+def otlp_routes(*, max_body_bytes: int = MAX_BODY_BYTES) -> list[BaseRoute]:
+    """Return the routes of OTLP/HTTP, which take the store from `rollbook.store` of the request's scope.
+
+    Args:
+        max_body_bytes: of a request, as sent and decompressed; more is answered with 413.
+    """
+    return [Route(paths.OTLP_TRACES, _TraceService(max_body_bytes), methods=["POST"], include_in_schema=False)]
+
+
+class _Refused(Exception):
+    """The request as a whole gets no more than a status."""
+
+    def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+class _Gone(Exception):
+    """The exporter left before its request was complete."""
+
+
+class _TraceService:
+    def __init__(self, max_body_bytes: int) -> None:
+        self._limit = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["rollbook.route"] = paths.OTLP_TRACES
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        encoding = encoding_of(headers.get("content-type", ""))
+        status, extra = 200, list[tuple[bytes, bytes]]()
+        try:
+            body = await self._export(scope["rollbook.store"], encoding, headers, receive)
+        except _Gone:
+            return
+        except _Refused as refusal:
+            status, extra = refusal.status, list(refusal.headers)
+            body = (encoding or PROTOBUF).status(str(refusal))
+        media_type = (encoding or PROTOBUF).media_type.encode()
+        if _accepts_gzip(headers.get("accept-encoding", "")):
+            body = gzip.compress(body, mtime=0)
+            extra.append((b"content-encoding", b"gzip"))
+        extra += [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
+        await _send(send, status, extra, body)
+
+    async def _export(
+        self, store: Store, encoding: Encoding | None, headers: dict[str, str], receive: Receive
+    ) -> bytes:
+        if encoding is None:
+            given = headers.get("content-type", "")
+            raise _Refused(400, f"Unsupported Content-Type '{given}', expected {_EXPECTED}")
+        body = await self._body(headers, receive)
+        try:
+            traces = await _aside(body, encoding.decode)
+        except Undecodable as error:
+            raise _Refused(400, str(error)) from None
+        # One request is many calls here, and a span is never recorded twice under any key.
+        key = idempotency.current.set(None)
+        try:
+            await _store(store, traces)
+        except StoreError as error:
+            status = status_of(error)
+            waiting = [(b"retry-after", retry_after(error).encode())] if status == 503 else []
+            raise _Refused(status, str(error), *waiting) from error
+        except Exception:
+            logger.exception("traces could not be recorded")
+            raise _Refused(500, "Internal server error") from None
+        finally:
+            idempotency.current.reset(key)
+        if traces.refused.reasons:
+            logger.warning("refused %d spans; their exporter was told why", traces.refused.total)
+        return encoding.answer(traces.refused)
+
+    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding not in CODINGS and coding not in {"identity", ""}:
+            raise _Refused(400, f"Unsupported Content-Encoding '{coding}', expected 'gzip', 'deflate' or 'identity'")
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._limit:
+            raise self._too_long()
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            try:
+                message = await receive()
+            except TooLarge as error:
+                raise _Refused(413, str(error)) from None
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._limit:
+                raise self._too_long()
+            parts.append(part)
+            more = message.get("more_body", False)
+        body = b"".join(parts)
+        return await self._expand(body, coding) if coding in CODINGS else body
+
+    async def _expand(self, body: bytes, coding: str) -> bytes:
+        try:
+            if len(body) <= _INLINE_BYTES:
+                try:
+                    return expand(body, coding, min(_INLINE_BYTES, self._limit))
+                except TooLong:
+                    pass
+            return await asyncio.to_thread(expand, body, coding, self._limit)
+        except Broken as error:
+            raise _Refused(400, f"Unable to parse OTLP traces payload: {error}") from None
+        except TooLong:
+            raise self._too_long() from None
+
+    def _too_long(self) -> _Refused:
+        return _Refused(413, f"The body holds more than {self._limit:,} bytes; export fewer spans at once")
+
+
+async def _aside(body: bytes, decode: Callable[[bytes], Traces]) -> Traces:
+    return decode(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(decode, body)
+
+
+# -- recording -------------------------------------------------------------------------------------------------------
+
+
+Record = Callable[[Sequence[Span]], Awaitable[object]]
+
+
+async def _store(store: Store, traces: Traces) -> None:
+    """Record spans attempt by attempt; what the store refuses is counted, all else is stored."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, span in enumerate(traces.spans):
+        groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
+    numbering = _numbered_as_recorded(store, groups, traces.unnumbered)
+    if numbering:
+        drawn_now = {index for key in numbering for index in groups[key]}
+        await _number(store, traces, [index for index in traces.unnumbered if index not in drawn_now])
+    else:
+        await _number(store, traces, traces.unnumbered)
+    await _all(
+        _add(numbering.get(key, store.add_many_spans), [traces.spans[index] for index in piece], traces.refused)
+        for key, group in groups.items()
+        for piece in _pieces(group)
+    )
+
+
+def _numbered_as_recorded(
+    store: Store, groups: Mapping[tuple[str, str], list[int]], unnumbered: list[int]
+) -> dict[tuple[str, str], Record]:
+    """Return the attempts whose spans can be numbered and recorded in one write, and how.
+
+    All of the rollout's spans then want a number and belong to one attempt, so that their order is the request's.
+    """
+    if not unnumbered or not isinstance(store, RecordsSpans):
+        return {}
+    attempts = Counter(rollout_id for rollout_id, _ in groups)
+    wanting = set(unnumbered)
+    record = partial(store.record_spans, number=True)
+    return {key: record for key, group in groups.items() if attempts[key[0]] == 1 and wanting.issuperset(group)}
+
+
+async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> None:
+    """Draw the numbers that are missing, all of them before any given number raises a counter."""
+    wanted: dict[str, list[int]] = {}
+    for index in unnumbered:
+        wanted.setdefault(traces.spans[index].rollout_id, []).append(index)
+
+    async def draw(indexes: list[int]) -> None:
+        keys = [(traces.spans[index].rollout_id, traces.spans[index].attempt_id) for index in indexes]
+        # A rollout id that no store can hold is refused again, and counted, when its spans are recorded.
+        try:
+            numbers = await store.get_many_span_sequence_ids(keys)
+        except Invalid:
+            return
+        traces.number(dict(zip(indexes, numbers, strict=True)))
+
+    await _all(draw(piece) for indexes in wanted.values() for piece in _pieces(indexes))
+
+
+async def _add(record: Record, spans: list[Span], refused: Refusals) -> None:
+    """Record spans of one attempt; those that the store refuses are counted, the others are stored."""
+    try:
+        await record(spans)
+    except NotFound as error:
+        refused.add(str(error), len(spans))
+    except Invalid as error:
+        if len(spans) == 1:
+            refused.add(str(error))
+            return
+        # Nothing of the call was done. The halves find out which spans it was.
+        middle = len(spans) // 2
+        await _add(record, spans[:middle], refused)
+        await _add(record, spans[middle:], refused)
+
+
+def _pieces(items: list[T]) -> list[list[T]]:
+    return [items[start : start + _SPANS_AT_ONCE] for start in range(0, len(items), _SPANS_AT_ONCE)]
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls in their order, so many at once that they share commits; raise the first error after all have ended."""
+    waiting = list(calls)
+    if len(waiting) == 1:
+        await waiting[0]
+        return
+    errors: list[BaseException] = []
+    while waiting and not errors:
+        now, waiting = waiting[:_CALLS_AT_ONCE], waiting[_CALLS_AT_ONCE:]
+        errors = [error for error in await asyncio.gather(*now, return_exceptions=True) if error is not None]
+    for call in waiting:
+        call.close()
+    if errors:
+        raise errors[0]
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    for entry in accepted.lower().split(","):
+        coding, _, weight = entry.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return False
+
+
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,88 @@
+"""Calls that wait: each ends when it has its answer, when its client leaves, or when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Message
+
+from store.errors import Unavailable
+from store.server.call import ClientLeft
+
+logger = logging.getLogger("store.server")
+
+T = TypeVar("T")
+
+
+class Parked:
+    """The calls of one server that wait at the moment."""
+
+    def __init__(self) -> None:
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._aside: set[asyncio.Task[Any]] = set()
+        self.is_closing = False
+        """Whether the server is stopping."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    async def run(self, receive: Callable[[], Awaitable[Message]], work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call that may take long; it is cancelled when its client leaves.
+
+        Args:
+            receive: the ASGI channel of a request whose body was read.
+            work: the call.
+
+        Raises:
+            ClientLeft: nobody waits for the answer any more.
+            Unavailable: the server stops.
+        """
+        if self.is_closing:
+            work.close()
+            raise _stopping()
+        call = asyncio.ensure_future(work)
+        watch = asyncio.ensure_future(_until_left(receive))
+        self._calls.add(call)
+        try:
+            await asyncio.wait((call, watch), return_when=asyncio.FIRST_COMPLETED)
+            if call.done() and not call.cancelled():
+                return call.result()
+            await _cancelled(call)
+        finally:
+            self._calls.discard(call)
+            watch.cancel()
+            # This request itself may have been cancelled.
+            call.cancel()
+        raise _stopping() if self.is_closing else ClientLeft
+
+    def aside(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run what no request waits for."""
+        task = asyncio.ensure_future(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    def close(self) -> None:
+        """Cancel all calls that wait, and refuse those to come."""
+        self.is_closing = True
+        for call in list(self._calls):
+            call.cancel()
+
+
+async def _until_left(receive: Callable[[], Awaitable[Message]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancelled(call: asyncio.Task[Any]) -> None:
+    """Cancel a call and wait until it has put back what it held."""
+    call.cancel()
+    await asyncio.wait((call,))
+    if not call.cancelled() and call.exception() is not None:
+        logger.debug("a call failed after its client had left", exc_info=call.exception())
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is stopping")

@@ -1,0 +1,104 @@
+"""What a server answers when a call fails: which status, which JSON, which headers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from store.errors import Invalid, StoreError, TooLarge
+from store.wire.errors import error_body, retry_after, status_of
+
+logger = logging.getLogger("store.server")
+
+_MAX_FAULTS: Final = 20
+_MAX_INPUT: Final = 200
+Headers = list[tuple[bytes, bytes]]
+
+
+class Refused(Invalid):
+    """A request refused in the words that clients of Agent-lightning 0.3 know."""
+
+    def __init__(self, field: str, text: str) -> None:
+        StoreError.__init__(self, text)
+        self.field = field
+        self.reason = text
+
+
+class BodyTooLarge(TooLarge):
+    """A request body above the server's limit; it was not read to its end."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__("body", size, limit)
+
+
+class UnknownPartition(StoreError):
+    """A path below `/p/` that names no partition; carries what is answered."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Faults(Exception):
+    """A body or a query of the wrong shape."""
+
+    def __init__(self, faults: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(f"{len(faults)} faults")
+        self.faults = faults
+
+    @classmethod
+    def of(cls, error: ValidationError, where: str) -> Faults:
+        """Return what pydantic found, in FastAPI's shape; `where` is "body" or "query"."""
+        return cls(
+            [
+                {
+                    "type": fault["type"],
+                    "loc": [where, *fault["loc"]],
+                    "msg": fault["msg"],
+                    "input": _short(fault["input"]),
+                }
+                for fault in error.errors(include_url=False)[:_MAX_FAULTS]
+            ]
+        )
+
+    @classmethod
+    def one(cls, kind: str, message: str, *where: str | int) -> Faults:
+        """Return a single fault."""
+        return cls([{"type": kind, "loc": list(where), "msg": message, "input": None}])
+
+
+def _short(given: Any) -> Any:
+    """Return what was refused if it is small; a payload is not sent back, nor is it logged."""
+    if isinstance(given, str):
+        return given if len(given) <= _MAX_INPUT else None
+    return given if isinstance(given, bool | int | float) else None
+
+
+def refusal(error: Exception) -> tuple[int, bytes, Headers]:
+    """Return the answer for an error: status, JSON body and further headers. A bug is logged with its traceback."""
+    if isinstance(error, Faults):
+        return 422, _dumps({"detail": error.faults}), []
+    if isinstance(error, UnknownPartition):
+        return 404, _dumps(error_body(error.error)), []
+    if isinstance(error, BodyTooLarge):
+        # What was not read stands between this answer and the next request.
+        return 413, _dumps(error_body(error)), [(b"connection", b"close")]
+    if isinstance(error, StoreError):
+        status = status_of(error)
+        headers = [(b"retry-after", retry_after(error).encode())] if status == 503 else []
+        return status, _dumps(error_body(error)), headers
+    logger.error("a request failed on %s", type(error).__name__, exc_info=error)
+    return 500, _dumps({"detail": "Internal server error", "error_type": type(error).__name__}), []
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        # A lone surrogate, or an integer beyond 64 bits, in what was refused.
+        return json.dumps(value).encode()

@@ -1,0 +1,228 @@
+"""Spans, resources and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, runtime_checkable
+
+from pydantic import TypeAdapter
+
+from store.idempotency import current
+from store.interface import Store
+from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
+from store.server.call import Call, checked, refuse_null
+from store.server.routing import Operations
+from store.wire import paths
+from store.wire.bodies import (
+    NextSpanBody,
+    NextSpansBody,
+    PastQuery,
+    ResourcesQuery,
+    SpansBatchBody,
+    SpansQuery,
+    UpdateWorkerBody,
+    WorkersQuery,
+)
+from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
+
+spans = Operations("Spans")
+resources = Operations("Resources")
+workers = Operations("Workers")
+
+
+@runtime_checkable
+class RecordsSpans(Protocol):
+    """A store that numbers and records spans in one write."""
+
+    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+        """Record spans; return index and sequence_id of those that were new.
+
+        Args:
+            spans: what to record; as `add_many_spans`.
+            number: draw their sequence numbers, instead of taking those they carry.
+        """
+        ...
+
+
+_NAMED_RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
+
+# -- spans -----------------------------------------------------------------------------------------------------------
+
+
+@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201)
+async def add_span(call: Call) -> bytes:
+    """Store a span; null if its attempt has one of that span_id already."""
+    return dumps(await call.store.add_span(await call.body(Span)))
+
+
+@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan)
+async def next_span(call: Call) -> bytes:
+    """Draw the next number for a span of a rollout."""
+    body = await call.body(NextSpanBody)
+    return b'{"sequence_id":%d}' % await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
+
+
+@spans.post(paths.NEXT_SPANS, body=NextSpansBody, answer=NextSpans)
+async def next_spans(call: Call) -> bytes:
+    """Draw a number for each pair of a rollout and an attempt, in the order given."""
+    body = await call.body(NextSpansBody)
+    return dumps({"sequence_ids": await call.store.get_many_span_sequence_ids(body.rollout_attempt_ids)})
+
+
+@spans.post(paths.SPANS_BATCH, body=SpansBatchBody, answer=Recorded, status=201)
+async def add_spans(call: Call) -> bytes:
+    """Store spans; answers which of them were new, and under which numbers."""
+    body = await call.body(SpansBatchBody)
+    return dumps({"recorded": await _record(call.store, body.spans, number=body.number)})
+
+
+async def _record(store: Store, given: list[Span], *, number: bool) -> list[tuple[int, int]]:
+    if isinstance(store, RecordsSpans):
+        return await store.record_spans(given, number=number)
+    spans = await _numbered(store, given) if number else given
+    # Of two with one key the first counts.
+    indices = {_key(span): index for index, span in reversed(list(enumerate(spans)))}
+    return [(indices[_key(span)], span.sequence_id) for span in await store.add_many_spans(spans)]
+
+
+async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
+    asked = current.get()
+    # Numbers are drawn in a write of their own, and so under a key of their own, which no client can send.
+    token = current.set(None if asked is None else replace(asked, key=f"{asked.key}.numbers"))
+    try:
+        numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
+    finally:
+        current.reset(token)
+    return [span.model_copy(update={"sequence_id": own}) for span, own in zip(spans, numbers, strict=True)]
+
+
+def _key(span: Span) -> tuple[str, str, str]:
+    return span.rollout_id, span.attempt_id, span.span_id
+
+
+@spans.get(paths.SPANS, query=SpansQuery, answer=PaginatedResult[Span])
+async def query_spans(call: Call) -> bytes:
+    """Find spans of a rollout, or of one of its attempts."""
+    return await _spans(call, call.page_query(SpansQuery))
+
+
+@spans.post(paths.SPANS_SEARCH, body=SpansQuery, answer=PaginatedResult[Span])
+async def search_spans(call: Call) -> bytes:
+    """Find spans of a rollout, or of one of its attempts."""
+    return await _spans(call, checked(await call.body(SpansQuery)))
+
+
+async def _spans(call: Call, query: SpansQuery) -> bytes:
+    page = await call.store.query_spans(
+        query.rollout_id,
+        query.attempt_id,
+        trace_id=query.trace_id,
+        trace_id_contains=query.trace_id_contains,
+        span_id=query.span_id,
+        span_id_contains=query.span_id_contains,
+        parent_id=query.parent_id,
+        parent_id_contains=query.parent_id_contains,
+        name=query.name,
+        name_contains=query.name_contains,
+        filter_logic=query.filter_logic,
+        limit=query.limit,
+        offset=query.offset,
+        sort_by=query.sort_by,
+        sort_order=query.sort_order,
+        as_at=query.as_at,
+        at=query.at,
+    )
+    return dumps(page)
+
+
+# -- resources -------------------------------------------------------------------------------------------------------
+
+
+@resources.get(paths.RESOURCES, query=ResourcesQuery, answer=PaginatedResult[ResourcesUpdate])
+async def query_resources(call: Call) -> bytes:
+    """Find resources, the current version of each id."""
+    query = call.page_query(ResourcesQuery)
+    page = await call.store.query_resources(
+        resources_id=query.resources_id,
+        resources_id_contains=query.resources_id_contains,
+        sort_by=query.sort_by,
+        sort_order=query.sort_order,
+        limit=query.limit,
+        offset=query.offset,
+        as_at=query.as_at,
+    )
+    return dumps(page)
+
+
+@resources.post(paths.RESOURCES, body=NamedResources, answer=ResourcesUpdate, status=201)
+async def add_resources(call: Call) -> bytes:
+    """Publish resources under a new id."""
+    return dumps(await call.store.add_resources(await _named_resources(call)))
+
+
+@resources.get(paths.LATEST_RESOURCES, query=PastQuery, answer=ResourcesUpdate | None)
+async def get_latest_resources(call: Call) -> bytes:
+    """Return what was published last, or null."""
+    return dumps(await call.store.get_latest_resources(as_at=call.query(PastQuery).as_at))
+
+
+@resources.get(paths.RESOURCES_BY_ID, query=PastQuery, answer=ResourcesUpdate | None)
+async def get_resources(call: Call) -> bytes:
+    """Return the current version of an id, or null."""
+    as_at = call.query(PastQuery).as_at
+    return dumps(await call.store.get_resources_by_id(call.ids["resources_id"], as_at=as_at))
+
+
+@resources.post(paths.RESOURCES_BY_ID, body=NamedResources, answer=ResourcesUpdate)
+async def update_resources(call: Call) -> bytes:
+    """Publish the next version of an id, or its first."""
+    return dumps(await call.store.update_resources(call.ids["resources_id"], await _named_resources(call)))
+
+
+async def _named_resources(call: Call) -> Any:
+    return call.parsed(await call.read(), _NAMED_RESOURCES)
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+
+
+@workers.get(paths.WORKERS, query=WorkersQuery, answer=PaginatedResult[Worker])
+async def query_workers(call: Call) -> bytes:
+    """Find workers."""
+    return await _workers(call, call.page_query(WorkersQuery))
+
+
+@workers.post(paths.WORKERS_SEARCH, body=WorkersQuery, answer=PaginatedResult[Worker])
+async def search_workers(call: Call) -> bytes:
+    """Find workers."""
+    return await _workers(call, checked(await call.body(WorkersQuery)))
+
+
+async def _workers(call: Call, query: WorkersQuery) -> bytes:
+    page = await call.store.query_workers(
+        status_in=query.status_in,
+        worker_id_contains=query.worker_id_contains,
+        filter_logic=query.filter_logic,
+        sort_by=query.sort_by,
+        sort_order=query.sort_order,
+        limit=query.limit,
+        offset=query.offset,
+        as_at=query.as_at,
+    )
+    return dumps(page)
+
+
+@workers.get(paths.WORKER, query=PastQuery, answer=Worker | None)
+async def get_worker(call: Call) -> bytes:
+    """Return a worker, or null."""
+    return dumps(await call.store.get_worker_by_id(call.ids["worker_id"], as_at=call.query(PastQuery).as_at))
+
+
+@workers.post(paths.WORKER, body=UpdateWorkerBody, body_required=False, answer=Worker)
+async def update_worker(call: Call) -> bytes:
+    """Record a heartbeat of a worker, with statistics if they are given."""
+    body = await call.body_or_default(UpdateWorkerBody)
+    refuse_null(body, "heartbeat_stats")
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    return dumps(await call.store.update_worker(call.ids["worker_id"], **given))

@@ -1,0 +1,210 @@
+"""The queue, rollouts and their attempts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from store import idempotency
+from store.errors import StoreError
+from store.idempotency import Idempotency
+from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout
+from store.server.call import Call, ClientLeft, checked, refuse_null
+from store.server.parked import Parked
+from store.server.routing import Operations
+from store.wire import paths
+from store.wire.bodies import (
+    AttemptsQuery,
+    DequeueBody,
+    EnqueueBody,
+    RolloutPastQuery,
+    RolloutsQuery,
+    StartAttemptBody,
+    StartRolloutBody,
+    UpdateAttemptBody,
+    UpdateRolloutBody,
+    WaitBody,
+)
+from store.wire.encoding import AnyRollout, dumps
+
+logger = logging.getLogger("store.server")
+
+
+@runtime_checkable
+class ReleasesClaims(Protocol):
+    """A store that can undo a claim which nobody has taken."""
+
+    async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
+        """Undo claims, if nothing has happened to them since: their rollouts wait again where they waited.
+
+        Made under the idempotency key of the claim, if it had one: what was answered again is not undone.
+        """
+        ...
+
+
+queue = Operations("Queue")
+rollouts = Operations("Rollouts")
+attempts = Operations("Attempts")
+
+
+def _parked(call: Call) -> Parked:
+    return call.scope["app"].state.parked
+
+
+# -- queue -----------------------------------------------------------------------------------------------------------
+
+
+@queue.post(paths.ENQUEUE, body=EnqueueBody, answer=list[Rollout], status=201)
+async def enqueue_rollouts(call: Call) -> bytes:
+    """Create rollouts at the end of the queue, all or none."""
+    body = await call.body(EnqueueBody)
+    return dumps(await call.store.enqueue_many_rollouts(body.rollouts))
+
+
+@queue.post(paths.DEQUEUE, body=DequeueBody, body_required=False, answer=list[AttemptedRollout])
+async def dequeue_rollouts(call: Call) -> bytes:
+    """Claim up to `limit` rollouts, those that wait longest first; wait for one if `wait_seconds` says so."""
+    body = await call.body_or_default(DequeueBody)
+    if body.limit <= 0:
+        return b"[]"
+    work = call.store.dequeue_many_rollouts(body.limit, body.worker_id, wait_seconds=body.wait_seconds)
+    claimed = await (_parked(call).run(call.receive, work) if body.wait_seconds > 0 else work)
+    if claimed:
+        _give_back_unread(call, claimed)
+    return dumps(claimed)
+
+
+def _give_back_unread(call: Call, claimed: list[AttemptedRollout]) -> None:
+    """See that claims are undone whose client leaves without having read them."""
+    store, connection = call.store, call.scope.get("rollbook.connection")
+    if connection is None or not isinstance(store, ReleasesClaims):
+        return
+    asked = idempotency.current.get()
+    if connection.if_unread(lambda: _parked(call).aside(_release(store, claimed, asked))):
+        raise ClientLeft
+
+
+async def _release(store: ReleasesClaims, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
+    # The connection tells of its end in a context of its own.
+    idempotency.current.set(asked)
+    try:
+        await store.release_claims(claimed)
+    except StoreError:
+        logger.warning("claims that nobody read could not be released; the watchdog will judge them", exc_info=True)
+
+
+@queue.post(paths.WAIT, body=WaitBody, answer=list[Rollout])
+async def wait_for_rollouts(call: Call) -> bytes:
+    """Wait until the rollouts have ended; answer those that have when the timeout is over. Null waits for ever."""
+    body = await call.body(WaitBody)
+    work = call.store.wait_for_rollouts(body.rollout_ids, body.timeout)
+    waits = body.timeout is None or body.timeout > 0
+    return dumps(await (_parked(call).run(call.receive, work) if waits else work))
+
+
+# -- rollouts --------------------------------------------------------------------------------------------------------
+
+
+@rollouts.post(paths.ROLLOUTS, body=StartRolloutBody, answer=AttemptedRollout, status=201)
+async def start_rollout(call: Call) -> bytes:
+    """Create a rollout together with its first attempt, without the queue."""
+    body = await call.body(StartRolloutBody)
+    started = await call.store.start_rollout(
+        body.input, body.mode, body.resources_id, body.config, body.metadata, body.worker_id
+    )
+    return dumps(started)
+
+
+@rollouts.get(paths.ROLLOUTS, query=RolloutsQuery, answer=PaginatedResult[AnyRollout])
+async def query_rollouts(call: Call) -> bytes:
+    """Find rollouts, each with its latest attempt if it has one."""
+    return await _rollouts(call, call.page_query(RolloutsQuery))
+
+
+@rollouts.post(paths.ROLLOUTS_SEARCH, body=RolloutsQuery, answer=PaginatedResult[AnyRollout])
+async def search_rollouts(call: Call) -> bytes:
+    """Find rollouts, each with its latest attempt if it has one."""
+    return await _rollouts(call, checked(await call.body(RolloutsQuery)))
+
+
+async def _rollouts(call: Call, query: RolloutsQuery) -> bytes:
+    page = await call.store.query_rollouts(
+        status_in=query.status_in,
+        rollout_id_in=query.rollout_id_in,
+        rollout_id_contains=query.rollout_id_contains,
+        filter_logic=query.filter_logic,
+        sort_by=query.sort_by,
+        sort_order=query.sort_order,
+        limit=query.limit,
+        offset=query.offset,
+        as_at=query.as_at,
+    )
+    return dumps(page)
+
+
+@rollouts.get(paths.ROLLOUT, query=RolloutPastQuery, answer=AnyRollout | None)
+async def get_rollout(call: Call) -> bytes:
+    """Return a rollout, with its latest attempt if it has one, or null."""
+    query = call.query(RolloutPastQuery)
+    return dumps(await call.store.get_rollout_by_id(call.ids["rollout_id"], as_at=query.as_at, at=query.at))
+
+
+@rollouts.post(paths.ROLLOUT, body=UpdateRolloutBody, answer=Rollout)
+async def update_rollout(call: Call) -> bytes:
+    """Replace the fields that are given."""
+    body = await call.body(UpdateRolloutBody)
+    refuse_null(body, "status", "config")
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    return dumps(await call.store.update_rollout(call.ids["rollout_id"], **given))
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+
+@attempts.post(paths.ATTEMPTS, body=StartAttemptBody, body_required=False, answer=AttemptedRollout, status=201)
+async def start_attempt(call: Call) -> bytes:
+    """Open another attempt of a rollout."""
+    body = await call.body_or_default(StartAttemptBody)
+    return dumps(await call.store.start_attempt(call.ids["rollout_id"], body.worker_id))
+
+
+@attempts.get(paths.ATTEMPTS, query=AttemptsQuery, answer=PaginatedResult[Attempt])
+async def query_attempts(call: Call) -> bytes:
+    """Return the attempts of a rollout."""
+    return await _attempts(call, call.page_query(AttemptsQuery))
+
+
+@attempts.post(paths.ATTEMPTS_SEARCH, body=AttemptsQuery, answer=PaginatedResult[Attempt])
+async def search_attempts(call: Call) -> bytes:
+    """Return the attempts of a rollout."""
+    return await _attempts(call, checked(await call.body(AttemptsQuery)))
+
+
+async def _attempts(call: Call, query: AttemptsQuery) -> bytes:
+    page = await call.store.query_attempts(
+        call.ids["rollout_id"],
+        sort_by=query.sort_by,
+        sort_order=query.sort_order,
+        limit=query.limit,
+        offset=query.offset,
+        as_at=query.as_at,
+        at=query.at,
+    )
+    return dumps(page)
+
+
+@attempts.get(paths.LATEST_ATTEMPT, query=RolloutPastQuery, answer=Attempt | None)
+async def get_latest_attempt(call: Call) -> bytes:
+    """Return the attempt with the greatest sequence_id, or null."""
+    query = call.query(RolloutPastQuery)
+    return dumps(await call.store.get_latest_attempt(call.ids["rollout_id"], as_at=query.as_at, at=query.at))
+
+
+@attempts.post(paths.ATTEMPT, body=UpdateAttemptBody, answer=Attempt)
+async def update_attempt(call: Call) -> bytes:
+    """Replace the fields that are given; the attempt may be named `latest`."""
+    body = await call.body(UpdateAttemptBody)
+    refuse_null(body, "status", "worker_id", "last_heartbeat_time", "metadata")
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    return dumps(await call.store.update_attempt(call.ids["rollout_id"], call.ids["attempt_id"], **given))

@@ -1,0 +1,209 @@
+"""A store that other processes reach: served over HTTP by the process that made it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Literal, Self
+
+from store.interface import Store
+from store.journal.home import new_loop
+from store.models import LightningStoreCapabilities
+from store.server.app import build_app
+from store.server.delegating import DelegatingStore
+from store.server.listening import bind, is_loopback, url_of
+from store.server.partitions import Partitions
+from store.server.serving import Server
+from store.wire.paths import OTLP_TRACES
+
+logger = logging.getLogger("store.server")
+
+DEFAULT_PORT: Final = 4747
+_START_SECONDS: Final = 60.0
+
+LaunchMode = Literal["thread", "asyncio", "mp"]
+
+
+class StoreServer(DelegatingStore):
+    """A store together with the HTTP server through which other processes use it.
+
+    It is a store itself: in the process that made it every call goes straight to the store it wraps, in any other (a
+    fork, or after pickling) over HTTP to the first. The wrapped store stays its owner's: `stop` ends the server alone,
+    `close` both.
+
+    Args:
+        store: what is served; its calls may come from any task.
+        host: where to listen. Beyond this machine everybody who reaches the port may read and write.
+        port: 0 for any that is free; None is 4747.
+        cors_allow_origins: origins whose pages may call it, `*` for all.
+        launch_mode: in a `thread` of its own, or in the event loop (`asyncio`) that calls `start`.
+        n_workers: 1; more processes serve one Postgres as `rollbook serve` does.
+        tracker: taken for Agent-lightning's sake and not used; see `/metrics`.
+
+    Raises:
+        ValueError: the store's calls may not come from any task, or several processes are asked for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        host: str | None = None,
+        port: int | None = None,
+        cors_allow_origins: str | Sequence[str] | None = None,
+        launch_mode: LaunchMode = "thread",
+        n_workers: int = 1,
+        tracker: object = None,
+    ) -> None:
+        del tracker
+        _check(store, launch_mode, n_workers)
+        self._store: Store | None = store
+        self._owner_pid = os.getpid()
+        self._host = host or "127.0.0.1"
+        self._port = DEFAULT_PORT if port is None else port
+        self._origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins or ())
+        self._launch_mode: LaunchMode = launch_mode
+        self._server: Server | None = None
+        self._ended: Future[None] | None = None
+        self._client: Store | None = None
+        self._endpoint: str | None = None
+
+    # -- where it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """The URL under which others reach it; of a free port once it has started."""
+        if self._endpoint is None:
+            if self._port == 0:
+                raise RuntimeError("the server has no port yet; start it first")
+            self._endpoint = url_of(self._host, self._port)
+        return self._endpoint
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.endpoint + OTLP_TRACES
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    @property
+    def target(self) -> Store:
+        """The wrapped store in the process that made it, elsewhere a client of that."""
+        if self._store is not None and os.getpid() == self._owner_pid:
+            return self._store
+        if self._client is None:
+            from store.client import HTTPStore
+
+            self._client = HTTPStore(self.endpoint)
+        return self._client
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: where its owner is reached."""
+        return {"endpoint": self.endpoint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._store, self._server, self._ended, self._client = None, None, None, None
+        self._owner_pid = -1
+        self._endpoint = state["endpoint"]
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, and return once requests are answered; nothing happens if it has started already.
+
+        Raises:
+            RuntimeError: the port is taken; the text names what answers there. Or this is not the owner's process.
+        """
+        if self._ended is not None and not self._ended.done():
+            return
+        if self._store is None or os.getpid() != self._owner_pid:
+            raise RuntimeError(f"the server belongs to process {self._owner_pid}; only there it can be started")
+        if not is_loopback(self._host):
+            logger.warning("the store is served on %s to everybody who reaches it, without keys", self._host)
+        # In a thread, since a taken port is asked who has it.
+        listener = await asyncio.to_thread(bind, self._host, self._port)
+        self._port = listener.getsockname()[1]
+        started: Future[None] = Future()
+        app = build_app(Partitions(self._store), cors_origins=self._origins)
+        self._server = Server(app, lambda: started.set_result(None))
+        self._ended = self._launch(self._server.serve([listener]), started)
+        async with asyncio.timeout(_START_SECONDS):
+            await asyncio.wrap_future(started)
+
+    def _launch(self, serving: Coroutine[Any, Any, None], started: Future[None]) -> Future[None]:
+        ended: Future[None] = Future()
+
+        def end(error: BaseException | None) -> None:
+            if error is not None and not started.done():
+                started.set_exception(error)
+            ended.set_result(None)
+
+        if self._launch_mode == "asyncio":
+            task: asyncio.Task[None] = asyncio.ensure_future(serving)
+            task.add_done_callback(lambda done: end(None if done.cancelled() else done.exception()))
+            return ended
+
+        def work() -> None:
+            error: BaseException | None = None
+            try:
+                with asyncio.Runner(loop_factory=new_loop) as runner:
+                    runner.run(serving)
+            except BaseException as failed:  # noqa: BLE001 - told to who waits for the start
+                error = failed
+            end(error)
+
+        threading.Thread(target=work, name="rollbook server", daemon=True).start()
+        return ended
+
+    async def stop(self) -> None:
+        """Answer what was taken, wake the calls that wait, and listen no more; the store stays open."""
+        if self._server is None or self._ended is None or os.getpid() != self._owner_pid:
+            return
+        self._server.should_exit = True
+        await asyncio.shield(asyncio.wrap_future(self._ended))
+
+    async def run_forever(self) -> None:
+        """Start, if that was not done, and return when the server was stopped; being cancelled stops it."""
+        await self.start()
+        assert self._ended is not None  # started
+        try:
+            await asyncio.shield(asyncio.wrap_future(self._ended))
+        finally:
+            await self.stop()
+
+    async def close(self) -> None:
+        """Stop, and close the store; in another process only its client."""
+        await self.stop()
+        await self.target.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+
+def _check(store: Store, launch_mode: str, n_workers: int) -> None:
+    capabilities = store.capabilities
+    if not capabilities.get("async_safe"):
+        raise ValueError("The store is not async-safe: its calls may not come from several tasks, as a server's do.")
+    if launch_mode == "mp" and not capabilities.get("zero_copy"):
+        raise ValueError(
+            "The store does not support zero-copy. Other processes cannot open it; use sqlite or Postgres."
+        )
+    if launch_mode not in {"thread", "asyncio"} or n_workers != 1:
+        raise ValueError("A StoreServer is one process; start `rollbook serve` once or several times instead.")
+
+
+def LightningStoreThreaded(store: Store) -> Store:  # noqa: N802 - Agent-lightning's name of a class
+    """Return the store itself.
+
+    In Agent-lightning this wraps a store with a lock, so that several threads may use it. Every store here may be used
+    from any thread as it is: calls are handed to the thread that owns the database.
+    """
+    return store
+
+
+LightningStoreServer = StoreServer
+"""Agent-lightning's name of the class."""

@@ -1,0 +1,215 @@
+"""Following the log over HTTP: server-sent events and WebSockets. Both carry the same frames, see `store.server.feed`.
+
+`GET /log` and `GET /rollouts/{id}/history` become streams when the client accepts `text/event-stream`; `/log/ws` is a
+WebSocket. There is no live channel beside the log: a stream reads along the log and waits at its end, so replay and
+live never meet. A reader that takes nothing for too long is sent away with its cursor; nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from store.errors import NotFound, StoreError, Unavailable
+from store.interface import Store
+from store.server.call import Call, ClientLeft
+from store.server.feed import Feed, Frame, Wanted, begin, frame
+from store.server.parked import Parked
+from store.server.refusals import Faults, refusal
+from store.server.routing import answer
+from store.wire import paths
+from store.wire.bodies import LogQuery
+from store.wire.errors import error_body
+
+HEARTBEAT_SECONDS: Final = 15.0
+WRITE_SECONDS: Final = 30.0
+# For the last frame, to a reader that has taken nothing for a while.
+_FAREWELL_SECONDS: Final = 5.0
+
+LOG_SOCKET: Final = f"{paths.LOG}/ws"
+_HISTORY: Final = re.compile(re.escape(paths.HISTORY).replace(re.escape("{rollout_id}"), "([^/]+)"))
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    # Proxies such as nginx would hold frames back.
+    (b"x-accel-buffering", b"no"),
+]
+# How long a browser waits before it comes again.
+_RETRY: Final = b"retry: 1000\n"
+_GOING_AWAY, _REFUSED, _FAILED, _LATER = 1001, 1008, 1011, 1013
+
+
+class StreamLayer:
+    """An ASGI layer that answers requests for streams, and hands on the rest. It needs the layer that finds the store.
+
+    Args:
+        app: what answers all else.
+        parked: the calls that wait; closing it ends all streams.
+        heartbeat_seconds: how long a stream may be silent.
+        write_seconds: how long a reader may take nothing.
+        origins: whose pages may open a WebSocket besides the server's own; `*` for all.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        parked: Parked,
+        *,
+        origins: Sequence[str] = (),
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        write_seconds: float = WRITE_SECONDS,
+    ) -> None:
+        self._app = app
+        self._parked = parked
+        self._origins = frozenset(origins)
+        self._seconds = {"heartbeat_seconds": heartbeat_seconds, "write_seconds": write_seconds}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow the log, or hand on."""
+        if scope["type"] == "websocket" and _path_of(scope) == LOG_SOCKET:
+            await self._socket(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].endswith(("/log", "/history")) and _wants_events(scope):
+            await self._events(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    # -- server-sent events ------------------------------------------------------------------------------------------
+
+    async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = _path_of(scope)
+        match = _HISTORY.fullmatch(path)
+        if path != paths.LOG and match is None:
+            await self._app(scope, receive, send)
+            return
+        scope["rollbook.route"] = paths.LOG if match is None else paths.HISTORY
+        rollout_id = None if match is None else unquote(match[1])
+        try:
+            feed = await self._feed(Call(scope, receive, {}), rollout_id, together=True)
+        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+            await answer(send, *refusal(error))
+            return
+
+        async def write(frames: list[Frame]) -> None:
+            await send({"type": "http.response.body", "body": b"".join(map(_as_event, frames)), "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
+        try:
+            await self._parked.run(receive, feed.run(write))
+        except ClientLeft:
+            return
+        except Exception as error:  # noqa: BLE001 - as above
+            last = feed.farewell(error)
+            # A reader that still takes nothing knows its cursor from what it took.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
+
+    async def _feed(self, call: Call, rollout_id: str | None, *, together: bool) -> Feed:
+        wanted = await _wanted(call, rollout_id)
+        return Feed(call.store, wanted, call.scope["rollbook.partition"], **self._seconds, together=together)
+
+    # -- WebSockets --------------------------------------------------------------------------------------------------
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # "websocket.connect"
+        if not self._may_connect(scope):
+            # Before it was accepted: the handshake is answered with 403.
+            await send({"type": "websocket.close", "code": _REFUSED})
+            return
+        await send({"type": "websocket.accept"})
+
+        async def write(frames: list[Frame]) -> None:
+            for each in frames:  # always one: see `together`
+                await send({"type": "websocket.send", "text": each.text.decode()})
+
+        feed: Feed | None = None
+        try:
+            feed = await self._feed(Call(scope, receive, {}), None, together=False)
+            await self._parked.run(_until_closed(receive), feed.run(write))
+        except (ClientLeft, OSError) as left:
+            if not isinstance(left, StoreError):
+                return
+            await self._take_leave(send, feed, left)
+        except Exception as error:  # noqa: BLE001 - as above
+            await self._take_leave(send, feed, error)
+
+    def _may_connect(self, scope: Scope) -> bool:
+        """Say whether the page that opens a WebSocket may: browsers, which ask before requests, do not before these."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if not origin or "*" in self._origins or origin in self._origins:
+            return True
+        return urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1")
+
+    async def _take_leave(self, send: Send, feed: Feed | None, error: Exception) -> None:
+        last = _refusal_frame(error) if feed is None else feed.farewell(error)
+        # A reader that still takes nothing, or has left, knows its cursor from what it took.
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await send({"type": "websocket.send", "text": last.text.decode()})
+                await send({"type": "websocket.close", "code": self._code(error), "reason": last.kind})
+
+    def _code(self, error: Exception) -> int:
+        if self._parked.is_closing:
+            return _GOING_AWAY
+        if isinstance(error, Unavailable):
+            return _LATER
+        return _REFUSED if isinstance(error, StoreError | Faults) else _FAILED
+
+
+def _refusal_frame(error: Exception) -> Frame:
+    if isinstance(error, StoreError):
+        return frame("error", None, 0, 0, **error_body(error), retryable=error.retryable)
+    if isinstance(error, Faults):
+        return frame("error", None, 0, 0, detail=error.faults, error_type="Invalid", retryable=False)
+    status, _, _ = refusal(error)
+    return frame("error", None, 0, 0, detail="Internal server error", error_type=str(status), retryable=True)
+
+
+async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
+    query = call.query(LogQuery)
+    # A browser that comes again sends its first URL, and here where it is now.
+    seen = call.header(b"last-event-id")
+    after = seen.decode("latin-1") if seen else query.after
+    if rollout_id is not None:
+        await _check_rollout(call.store, rollout_id)
+    return await begin(call.store, after, query.type, rollout_id or query.rollout)
+
+
+async def _check_rollout(store: Store, rollout_id: str) -> None:
+    if await store.get_rollout_by_id(rollout_id) is None:
+        raise NotFound.rollout(rollout_id)
+
+
+def _as_event(each: Frame) -> bytes:
+    """Return a frame as a server-sent event; the browser remembers the cursor and sends it when it comes again."""
+    named = b"event: " + each.kind.encode() + b"\ndata: " + each.text + b"\n\n"
+    return named if each.cursor is None else b"id: " + each.cursor.encode() + b"\n" + named
+
+
+def _wants_events(scope: Scope) -> bool:
+    if scope["method"] != "GET":
+        return False
+    return any(name == b"accept" and b"text/event-stream" in value.lower() for name, value in scope["headers"])
+
+
+def _path_of(scope: Scope) -> str:
+    """Return the path within the partition, an id in it still percent-encoded."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("ascii", "replace")[len(scope.get("root_path", "")) :]
+
+
+def _until_closed(receive: Receive) -> Receive:
+    """Return a channel on which a WebSocket's end looks like that of a request; what its client says is not heard."""
+
+    async def receive_end() -> Message:
+        message: Any = await receive()
+        return {"type": "http.disconnect"} if message["type"] == "websocket.disconnect" else message
+
+    return receive_end

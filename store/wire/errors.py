@@ -1,0 +1,121 @@
+"""Errors become a status and a JSON object, and these the same errors again.
+
+What the caller did wrong is 400 for every class, since clients of Agent-lightning 0.3 send anything from 500 on again;
+what may work later is 503. The object is `{"detail": text, "error_type": class name, …}`, the rest being what the error
+was made of. A body of the wrong shape is 422 with a list of faults, as FastAPI has it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, cast
+
+import orjson
+
+from store.errors import (
+    AlreadyExists,
+    Busy,
+    Closed,
+    Conflict,
+    Corrupt,
+    Incompatible,
+    Invalid,
+    NotFound,
+    PastUnavailable,
+    ReadOnly,
+    StoreError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+    WrongProcess,
+)
+
+FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
+    StoreError: (),
+    NotFound: ("kind", "key"),
+    Conflict: ("reason", "cure"),
+    AlreadyExists: ("reason", "cure", "kind", "key"),
+    Invalid: ("field", "reason"),
+    TooLarge: ("field", "reason", "size", "limit", "unit"),
+    PastUnavailable: ("field", "reason", "rows", "limit"),
+    Unavailable: ("reason", "retry_after_seconds"),
+    Busy: ("reason", "retry_after_seconds", "waiting", "limit"),
+    TimedOut: ("reason", "retry_after_seconds", "operation", "seconds"),
+    Incompatible: ("reason", "cure"),
+    Corrupt: ("what", "found", "expected"),
+    ReadOnly: ("operation",),
+    Unsupported: ("operation", "store"),
+    WrongProcess: ("opened_in", "used_in"),
+    Closed: ("operation",),
+}
+"""What each class of the tree carries besides its text."""
+
+_BY_NAME: Final = {kind.__name__: kind for kind in FIELDS}
+_MAX_TEXT: Final = 500
+
+
+def status_of(error: StoreError) -> int:
+    """Return the status a server answers with: 503 for what may work later, 400 for all else."""
+    return 503 if error.retryable or isinstance(error, Closed) else 400
+
+
+def error_body(error: StoreError) -> dict[str, Any]:
+    """Return an error as a JSON object from which `error_of` makes it again."""
+    kind = type(error) if type(error) in FIELDS else next(each for each in type(error).__mro__ if each in FIELDS)
+    fields = {name: getattr(error, name) for name in FIELDS[kind]}
+    return {"detail": str(error), "error_type": kind.__name__, **fields}
+
+
+def retry_after(error: StoreError) -> str:
+    """Return the `Retry-After` of a 503: whole seconds, at least one."""
+    return str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
+
+
+def error_of(status: int, body: bytes, call: str) -> StoreError:
+    """Return the error that an answer stands for.
+
+    Args:
+        status: 400 or above.
+        body: of the answer, whatever it is.
+        call: method and path, to say what was refused when nothing better is known.
+    """
+    said = _object(body)
+    kind = _BY_NAME.get(str(said.get("error_type")))
+    if kind is not None and isinstance(said.get("detail"), str):
+        return _made_again(kind, said)
+    if status == 422:
+        return _of_faults(cast("list[dict[str, Any]]", said.get("detail")))
+    text = str(said.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
+    if status >= 500 or status in {408, 429}:
+        return Unavailable(f"{call} was answered with {status}: {text}")
+    if status in {404, 405}:
+        return Incompatible(f"{call} was answered with {status}: {text}", "check the URL; is it a Rollbook server's?")
+    return Invalid(call, f"was answered with {status}: {text}")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def _made_again(kind: type[StoreError], said: dict[str, Any]) -> StoreError:
+    # Not by calling the class: its message is made already.
+    error = kind.__new__(kind, said["detail"])
+    error.args = (said["detail"],)
+    error.__dict__.update({name: said[name] for name in FIELDS[kind] if name in said})
+    return error
+
+
+def _of_faults(faults: list[dict[str, Any]]) -> Invalid:
+    """Return the first fault of a 422 as an error: `loc` is `["body", "rollouts", 0, "mode"]`."""
+    try:
+        first = dict(faults[0])
+    except (TypeError, ValueError, IndexError):
+        return Invalid("body", f"has the wrong shape: {faults}")
+    where = [str(part) for part in first.get("loc", [])]
+    field = ".".join(where[1:]) or ".".join(where) or "body"
+    return Invalid(field, str(first.get("msg", "has the wrong shape")))

@@ -1,0 +1,72 @@
+"""OTLP over HTTP: which encoding a request is in, its spans, and the answers in the same encoding. No I/O."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
+
+from store.wire import otlp_json, otlp_protobuf
+from store.wire.otlp_spans import Refusals, Traces, Undecodable
+
+__all__ = ["JSON", "PROTOBUF", "Encoding", "Refusals", "Traces", "Undecodable", "encoding_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One of the two forms in which OTLP travels over HTTP."""
+
+    media_type: str
+    decode: Callable[[bytes], Traces]
+    """Spans of a request; raises `Undecodable`."""
+    answer: Callable[[Refusals], bytes]
+    """The body of a success, with a partial success if anything was refused."""
+    status: Callable[[str], bytes]
+    """The body of a failure: a `google.rpc.Status` that holds a message and nothing else."""
+
+
+def encoding_of(content_type: str) -> Encoding | None:
+    """Return the encoding that a Content-Type names, its parameters ignored; None if OTLP has no such."""
+    return _ENCODINGS.get(content_type.partition(";")[0].strip().lower())
+
+
+def _protobuf_answer(refused: Refusals) -> bytes:
+    if not refused.reasons:
+        return b""
+    partial = ExportTracePartialSuccess(rejected_spans=refused.total, error_message=refused.message)
+    return ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+
+
+def _json_answer(refused: Refusals) -> bytes:
+    if not refused.reasons:
+        return b"{}"
+    partial = {"rejectedSpans": str(refused.total), "errorMessage": refused.message}
+    return orjson.dumps({"partialSuccess": partial})
+
+
+def _protobuf_status(message: str) -> bytes:
+    # Field 2 of google.rpc.Status, whose Python form would be one more package for one field.
+    text = message.encode()
+    return b"\x12" + _varint(len(text)) + text
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _json_status(message: str) -> bytes:
+    return orjson.dumps({"message": message})
+
+
+PROTOBUF = Encoding("application/x-protobuf", otlp_protobuf.decode, _protobuf_answer, _protobuf_status)
+JSON = Encoding("application/json", otlp_json.decode, _json_answer, _json_status)
+
+_ENCODINGS = {encoding.media_type: encoding for encoding in (PROTOBUF, JSON)}

@@ -1,0 +1,231 @@
+"""OTLP traces in JSON: ids in hex, names in camelCase, 64-bit integers as text, unknown keys ignored, null as absent.
+
+As protobuf's own JSON parsers do, it also takes the names with underscores and integers as numbers.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import orjson
+
+from store.models import AttributeValue
+from store.models.spans import in_seconds
+from store.wire import otlp_spans
+from store.wire.otlp_spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
+
+Json = dict[str, Any]
+
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,20}")
+_HEX_TRACE, _HEX_SPAN = 32, 16
+# Far from where Python's own stack ends, and deeper than agents nest.
+_MAX_DEPTH: Final = 32
+_CODES: Final = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+
+
+def decode(body: bytes) -> Traces:
+    """Return the spans of an `ExportTraceServiceRequest` in JSON. A span that is malformed is refused alone.
+
+    Raises:
+        Undecodable: it is not JSON, or what holds the spans is malformed.
+    """
+    try:
+        request = orjson.loads(body)
+        traces = Traces()
+        for group in _objects(_object(request, "the request"), "resourceSpans", "resource_spans"):
+            resource = _object(group.get("resource") or {}, "resource")
+            origin = Origin.of(_attributes(resource), _text(_either(group, "schemaUrl", "schema_url"), "schemaUrl"))
+            for scope in _objects(group, "scopeSpans", "scope_spans"):
+                for span in _list(_either(scope, "spans", "spans"), "spans"):
+                    _take(traces, origin, span)
+    except (orjson.JSONDecodeError, Malformed) as error:
+        raise Undecodable(error) from None
+    return traces
+
+
+def _take(traces: Traces, origin: Origin, given: Any) -> None:
+    try:
+        span = _object(given, "a span")
+        trace_id, span_id = _ids(span)
+        parent_id = _hex(_either(span, "parentSpanId", "parent_span_id"), "parentSpanId")
+        state = _object(span.get("status") or {}, "status")
+        fields: Json = {
+            "trace_id": trace_id,
+            "span_id": span_id,
+            "parent_id": parent_id.zfill(_HEX_SPAN) if parent_id else None,
+            "name": _text(span.get("name"), "name"),
+            "status": otlp_spans.status(_code(state.get("code")), _text(state.get("message"), "status.message")),
+            "attributes": _attributes(span),
+            "events": [_event(event) for event in _objects(span, "events", "events")],
+            "links": [_link(link) for link in _objects(span, "links", "links")],
+            "start_time": _time(span, "startTimeUnixNano", "start_time_unix_nano"),
+            "end_time": _time(span, "endTimeUnixNano", "end_time_unix_nano"),
+        }
+    except Malformed as error:
+        traces.refused.add(str(error))
+    else:
+        traces.add(origin, **fields)
+
+
+def _event(event: Json) -> otlp_spans.Event:
+    time = _time(event, "timeUnixNano", "time_unix_nano")
+    return otlp_spans.event(_text(event.get("name"), "events.name"), _attributes(event), time)
+
+
+def _link(link: Json) -> otlp_spans.Link:
+    return otlp_spans.link(*_ids(link), _attributes(link))
+
+
+def _ids(given: Json) -> tuple[str, str]:
+    trace_id = _hex(_either(given, "traceId", "trace_id"), "traceId")
+    span_id = _hex(_either(given, "spanId", "span_id"), "spanId")
+    return trace_id.zfill(_HEX_TRACE), span_id.zfill(_HEX_SPAN)
+
+
+# -- attributes ------------------------------------------------------------------------------------------------------
+
+
+def _attributes(holder: Json) -> Attributes:
+    attributes: Attributes = {}
+    for pair in _objects(holder, "attributes", "attributes"):
+        found = _attribute(pair.get("value"))
+        if found is not None:
+            attributes[_text(pair.get("key"), "attributes.key")] = found
+    return attributes
+
+
+def _attribute(value: Any) -> AttributeValue | None:
+    plain = _plain(value, 0)
+    return carried(plain) if isinstance(plain, list | dict) else plain
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None:
+        return None
+    if depth > _MAX_DEPTH:
+        raise Malformed(f"an attribute is nested deeper than {_MAX_DEPTH} levels; flatten it")
+    for name, held in _object(value, "an attribute's value").items():
+        if held is None:
+            continue
+        if (reader := _SCALARS.get(name)) is not None:
+            return reader(held, name)
+        if name in {"arrayValue", "array_value"}:
+            return [_plain(item, depth + 1) for item in _values(held, name)]
+        if name in {"kvlistValue", "kvlist_value"}:
+            pairs = [_object(pair, name) for pair in _values(held, name)]
+            return {_text(pair.get("key"), f"{name}.key"): _plain(pair.get("value"), depth + 1) for pair in pairs}
+    return None
+
+
+def _values(held: Any, name: str) -> list[Any]:
+    return _list(_object(held, name).get("values"), f"{name}.values")
+
+
+def _string(value: Any, name: str) -> str:
+    if type(value) is not str:
+        raise _not(value, name, "text")
+    return value
+
+
+def _bool(value: Any, name: str) -> bool:
+    if type(value) is not bool:
+        raise _not(value, name, "true or false")
+    return value
+
+
+def _int64(value: Any, name: str) -> int:
+    return _integer(value, name, -(2**63), 2**63)
+
+
+def _double(value: Any, name: str) -> float:
+    if type(value) in {int, float}:
+        return float(value)
+    try:
+        return float(_string(value, name))
+    except ValueError:
+        raise _not(value, name, "a number") from None
+
+
+def _bytes(value: Any, name: str) -> str:
+    text = _string(value, name).replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True).hex()
+    except binascii.Error:
+        raise _not(value, name, "base64") from None
+
+
+_SCALARS: Final[dict[str, Callable[[Any, str], AttributeValue]]] = {
+    "stringValue": _string,
+    "string_value": _string,
+    "boolValue": _bool,
+    "bool_value": _bool,
+    "intValue": _int64,
+    "int_value": _int64,
+    "doubleValue": _double,
+    "double_value": _double,
+    "bytesValue": _bytes,
+    "bytes_value": _bytes,
+}
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _either(holder: Json, name: str, underscored: str) -> Any:
+    found = holder.get(name)
+    return holder.get(underscored) if found is None else found
+
+
+def _object(value: Any, name: str) -> Json:
+    if type(value) is not dict:
+        raise _not(value, name, "an object")
+    return cast("Json", value)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise _not(value, name, "an array")
+    return cast("list[Any]", value)
+
+
+def _objects(holder: Json, name: str, underscored: str) -> list[Json]:
+    return [_object(item, name) for item in _list(_either(holder, name, underscored), name)]
+
+
+def _text(value: Any, name: str) -> str:
+    return "" if value is None else _string(value, name)
+
+
+def _hex(value: Any, name: str) -> str:
+    text = _text(value, name)
+    if _HEX.fullmatch(text) is None:
+        raise _not(value, name, "an id in hex")
+    return text.lower()
+
+
+def _integer(value: Any, name: str, least: int, end: int) -> int:
+    if (type(value) is str and _DECIMAL.fullmatch(value)) or (type(value) is float and value.is_integer()):
+        value = int(value)
+    if type(value) is not int or not least <= value < end:
+        raise _not(value, name, "an integer of 64 bits")
+    return value
+
+
+def _time(holder: Json, name: str, underscored: str) -> float | None:
+    value = _either(holder, name, underscored)
+    return None if value is None else in_seconds(_integer(value, name, 0, 2**64))
+
+
+def _code(value: Any) -> int:
+    if value is None:
+        return 0
+    return _CODES[value] if type(value) is str and value in _CODES else _integer(value, "status.code", -(2**31), 2**31)
+
+
+def _not(value: Any, name: str, what: str) -> Malformed:
+    shown = repr(value)
+    return Malformed(f"{name}: {shown if len(shown) <= 80 else f'{shown[:79]}…'} is not {what}")

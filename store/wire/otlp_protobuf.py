@@ -1,0 +1,95 @@
+"""OTLP traces in protobuf. The library parses, in C; here its messages become spans."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from store.models import AttributeValue
+from store.models.spans import in_seconds
+from store.wire import otlp_spans
+from store.wire.otlp_spans import Attributes, Origin, Traces, Undecodable, carried
+
+_HEX_TRACE, _HEX_SPAN = 32, 16
+_PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_value"})
+
+
+def decode(body: bytes) -> Traces:
+    """Return the spans of an `ExportTraceServiceRequest`.
+
+    Raises:
+        Undecodable: it is not one.
+    """
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise Undecodable(error) from None
+    traces = Traces()
+    for group in request.resource_spans:
+        origin = Origin.of(_attributes(group.resource.attributes), group.schema_url)
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                _take(traces, origin, span)
+    return traces
+
+
+def _take(traces: Traces, origin: Origin, span: trace_pb2.Span) -> None:
+    status, events, links = span.status, span.events, span.links
+    traces.add(
+        origin,
+        trace_id=span.trace_id.hex().zfill(_HEX_TRACE),
+        span_id=span.span_id.hex().zfill(_HEX_SPAN),
+        parent_id=parent.hex().zfill(_HEX_SPAN) if (parent := span.parent_span_id) else None,
+        name=span.name,
+        status=otlp_spans.status(status.code, status.message),
+        attributes=_attributes(span.attributes),
+        events=[_event(event) for event in events] if events else [],
+        links=[_link(link) for link in links] if links else [],
+        start_time=in_seconds(span.start_time_unix_nano),
+        end_time=in_seconds(span.end_time_unix_nano),
+    )
+
+
+def _event(event: trace_pb2.Span.Event) -> otlp_spans.Event:
+    return otlp_spans.event(event.name, _attributes(event.attributes), in_seconds(event.time_unix_nano))
+
+
+def _link(link: trace_pb2.Span.Link) -> otlp_spans.Link:
+    trace_id, span_id = link.trace_id.hex().zfill(_HEX_TRACE), link.span_id.hex().zfill(_HEX_SPAN)
+    return otlp_spans.link(trace_id, span_id, _attributes(link.attributes))
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
+    attributes: Attributes = {}
+    for pair in pairs:
+        value = pair.value
+        # Most values are texts; asking which kind it is costs as much as all the rest.
+        found = value.string_value or _attribute(value)
+        if found is not None:
+            attributes[pair.key] = found
+    return attributes
+
+
+def _attribute(value: AnyValue) -> AttributeValue | None:
+    kind = value.WhichOneof("value")
+    if kind in _PLAIN:
+        return getattr(value, kind)
+    plain = _plain(value)
+    return carried(plain) if isinstance(plain, list | dict) else plain
+
+
+def _plain(value: AnyValue) -> Any:
+    match kind := value.WhichOneof("value"):
+        case "bytes_value":
+            return value.bytes_value.hex()
+        case "array_value":
+            return [_plain(item) for item in value.array_value.values]
+        case "kvlist_value":
+            return {pair.key: _plain(pair.value) for pair in value.kvlist_value.values}
+        case None | "string_value_strindex":
+            return None
+        case _:
+            return getattr(value, kind)

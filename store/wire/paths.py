@@ -1,0 +1,73 @@
+"""Where each call of the store lives on a server, and the names of the headers.
+
+A server answers for its default partition at its root and for any other below `/p/<partition>`; all paths here follow
+after either.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+PREFIX: Final = "/v1/agl"
+
+HEALTH: Final = f"{PREFIX}/health"
+STATISTICS: Final = f"{PREFIX}/statistics"
+
+ENQUEUE: Final = f"{PREFIX}/queues/rollouts/enqueue"
+DEQUEUE: Final = f"{PREFIX}/queues/rollouts/dequeue"
+
+ROLLOUTS: Final = f"{PREFIX}/rollouts"
+ROLLOUTS_SEARCH: Final = f"{ROLLOUTS}/search"
+ROLLOUT: Final = f"{ROLLOUTS}/{{rollout_id}}"
+HISTORY: Final = f"{ROLLOUT}/history"
+ATTEMPTS: Final = f"{ROLLOUT}/attempts"
+ATTEMPTS_SEARCH: Final = f"{ATTEMPTS}/search"
+LATEST_ATTEMPT: Final = f"{ATTEMPTS}/latest"
+ATTEMPT: Final = f"{ATTEMPTS}/{{attempt_id}}"
+
+WORKERS: Final = f"{PREFIX}/workers"
+WORKERS_SEARCH: Final = f"{WORKERS}/search"
+WORKER: Final = f"{WORKERS}/{{worker_id}}"
+
+RESOURCES: Final = f"{PREFIX}/resources"
+LATEST_RESOURCES: Final = f"{RESOURCES}/latest"
+RESOURCES_BY_ID: Final = f"{RESOURCES}/{{resources_id}}"
+
+SPANS: Final = f"{PREFIX}/spans"
+SPANS_SEARCH: Final = f"{SPANS}/search"
+SPANS_BATCH: Final = f"{SPANS}/batch"
+NEXT_SPAN: Final = f"{SPANS}/next"
+NEXT_SPANS: Final = f"{NEXT_SPAN}/batch"
+
+WAIT: Final = f"{PREFIX}/waits/rollouts"
+
+CAPABILITIES: Final = f"{PREFIX}/capabilities"
+STORE: Final = f"{PREFIX}/store"
+LOG: Final = f"{PREFIX}/log"
+VERIFY: Final = f"{PREFIX}/verify"
+REBUILD: Final = f"{PREFIX}/rebuild"
+SEAL: Final = f"{PREFIX}/seal"
+
+OTLP_TRACES: Final = "/v1/traces"
+NOT_TAKEN: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
+"""What OpenTelemetry exporters may post besides traces; answered with 501."""
+
+PARTITIONS: Final = "/p/"
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+"""Request: 32 hex digits, made once per logical call and sent again with each retry of it."""
+REQUEST_ID: Final = "X-Request-ID"
+"""Both ways: names one request in the server's logs; made up by the server if absent."""
+
+RESERVED_ROLLOUT_IDS: Final = frozenset({"search"})
+"""Rollouts which a path cannot name in a POST."""
+
+
+def path(template: str, **ids: str) -> str:
+    """Return a template with its ids filled in, each as one percent-encoded segment.
+
+    >>> path(ATTEMPT, rollout_id="ro-1", attempt_id="a/b")
+    '/v1/agl/rollouts/ro-1/attempts/a%2Fb'
+    """
+    return template.format(**{name: quote(value, safe="") for name, value in ids.items()})

@@ -1,0 +1,168 @@
+"""Errors cross the wire as they are: the same class, the same text, the same facts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from store.client import HTTPStore
+from store.errors import (
+    AlreadyExists,
+    Busy,
+    Closed,
+    Conflict,
+    Corrupt,
+    Incompatible,
+    Invalid,
+    NotFound,
+    PastUnavailable,
+    ReadOnly,
+    StoreError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+    WrongProcess,
+)
+from store.interface import Store
+from store.models import EnqueueRolloutRequest, RolloutConfig
+from store.server.delegating import DelegatingStore
+from store.testing.samples import make_span
+from tests.client.served import Served
+
+ALL = [
+    NotFound.rollout("ro-é"),
+    NotFound.item(rollout_id="ro-1"),
+    NotFound.attempt("at-1", "ro-1"),
+    NotFound.attempts("ro-1"),
+    Conflict("the plan key 'k' belongs to rollout ro-1", "use another key"),
+    AlreadyExists("rollout", "ro-1"),
+    Invalid("limit", "-2 is less than -1"),
+    TooLarge("span", 9_000_000, 8_388_608),
+    PastUnavailable(1_000_001, 100_000),
+    Unavailable("the database is not reached", 0.01),
+    Busy(10_000, 10_000, 0.01),
+    TimedOut("enqueue_rollout", 30.0, 0.01),
+    Incompatible("the schema is older than this program", "run `rollbook migrate`"),
+    Corrupt("chain of commit 7", "ab", "cd"),
+    ReadOnly("add_span"),
+    Unsupported("tail", "SomeStore"),
+    WrongProcess(1, 2),
+    Closed("statistics"),
+    StoreError("in general"),
+]
+
+
+class Failing(DelegatingStore):
+    """A store that answers every question about its numbers with the same error."""
+
+    def __init__(self, inner: Store, error: StoreError) -> None:
+        self._inner = inner
+        self._error = error
+
+    @property
+    def target(self) -> Store:
+        return self._inner
+
+    @property
+    def capabilities(self) -> Any:
+        return self._inner.capabilities
+
+    async def statistics(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._error
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@pytest.mark.parametrize("error", ALL, ids=lambda error: str(type(error).__name__))
+async def test_an_error_of_the_store_is_the_same_error_at_the_client(
+    server: Served, behind: Store, error: StoreError
+) -> None:
+    with server.serving(Failing(behind, error)) as url:
+        async with HTTPStore(url, retry_seconds=0.1) as store:
+            with pytest.raises(type(error)) as raised:
+                await store.statistics()
+    same = raised.value
+    assert type(same) is type(error)
+    assert str(same) == str(error)
+    assert same.args == error.args
+    facts = {name: value for name, value in vars(same).items() if name != "__notes__"}
+    assert facts == vars(error)
+    assert (same.retryable, same.status) == (error.retryable, error.status)
+
+
+def test_every_class_is_tried() -> None:
+    from store import errors
+
+    assert {type(error).__name__ for error in ALL} == set(errors.__all__)
+
+
+async def test_a_refusal_reads_the_same_over_http_as_beside_the_store(store: HTTPStore, behind: Store) -> None:
+    rollout = await behind.start_rollout(1, metadata={"rollbook.key": "k"})
+    ro = rollout.rollout_id
+    calls: list[Callable[[Any], Awaitable[object]]] = [
+        lambda each: each.start_attempt("ro-none"),
+        lambda each: each.update_rollout("ro-none", status="running"),
+        lambda each: each.update_rollout("search", status="running"),
+        lambda each: each.update_attempt("ro-none", "latest", status="running"),
+        lambda each: each.update_attempt(ro, "at-none", status="running"),
+        lambda each: each.update_attempt(ro, "search", status="running"),
+        lambda each: each.add_span(make_span(rollout.attempt, rollout_id="ro-none")),
+        lambda each: each.add_span(make_span(rollout.attempt, attempt_id="at-none")),
+        lambda each: each.add_many_spans([make_span(rollout.attempt, rollout_id="ro-none")]),
+        lambda each: each.enqueue_rollout(2, metadata={"rollbook.key": "k"}),
+        lambda each: each.enqueue_rollout(float("nan")),
+        lambda each: each.enqueue_rollout({"a": [1, {"b": "\ud800"}]}),
+        lambda each: each.enqueue_rollout({"a": b"bytes"}),
+        lambda each: each.enqueue_rollout(1, metadata={"rollbook.step": "four"}),
+        lambda each: each.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=float("inf"))),
+        lambda each: each.enqueue_rollout("x" * (17 << 20)),
+        lambda each: each.enqueue_many_rollouts([EnqueueRolloutRequest(input=1, metadata={"a": 2**70})]),
+        lambda each: each.enqueue_many_rollouts([EnqueueRolloutRequest(input=1)] * 10_001),
+        lambda each: each.add_many_spans([make_span(rollout.attempt, name="x" * 2000)] * 2),
+        lambda each: each.dequeue_rollout("x" * 600),
+        lambda each: each.dequeue_rollout(wait_seconds=float("nan")),
+        lambda each: each.wait_for_rollouts([ro], timeout=float("nan")),
+        lambda each: each.query_rollouts(limit=-2),
+        lambda each: each.query_rollouts(offset=-1),
+        lambda each: each.query_rollouts(sort_order="upwards"),
+        lambda each: each.query_rollouts(filter_logic="xor"),
+        lambda each: each.query_rollouts(status_in="running"),
+        lambda each: each.query_rollouts(as_at=-1),
+        lambda each: each.query_rollouts(as_at=1.5),
+        lambda each: each.query_rollouts(as_at="5"),
+        lambda each: each.get_rollout_by_id(ro, at=99),
+        lambda each: each.get_rollout_by_id(ro, at=1, as_at=1),
+        lambda each: each.history("ro-none"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError) as beside:
+            await call(behind)
+        with pytest.raises(StoreError) as over_http:
+            await call(store)
+        assert type(over_http.value) is type(beside.value)
+        assert str(over_http.value) == str(beside.value)
+        assert vars(over_http.value) == vars(beside.value)
+
+
+async def test_what_has_the_wrong_shape_is_refused_by_the_name_of_its_field(store: HTTPStore) -> None:
+    wrong: Any = "practice"
+    for call in (store.enqueue_rollout(1, mode=wrong), store.start_rollout(1, mode=wrong)):
+        with pytest.raises(Invalid) as refused:
+            await call
+        assert refused.value.field == "mode"
+
+
+async def test_a_bug_in_the_server_is_told_without_its_traceback(server: Served, behind: Store) -> None:
+    class Broken(Failing):
+        async def statistics(self, *args: Any, **kwargs: Any) -> Any:
+            raise KeyError("inside")
+
+    with server.serving(Broken(behind, StoreError())) as url:
+        async with HTTPStore(url, retry_seconds=0) as store:
+            with pytest.raises(StoreError, match="500") as raised:
+                await store.statistics()
+    assert "inside" not in str(raised.value)

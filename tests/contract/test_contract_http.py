@@ -1,0 +1,30 @@
+"""A store behind a server keeps the contract too, on each database that a server is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from store import open_store
+from store.client import HTTPStore
+from store.testing import ManualClock
+from store.testing.contract import StoreContract
+from tests.client.served import Served
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with Served() as served:
+        yield served
+
+
+class TestHTTPStore(StoreContract):
+    """The contract, over HTTP."""
+
+    @pytest.fixture
+    async def store(self, server: Served, durable_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
+        async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as behind:
+            with server.serving(behind) as url:
+                async with HTTPStore(url) as store:
+                    yield store

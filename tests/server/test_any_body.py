@@ -1,0 +1,64 @@
+"""Whatever is sent, wherever: an answer that says what was wrong, never a server error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.server.app import OPERATIONS
+from store.wire.paths import DEQUEUE, PREFIX, WAIT
+from tests.server.api import Api
+
+WORDS = sorted(
+    {"rollout_id", "attempt_id", "input", "rollouts", "status", "limit", "spans", "config", "seal", "timeout"}
+    | {"rollout_ids", "rollout_attempt_ids", "metadata", "heartbeat_stats", "worker_id", "as_at", "at", "sort_by"}
+)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["latest", "llm"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+# An unbounded wait is a right answer to some of these, but none to wait for.
+POSTED = sorted(each.path for each in OPERATIONS if each.method == "POST" and each.path not in {DEQUEUE, WAIT})
+ASKED = sorted(each.path for each in OPERATIONS if each.method == "GET")
+
+
+@pytest.fixture
+def store_url() -> str:
+    """What is refused never reaches the database, and what is taken looks alike on both."""
+    return "memory://"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_any_json_posted_anywhere_is_taken_or_refused(api: Api, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(POSTED))
+    body = data.draw(VALUES)
+    await _asked(api, "POST", path, body)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_any_query_asked_anywhere_is_answered_or_refused(api: Api, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(ASKED))
+    names = st.sampled_from([*WORDS, "offset", "filter_logic", "sort_order", "after", "type", "rollout", "name"])
+    query = data.draw(st.dictionaries(names, st.text(max_size=6) | st.integers().map(str), max_size=4))
+    await _asked(api, "GET", path, query)
+
+
+async def _asked(api: Api, method: str, path: str, carried: Any) -> None:
+    full = path.removeprefix(PREFIX).format(rollout_id="ro-1", attempt_id="at-1", worker_id="w", resources_id="rs-1")
+    if method == "POST":
+        answer = await api.post(full, json.dumps(carried).encode())
+    else:
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in carried.items())
+        answer = await api.get(f"{full}?{query}")
+    assert answer.status in {200, 201, 400, 422}, (path, carried, answer)
+    _ = answer.json

@@ -1,0 +1,135 @@
+"""The exporter that OpenTelemetry ships, unmodified, against a server of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Status, StatusCode
+from starlette.types import Message, Receive, Scope, Send
+
+from store.interface import Store
+from store.journal import writer
+from store.models import Attempt, Span, SpanContext
+from store.server.app import build_app
+from store.server.partitions import Partitions
+from tests.server.given import served as server
+from tests.server.otlp_given import Exporter, exporting
+from tests.wire.otlp_given import ids_of
+
+
+class Remembering(SpanExporter):
+    """Hands on to the real exporter, and keeps what it was given and what became of it."""
+
+    def __init__(self, url: str, compression: Compression = Compression.NoCompression) -> None:
+        self.exporter = OTLPSpanExporter(endpoint=url, compression=compression, timeout=10)
+        self.spans: list[ReadableSpan] = []
+        self.results: list[SpanExportResult] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.spans += spans
+        self.results.append(self.exporter.export(spans))
+        return self.results[-1]
+
+    def shutdown(self) -> None:
+        self.exporter.shutdown()
+
+
+@pytest.fixture
+async def served(store: Store) -> AsyncIterator[Exporter]:
+    async with exporting(store) as ready:
+        yield ready
+
+
+@pytest.fixture
+async def attempt(store: Store) -> Attempt:
+    return (await store.start_rollout({"question": 1})).attempt
+
+
+def work(provider: TracerProvider, steps: int) -> None:
+    """Trace an agent that takes some steps, the second of which fails."""
+    tracer = provider.get_tracer("agent")
+    with tracer.start_as_current_span("run", attributes={"question": "é", "steps": steps}) as root:
+        for step in range(steps):
+            with tracer.start_as_current_span("step", attributes={"n": step, "share": 0.5, "tags": ["a", "b"]}) as span:
+                span.add_event("thought", {"length": 12})
+                span.add_link(root.get_span_context())
+                if step == 1:
+                    span.set_status(Status(StatusCode.ERROR, "no answer"))
+
+
+def as_stored(given: ReadableSpan, attempt: Attempt, number: int) -> Span:
+    """Return what the SDK's span looks like when OTLP brought it: its parent is known by id alone."""
+    span = Span.from_opentelemetry(given, attempt.rollout_id, attempt.attempt_id, number)
+    assert span.context is not None
+    context = SpanContext(trace_id=span.trace_id, span_id=span.span_id, is_remote=False, trace_state={})
+    return span.model_copy(update={"parent": None, "context": context})
+
+
+@pytest.mark.parametrize("compression", list(Compression), ids=lambda each: each.value)
+async def test_a_batch_of_spans_arrives_as_the_sdk_made_it(
+    store: Store, served: Exporter, attempt: Attempt, compression: Compression
+) -> None:
+    exporter = Remembering(served.url, compression)
+    provider = TracerProvider(resource=Resource(ids_of(attempt)), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    await asyncio.to_thread(work, provider, 5)
+    await asyncio.to_thread(provider.shutdown)
+    assert set(exporter.results) == {SpanExportResult.SUCCESS}
+    found = (await store.query_spans(attempt.rollout_id)).items
+    assert list(found) == [as_stored(each, attempt, number) for number, each in enumerate(exporter.spans, 1)]
+    assert [each.name for each in found] == ["step"] * 5 + ["run"]
+
+
+async def test_spans_that_are_sent_one_by_one_are_numbered_in_their_order(
+    store: Store, served: Exporter, attempt: Attempt
+) -> None:
+    exporter = Remembering(served.url)
+    provider = TracerProvider(resource=Resource(ids_of(attempt)), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    await asyncio.to_thread(work, provider, 3)
+    await asyncio.to_thread(provider.shutdown)
+    found = (await store.query_spans(attempt.rollout_id)).items
+    assert [(each.sequence_id, each.name) for each in found] == [(1, "step"), (2, "step"), (3, "step"), (4, "run")]
+
+
+async def test_spans_of_nobody_do_not_fail_their_exporter(store: Store, served: Exporter, attempt: Attempt) -> None:
+    exporter = Remembering(served.url)
+    provider = TracerProvider(resource=Resource({"service.name": "someone"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    await asyncio.to_thread(work, provider, 2)
+    await asyncio.to_thread(provider.shutdown)
+    assert set(exporter.results) == {SpanExportResult.SUCCESS}
+    assert (await store.query_spans(attempt.rollout_id)).total == 0
+
+
+async def test_the_exporter_comes_again_when_the_store_was_busy(
+    store: Store, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: list[int] = []
+    app = build_app(Partitions(store))
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def watching(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                monkeypatch.undo()
+            await send(message)
+
+        await app(scope, receive, watching)
+
+    async with server(watched) as url:
+        exporter = Remembering(f"{url}/v1/traces")
+        provider = TracerProvider(resource=Resource(ids_of(attempt)), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        monkeypatch.setattr(writer, "MAX_WAITING_CALLS", 0)
+        await asyncio.to_thread(work, provider, 2)
+        await asyncio.to_thread(provider.shutdown)
+    assert statuses == [503, 200]
+    assert (await store.query_spans(attempt.rollout_id)).total == 3

@@ -1,0 +1,246 @@
+"""POST /v1/traces as HTTP: encodings, codings, limits, and requests that are not what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.interface import Store
+from store.models import Attempt
+from store.server.compression import Broken, TooLong, expand
+from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, stored
+from tests.wire.otlp_given import as_json, group, ids_of, request, span
+
+
+def _bomb(wbits: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    packed = [packer.compress(bytes(1024 * 1024)) for _ in range(100)]
+    return b"".join(packed) + packer.flush()
+
+
+BOMBS = [("gzip", _bomb(31)), ("deflate", _bomb(15)), ("deflate", _bomb(-15))]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with await open_store("memory://") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def exporter(store: Store) -> AsyncIterator[Exporter]:
+    async with exporting(store) as ready:
+        yield ready
+
+
+@pytest.fixture
+async def attempt(store: Store) -> Attempt:
+    return (await store.start_rollout({"question": 1})).attempt
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/xml; charset=utf-8", "application/octet-stream"])
+async def test_another_content_type_is_refused_by_name(exporter: Exporter, content_type: str) -> None:
+    status, body, headers = await exporter.post(b"", content_type)
+    assert (status, headers["content-type"]) == (400, PROTOBUF)
+    assert message_of(body, PROTOBUF).startswith(
+        f"Unsupported Content-Type '{content_type}', expected 'application/x-protobuf'"
+    )
+
+
+@pytest.mark.parametrize("content_type", ["application/x-protobuf; charset=utf-8", "application/json;charset=UTF-8"])
+async def test_parameters_of_the_content_type_are_ignored(
+    store: Store, exporter: Exporter, attempt: Attempt, content_type: str
+) -> None:
+    message = request(group(span(), resource=ids_of(attempt)))
+    body = as_json(message) if "json" in content_type else message.SerializeToString()
+    status, _, _ = await exporter.post(body, content_type)
+    assert status == 200
+    assert len(await stored(store, attempt)) == 1
+
+
+@pytest.mark.parametrize("content_type,body", [(PROTOBUF, b"\xff\xff"), (JSON, b'{"resourceSpans": '), (JSON, b"[]")])
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+async def test_what_cannot_be_parsed_is_told_in_its_own_encoding(
+    exporter: Exporter, content_type: str, body: bytes, coding: str
+) -> None:
+    packed = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}[coding](body)
+    status, answer, headers = await exporter.post(packed, content_type, **{"Content-Encoding": coding})
+    assert (status, headers["content-type"]) == (400, content_type)
+    assert message_of(answer, content_type).startswith("Unable to parse OTLP traces payload: ")
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("body", [b"plain", gzip.compress(b"x" * 100)[:-9], b"\x1f\x8b"], ids=["plain", "cut", "head"])
+async def test_a_broken_coding_is_told_in_its_own_encoding(
+    exporter: Exporter, content_type: str, coding: str, body: bytes
+) -> None:
+    status, answer, headers = await exporter.post(body, content_type, **{"Content-Encoding": coding})
+    assert (status, headers["content-type"]) == (400, content_type)
+    assert coding in message_of(answer, content_type)
+
+
+async def test_an_unknown_coding_is_refused_by_name(exporter: Exporter) -> None:
+    status, answer, _ = await exporter.post(b"", PROTOBUF, **{"Content-Encoding": "br"})
+    assert (status, message_of(answer, PROTOBUF)) == (
+        400,
+        "Unsupported Content-Encoding 'br', expected 'gzip', 'deflate' or 'identity'",
+    )
+
+
+# -- transport -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_body_is_an_empty_success(exporter: Exporter) -> None:
+    status, answer, headers = await exporter.post(b"")
+    assert (status, answer, headers["content-type"], headers["content-length"]) == (200, b"", PROTOBUF, "0")
+    assert "content-encoding" not in headers
+    assert (await exporter.post(b"{}", JSON))[:2] == (200, b"{}")
+
+
+@pytest.mark.parametrize("accepted", ["gzip", "gzip, deflate", "deflate;q=1, gzip;q=0.5"])
+async def test_the_answer_is_compressed_when_asked_for(exporter: Exporter, accepted: str) -> None:
+    status, answer, headers = await exporter.post(b"", **{"Accept-Encoding": accepted})
+    assert (status, headers["content-encoding"], len(answer)) == (200, "gzip", 20)
+    assert gzip.decompress(answer) == b""
+    status, answer, headers = await exporter.post(b"{", JSON, **{"Accept-Encoding": accepted})
+    assert (status, headers["content-encoding"]) == (400, "gzip")
+    assert message_of(gzip.decompress(answer), JSON).startswith("Unable to parse")
+
+
+@pytest.mark.parametrize("accepted", ["identity", "gzip;q=0", "deflate", "*"])
+async def test_the_answer_is_plain_when_not_asked_for(exporter: Exporter, accepted: str) -> None:
+    assert "content-encoding" not in (await exporter.post(b"", **{"Accept-Encoding": accepted}))[2]
+
+
+def _raw_deflate(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(body) + packer.flush()
+
+
+def _two_members(body: bytes) -> bytes:
+    return gzip.compress(body[:10]) + gzip.compress(body[10:])
+
+
+@pytest.mark.parametrize(
+    "coding,pack",
+    [
+        ("gzip", gzip.compress),
+        ("GZIP", gzip.compress),
+        ("gzip", _two_members),
+        ("deflate", zlib.compress),
+        ("deflate", _raw_deflate),
+        ("identity", bytes),
+    ],
+)
+@pytest.mark.parametrize("spans", [1, 5000])
+async def test_a_compressed_request_is_taken(
+    store: Store, exporter: Exporter, attempt: Attempt, coding: str, pack: Any, spans: int
+) -> None:
+    sent = group(*(span({"text": "x" * 300}) for _ in range(spans)), resource=ids_of(attempt))
+    status, answer, _ = await exporter.post(
+        pack(request(sent).SerializeToString()), PROTOBUF, **{"Content-Encoding": coding}
+    )
+    assert (status, answer) == (200, b"")
+    assert (await store.query_spans(attempt.rollout_id, limit=0)).total == spans
+
+
+async def test_other_methods_are_refused(exporter: Exporter) -> None:
+    async with exporter.session.get(exporter.url) as answer:
+        assert answer.status == 405
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("coding,bomb", BOMBS)
+@pytest.mark.parametrize("limit", [0, 1, 1000, MIB, 8 * MIB])
+def test_a_bomb_is_never_opened_further_than_the_limit(coding: str, bomb: bytes, limit: int) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong):
+            expand(bomb, coding, limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The pieces, and room in which zlib doubles its buffer.
+    assert peak < 3 * limit + 4 * MIB
+
+
+@pytest.mark.parametrize(
+    "coding,pack", [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", _raw_deflate)]
+)
+@pytest.mark.parametrize("size", [0, 1, 999, 1000])
+def test_what_fits_exactly_is_opened_whole(coding: str, pack: Any, size: int) -> None:
+    body = os.urandom(size)
+    assert expand(pack(body), coding, 1000) == body
+
+
+def test_a_limit_counts_all_members_together() -> None:
+    with pytest.raises(TooLong):
+        expand(gzip.compress(b"x" * 600) * 2, "gzip", 1000)
+    with pytest.raises(Broken):
+        expand(gzip.compress(b"x" * 600) + b"tail", "gzip", 1000)
+    with pytest.raises(Broken):
+        expand(zlib.compress(b"x") + b"tail", "deflate", 1000)
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+@pytest.mark.parametrize("coding,bomb", BOMBS)
+async def test_a_bomb_is_refused_and_others_are_served(
+    store: Store, exporter: Exporter, attempt: Attempt, content_type: str, coding: str, bomb: bytes
+) -> None:
+    sent = request(group(span(), resource=ids_of(attempt)))
+    bombs = [exporter.post(bomb, content_type, **{"Content-Encoding": coding}) for _ in range(4)]
+    *refused, taken = await asyncio.gather(*bombs, exporter.post(sent.SerializeToString()))
+    for status, answer, headers in refused:
+        assert (status, headers["content-type"]) == (413, content_type)
+        assert "export fewer spans at once" in message_of(answer, content_type)
+    assert taken[0] == 200
+    assert len(await stored(store, attempt)) == 1
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_body_beyond_the_limit_is_refused_unread(store: Store, attempt: Attempt, is_chunked: bool) -> None:
+    body = request(group(span({"text": "x" * 5000}), resource=ids_of(attempt))).SerializeToString()
+    async with exporting(store, max_otlp_bytes=4096) as exporter:
+        status, answer, _ = await exporter.post(chunked(body) if is_chunked else body)
+        assert status == 413
+        assert "4,096 bytes" in message_of(answer, PROTOBUF)
+        assert (await exporter.post(b""))[0] == 200
+    assert await stored(store, attempt) == []
+
+
+async def chunked(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), 1000):
+        yield body[start : start + 1000]
+
+
+@pytest.mark.parametrize("announced", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
+async def test_a_half_sent_request_stores_nothing_and_harms_nobody(
+    store: Store, exporter: Exporter, attempt: Attempt, announced: str
+) -> None:
+    body = request(group(span(), resource=ids_of(attempt))).SerializeToString()
+    half = body if "Length" in announced else f"{len(body):x}\r\n".encode() + body + b"\r\n"
+    head = f"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\n{announced}\r\n\r\n"
+    for _ in range(20):
+        _, sender = await asyncio.open_connection("127.0.0.1", exporter.port)
+        sender.write(head.encode() + half)
+        await sender.drain()
+        sender.close()
+        await sender.wait_closed()
+    assert (await exporter.post(b""))[0] == 200
+    assert await stored(store, attempt) == []

@@ -1,0 +1,243 @@
+"""`rollbook serve` as a process: how it starts, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from store import open_store
+
+HANG = 120
+_ONE = {"rollouts": [{"input": 1}]}
+# What a client sees of a server that no longer listens, or that closes an idle connection.
+_BROKEN = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectorError, ConnectionResetError)
+SCRIPT = "from store.cli import main; main()"
+
+
+@contextmanager
+def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Give a running server and its URL; whatever happens, it is gone afterwards."""
+    command = [sys.executable, "-c", SCRIPT, *(arguments or ("serve",))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, (line, process.stderr and process.stderr.read())
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=HANG, check=False
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, list[Any]]:
+    """Wait for the end; return the exit code and what was logged."""
+    _, errors = process.communicate(timeout=HANG)
+    return process.returncode, [json.loads(line) for line in errors.splitlines()]
+
+
+async def _enqueue(url: str, value: Any) -> str:
+    body = {"rollouts": [{"input": value}]}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/agl/queues/rollouts/enqueue", json=body) as answer,
+    ):
+        assert answer.status == 201
+        return (await answer.json())[0]["rollout_id"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["serve", "store"])
+async def test_what_was_answered_is_there_after_the_end(durable_url: str, name: str) -> None:
+    with serving(name, "--db", durable_url, "--port", "0") as (process, url):
+        rollout_id = await _enqueue(url, {"a": 1})
+        process.send_signal(signal.SIGTERM)
+        code, _ = finish(process)
+    assert code == 0
+    async with await open_store(durable_url) as store:
+        assert await store.get_rollout_by_id(rollout_id) is not None
+        assert (await store.verify()).ok
+
+
+@pytest.mark.slow
+async def test_under_load_everything_that_was_answered_is_there_after_the_end(durable_url: str) -> None:
+    answered: list[str] = []
+
+    async def enqueue_on_and_on(session: aiohttp.ClientSession, url: str) -> None:
+        while True:
+            async with session.post(f"{url}/v1/agl/queues/rollouts/enqueue", json=_ONE) as answer:
+                if answer.status != 201:
+                    return
+                answered.append((await answer.json())[0]["rollout_id"])
+
+    with serving("serve", "--db", durable_url, "--port", "0") as (process, url):
+        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
+            callers = [asyncio.ensure_future(enqueue_on_and_on(session, url)) for _ in range(16)]
+            while len(answered) < 100:  # noqa: ASYNC110 - nobody tells of the hundredth
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            ends = await asyncio.gather(*callers, return_exceptions=True)
+        code, _ = await asyncio.to_thread(finish, process)
+    assert code == 0
+    assert {type(end) for end in ends} <= {type(None), *_BROKEN}
+    async with await open_store(durable_url) as store:
+        there = {each.rollout_id for each in await store.query_rollouts()}
+    assert there >= set(answered)
+
+
+@pytest.mark.slow
+async def test_the_end_wakes_who_waits_and_waits_for_nobody(durable_url: str) -> None:
+    with serving("serve", "--db", durable_url, "--port", "0") as (process, url):
+        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
+            dequeue = f"{url}/v1/agl/queues/rollouts/dequeue"
+            waiting = asyncio.ensure_future(session.post(dequeue, json={"wait_seconds": 100_000}))
+            while True:
+                async with session.get(f"{url}/metrics") as answer:
+                    if "rollbook_parked_calls 1" in await answer.text():
+                        break
+            process.send_signal(signal.SIGINT)
+            async with await waiting as answer:
+                assert answer.status == 503
+                assert answer.headers["Retry-After"] == "1"
+        code, _ = await asyncio.to_thread(finish, process)
+    assert code == 0
+
+
+@pytest.mark.slow
+async def test_logs_are_json_with_request_ids_and_without_payloads(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path / 'run.db'}"
+    with serving("serve", "--db", db, "--port", "0", "--log-level", "debug") as (process, url):
+        await _enqueue(url, "the secret question")
+        process.send_signal(signal.SIGTERM)
+        _, logged = finish(process)
+    (entry,) = [each for each in logged if each["logger"] == "store.server.access"]
+    assert entry["message"] == "POST /v1/agl/queues/rollouts/enqueue 201"
+    assert (entry["status"], entry["partition"], entry["level"]) == (201, "default", "debug")
+    assert re.fullmatch(r"[0-9a-f]{16}", entry["request_id"])
+    assert "secret" not in json.dumps(logged)
+
+
+@pytest.mark.slow
+def test_a_taken_port_names_who_has_it(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path / 'run.db'}"
+    with serving("serve", "--db", db, "--port", "0") as (_, url):
+        port = url.rpartition(":")[2]
+        second = run("serve", "--db", "memory://", "--port", port)
+    assert second.returncode == 1
+    assert "address already in use" in second.stderr
+    assert "a Rollbook server of the store" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_nobody_beyond_this_machine_is_served_unasked() -> None:
+    refused = run("serve", "--db", "memory://", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "--insecure" in refused.stderr
+    nowhere = run("serve", "--db", "memory://", "--host", "no-such-host.invalid", "--port", "0")
+    assert nowhere.returncode == 2
+
+
+@pytest.mark.slow
+async def test_everybody_is_served_when_it_is_asked_for() -> None:
+    with serving("serve", "--db", "memory://", "--host", "0.0.0.0", "--port", "0", "--insecure") as (_, url):
+        assert not url.startswith("http://0.0.0.0")
+        local = f"http://127.0.0.1:{url.rpartition(':')[2]}"
+        async with aiohttp.ClientSession() as session, session.get(f"{local}/v1/agl/health") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.slow
+async def test_ten_thousand_idle_sockets_keep_nobody_out() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(10_000, hard - 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 400), hard))
+    idle: list[socket.socket] = []
+    try:
+        with serving("serve", "--db", "memory://", "--port", "0") as (_, url):
+            port = int(url.rpartition(":")[2])
+            idle.extend(socket.create_connection(("127.0.0.1", port), timeout=HANG) for _ in range(count))
+            async with asyncio.timeout(HANG):
+                for value in range(10):
+                    await _enqueue(url, value)
+    finally:
+        for each in idle:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_server_in_a_traced_process_is_not_traced_itself() -> None:
+    script = """
+import asyncio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import aiohttp
+from store import open_store
+from store.server import StoreServer
+
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+
+async def main():
+    async with StoreServer(await open_store("memory://"), port=0) as server, aiohttp.ClientSession() as session:
+        for path in ("/v1/agl/health", "/docs", "/v1/nothing"):
+            async with session.get(server.endpoint + path) as answer:
+                await answer.read()
+    print(len(exporter.get_finished_spans()), "spans")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.stdout == "0 spans\n", done.stderr
+
+
+def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_text("this is no database, and it is long enough for a header to be read from it" * 9)
+    failed = run("serve", "--db", f"sqlite:///{tmp_path / 'run.db'}", "--port", "0")
+    assert failed.returncode != 0
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.slow
+async def test_partitions_are_made_and_listed_by_command_and_served_at_once(durable_url: str) -> None:
+    name = f"t{os.getpid()}"
+    with serving("serve", "--db", durable_url, "--port", "0") as (_, url):
+        made = await asyncio.to_thread(run, "partitions", "create", name, "--db", durable_url)
+        assert (made.returncode, f"partition={name}" in made.stdout) == (0, True)
+        listed = await asyncio.to_thread(run, "partitions", "ls", "--db", durable_url, "--json")
+        assert name in json.loads(listed.stdout)
+        await _enqueue(f"{url}/p/{name}", 1)
+    async with await open_store(_with(durable_url, name), create=False) as store:
+        assert (await store.statistics()).get("total_rollouts") == 1
+
+
+def _with(url: str, name: str) -> str:
+    return re.sub(r"[?&]partition=\w+", "", url) + f"?partition={name}"
+
+
+@pytest.mark.parametrize("name", ["Upper", "../x", "a b", "1a", "x" * 41])
+def test_a_partition_has_a_plain_name(tmp_path: Path, name: str) -> None:
+    made = run("partitions", "create", "--db", f"sqlite:///{tmp_path / 'run.db'}", "--", name)
+    assert made.returncode == 2
+    assert list(tmp_path.iterdir()) == []

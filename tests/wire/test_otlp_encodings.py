@@ -1,0 +1,123 @@
+"""Whatever an exporter may say, it says the same in protobuf and in JSON, and every span of it is a valid one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+
+from store import models
+from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
+from store.wire.otlp import JSON, PROTOBUF, Traces
+from tests.wire.otlp_given import as_json, group, pairs, request, value
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, st.floats(), TEXTS, st.binary(max_size=4))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+IDS = st.dictionaries(
+    st.sampled_from([ROLLOUT_ID, ATTEMPT_ID, SPAN_SEQUENCE_ID]),
+    st.one_of(TEXTS, st.integers(-2, 9), st.sampled_from(["ro-1", "7", "-7"]), VALUES),
+    max_size=3,
+)
+TIMES = st.one_of(st.just(0), st.integers(0, 2**64 - 1), st.integers(1_700_000_000 * 10**9, 1_800_000_000 * 10**9))
+
+
+@st.composite
+def attributes(draw: st.DrawFn) -> dict[str, Any]:
+    return {**draw(st.dictionaries(TEXTS, VALUES, max_size=3)), **draw(IDS)}
+
+
+@st.composite
+def events(draw: st.DrawFn) -> OtlpSpan.Event:
+    return OtlpSpan.Event(name=draw(TEXTS), time_unix_nano=draw(TIMES), attributes=pairs(draw(attributes())))
+
+
+@st.composite
+def links(draw: st.DrawFn) -> OtlpSpan.Link:
+    trace_id, span_id = draw(st.binary(max_size=17)), draw(st.binary(max_size=9))
+    return OtlpSpan.Link(trace_id=trace_id, span_id=span_id, attributes=pairs(draw(attributes())), flags=1)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> OtlpSpan:
+    return OtlpSpan(
+        trace_id=draw(st.binary(max_size=17)),
+        span_id=draw(st.binary(max_size=9)),
+        parent_span_id=draw(st.binary(max_size=9)),
+        name=draw(TEXTS),
+        kind=draw(st.sampled_from(list(OtlpSpan.SpanKind.values()))),
+        status=draw(st.one_of(st.none(), st.builds(Status, code=st.sampled_from([0, 1, 2]), message=TEXTS))),
+        start_time_unix_nano=draw(TIMES),
+        end_time_unix_nano=draw(TIMES),
+        attributes=pairs(draw(attributes())),
+        events=draw(st.lists(events(), max_size=2)),
+        links=draw(st.lists(links(), max_size=2)),
+        dropped_attributes_count=draw(st.integers(0, 3)),
+        trace_state=draw(TEXTS),
+    )
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> ResourceSpans:
+    some = draw(st.lists(spans(), max_size=3))
+    return group(*some, resource=draw(attributes()), schema_url=draw(TEXTS))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> ExportTraceServiceRequest:
+    return request(*draw(st.lists(groups(), max_size=3)))
+
+
+def comparable(traces: Traces) -> Any:
+    """Return what can be compared: NaN is not equal to itself, and 1 is equal to True."""
+    return repr(([vars(each) for each in traces.spans], traces.unnumbered, traces.refused))
+
+
+@given(requests())
+@settings(max_examples=100, deadline=None)
+def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None:
+    from_protobuf, from_json = PROTOBUF.decode(message.SerializeToString()), JSON.decode(as_json(message))
+    assert comparable(from_protobuf) == comparable(from_json)
+    sent = sum(len(scope.spans) for each in message.resource_spans for scope in each.scope_spans)
+    assert len(from_protobuf.spans) + from_protobuf.refused.total == sent
+
+
+@given(requests())
+@settings(max_examples=100, deadline=None)
+def test_what_was_decoded_unchecked_would_pass_every_check(message: ExportTraceServiceRequest) -> None:
+    for span in PROTOBUF.decode(message.SerializeToString()).spans:
+        checked = models.Span.model_validate(span.model_dump())
+        assert repr(checked) == repr(span)
+        assert list(vars(span)) == list(vars(checked))
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
+    for encoding in (PROTOBUF, JSON):
+        try:
+            encoding.decode(noise)
+        except ValueError as refused:
+            assert str(refused).startswith("Unable to parse OTLP traces payload: ")  # noqa: PT017 (either is right)
+
+
+@given(VALUES)
+@settings(max_examples=100, deadline=None)
+def test_every_value_is_kept_but_the_empty_one(given: Any) -> None:
+    said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": given})
+    (span,) = PROTOBUF.decode(request(group(OtlpSpan(attributes=said))).SerializeToString()).spans
+    assert ("key" in span.attributes) == (value(given).WhichOneof("value") is not None)
+    if isinstance(given, (str, bool, int, float)):
+        held = span.attributes["key"]
+        assert type(held) is type(given)
+        assert held == given or (isinstance(given, float) and math.isnan(given))
