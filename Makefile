@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check bench torture format clean
+.PHONY: help run test test-fast test-interop check bench torture format clean
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -22,6 +22,9 @@ test: .venv/ready-dev  ## Run every test but the benchmarks, on SQLite and Postg
 
 test-fast: .venv/ready-dev  ## Run the tests that take no seconds, in under two minutes
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not benchmark and not slow"
+
+test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environment of its own, on Rollbook
+	$(PYTEST) tests/interop -m interop -n $(WORKERS) --dist loadgroup
 
 check: .venv/ready-dev  ## Check format, lint, types, layers, migrations
 	$(BIN)/ruff format --check

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.xdist_group("install")
 
 MOST_DISTRIBUTIONS = 45
 MOST_MEGABYTES = 110
+# Uvicorn is told to use them, and imports them itself.
+_USED_BY_NAME = {"httptools", "websockets"}
 
 
 def run(*command: str, cwd: Path, **environment: str) -> str:
@@ -92,8 +94,9 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
         if top not in sys.stdlib_module_names and top != "store"
         for distribution in _distributions(top, module, providers)
     }
-    # store.testing.contract runs on the extra `testing`.
-    assert imported - {"pytest", "pytest-asyncio"} == declared
+    # What extras bring: store.testing.contract, the adapter for Agent-lightning, a faster event loop.
+    extras = {"pytest", "pytest-asyncio", "agentlightning", "uvloop"}
+    assert imported - extras == declared - _USED_BY_NAME
 
 
 def _imports(directory: Path) -> set[tuple[str, str]]:
@@ -107,6 +110,8 @@ def _distributions(top: str, module: str, providers: dict[str, set[str]]) -> set
     """Return who provides a module; namespace packages are shared by several."""
     if top == "opentelemetry":
         return {f"opentelemetry-{part}" for part in ("sdk", "proto") if module.startswith(f"opentelemetry.{part}")}
+    if top == "google":
+        return {"protobuf"} if module.startswith("google.protobuf") else providers[top]
     if top == "pydantic_core":  # pydantic's own other half, released in step with it
         return {"pydantic"}
     return providers.get(top, {top})
