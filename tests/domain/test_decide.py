@@ -1,4 +1,4 @@
-"""Which facts follow from a command: the rules of the contract, one claim each, without a database."""
+"""Which facts follow from a command on a rollout or an attempt: the rules of the contract, one claim each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
     AttemptStatusChanged,
-    ClaimReleased,
-    ResourcesPublished,
-    ResourcesReplaced,
     RolloutAmended,
     RolloutStatusChanged,
-    SpanRecorded,
 )
-from store.domain.world import NeedsHeads
 from store.errors import Conflict, NotFound
 from tests.domain.story import (
     NOW,
-    SECOND,
     Story,
     amend,
     attempt,
@@ -34,7 +28,6 @@ from tests.domain.story import (
     number,
     publish,
     record,
-    release,
     report,
     span,
     start,
@@ -141,158 +134,6 @@ class TestPlanKeys:
         with pytest.raises(Conflict, match="r1"):
             story.tell(start("r2", plan_key="k", worker_id="w1"))
         assert (story.events, story.world.workers) == ([], {})
-
-
-class TestClaims:
-    def test_who_waits_longest_is_claimed_first(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        story.tell(enqueue("r3"))
-        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r1", "r2"]
-        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r3"]
-        assert story.claim() == []
-
-    def test_a_claim_starts_an_attempt_and_then_moves_the_rollout(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        story.claim("w1")
-        assert story.facts[:2] == [
-            AttemptStarted(attempt_id="a1", sequence=1, via="dequeue", worker_id="w1"),
-            moved("queuing", "preparing", "claimed"),
-        ]
-        assert story.causes == [None, "attempt.started", None, "attempt.started"]
-
-    def test_each_claimed_rollout_has_a_stamp_of_its_own(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        story.passes(1).claim(limit=2)
-        assert [event.at - story.now for event in story.events] == [0, 0, 1, 1]
-
-    def test_a_rollout_claimed_again_keeps_the_end_of_an_earlier_end(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        story.tell(amend(status="failed"))
-        ended = story.rollout().end_at
-        story.tell(amend(status="queuing"))
-        story.passes(5).claim()
-        assert (story.rollout().status, story.rollout().end_at) == ("preparing", ended)
-
-    @pytest.mark.parametrize("status", ["preparing", "running", "failed", "succeeded", "cancelled"])
-    def test_a_rollout_that_leaves_the_queue_loses_its_place(self, story: Story, status: str) -> None:
-        story.tell(enqueue("r1", "r2"))
-        story.tell(amend(status=status))
-        story.tell(amend(status="requeuing"))
-        assert story.queue == ["r2", "r1"]
-        assert [each.rollout.row[0] for each in story.claim(limit=3)] == ["r2", "r1"]
-
-    def test_between_the_two_waiting_statuses_the_place_is_kept(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        story.tell(amend(status="requeuing"))
-        assert (story.rollout().status, story.queue) == ("requeuing", ["r1", "r2"])
-
-    def test_heads_cancelled_in_the_same_batch_are_passed_over(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2", "r3"))
-        (claimed,) = story.tell(amend("r1", status="cancelled"), amend("r2", status="cancelled"), claim(["a1"], "w1"))
-        assert claimed.rollout.row[0] == "r3"
-
-    def test_who_rejoins_in_the_same_batch_is_claimed_from_the_tail_and_once(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        claims = story.tell(amend("r1", status="cancelled"), amend("r1", status="queuing"), claim(["a1", "a2", "a3"]))
-        assert [each.rollout.row[0] for each in claims] == ["r2", "r1"]
-
-    def test_a_claim_past_what_is_at_hand_asks_for_more_and_has_done_nothing(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        story.world.heads_until = story.rollout().queued_position or 0
-        with pytest.raises(NeedsHeads):
-            story.tell(claim(["a1", "a2"], "w1"))
-        assert (story.events, story.world.workers, story.queue) == ([], {}, ["r1"])
-        story.world.heads_until = 2**63 - 1
-        assert len(story.claim(limit=2)) == 1
-
-
-class TestReleasedClaims:
-    def test_a_released_claim_puts_the_rollout_back_at_its_old_place(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        (claimed,) = story.claim("w1")
-        story.tell(enqueue("r3"))
-        assert story.tell(release(claimed)) is True
-        assert (story.queue, story.rollout().status, story.rollout().attempt_count) == (
-            ["r1", "r2", "r3"],
-            "queuing",
-            0,
-        )
-        assert story.world.queue_reordered
-        released = story.facts[0]
-        assert released == ClaimReleased(
-            attempt_id="a1", sequence=1, from_="preparing", to="queuing", queued_at=claimed.queued_at
-        )
-        assert story.causes[0] == "attempt.started"
-
-    def test_the_next_claim_reuses_the_sequence_under_another_id(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        (claimed,) = story.claim()
-        story.tell(release(claimed))
-        story.claim()
-        assert (story.attempt("a2").sequence_id, story.rollout().attempt_count) == (1, 1)
-        assert story.rollout().latest is story.attempt("a2")
-
-    def test_no_attempt_of_the_budget_is_used_up(self, story: Story) -> None:
-        story.tell(enqueue("r1", max_attempts=2, retry_condition=["failed"]))
-        for _ in range(5):
-            story.tell(release(story.claim()[0]))
-        story.claim()
-        story.tell(report("failed"))
-        assert story.rollout().status == "requeuing"
-
-    def test_late_spans_of_a_released_attempt_find_no_attempt(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        story.tell(release(story.claim()[0]))
-        with pytest.raises(NotFound, match=r"^Attempt a1 not found for rollout r1$"):
-            story.tell(record(span(4)))
-        assert (story.events, story.world.counters) == ([], {"r1": 4})
-
-    def test_its_worker_is_idle_and_forgets_it(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        story.tell(release(story.claim("w1")[0]))
-        worker = story.worker()
-        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("idle", None, None)
-        assert story.causes == ["attempt.started", "claim.released"]
-
-    def test_a_worker_that_has_gone_on_to_another_attempt_is_left_alone(self, story: Story) -> None:
-        story.tell(enqueue("r1", "r2"))
-        first, _ = story.claim("w1", limit=2)
-        story.tell(release(first))
-        assert (story.worker().status, story.worker().current_rollout_id) == ("busy", "r2")
-
-    @pytest.mark.parametrize(
-        "since",
-        [
-            record(span()),
-            report("running"),
-            report(metadata={}),
-            report(last_heartbeat_time=5.0),
-            attempt("a9"),
-            amend(status="cancelled"),
-            amend(status="queuing"),
-        ],
-        ids=["span", "report", "amended", "heartbeat", "superseded", "cancelled", "queued again"],
-    )
-    def test_a_claim_is_not_released_once_something_has_happened(self, story: Story, since: Command) -> None:
-        story.tell(enqueue("r1"))
-        (claimed,) = story.claim("w1")
-        story.tell(since)
-        before = story.copy()
-        assert story.tell(release(claimed)) is False
-        assert story.events == []
-        assert story.world.rollouts == before.world.rollouts
-
-    def test_a_claim_is_released_once(self, story: Story) -> None:
-        story.tell(enqueue("r1"))
-        (claimed,) = story.claim()
-        assert [story.tell(release(claimed)) for _ in range(2)] == [True, False]
-
-    def test_a_released_retry_leaves_the_attempt_before_it_the_latest(self, story: Story) -> None:
-        story.tell(enqueue("r1", **RETRY))
-        story.claim()
-        story.tell(report("failed"))
-        story.tell(release(story.claim()[0]))
-        assert (story.rollout().status, story.rollout().latest) == ("requeuing", story.attempt("a1"))
 
 
 class TestAttempts:
@@ -519,159 +360,3 @@ class TestNothingChanges:
             ("rollout.enqueued", 1, 2),
             ("rollout.enqueued", 2, 4),
         ]
-
-
-class TestSpans:
-    def test_the_first_span_makes_attempt_and_rollout_run(self, story: Story) -> None:
-        story.tell(start())
-        story.passes(2).tell(record(span(1)))
-        assert story.facts[1:] == [
-            became("a1", "preparing", "running", "span"),
-            moved("preparing", "running", "span"),
-        ]
-        assert story.causes == [None, "span.recorded", "span.recorded"]
-        assert story.attempt().sign_of_life == story.now / SECOND
-
-    def test_later_spans_are_signs_of_life_and_nothing_else(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(record(span(1)))
-        story.passes(4).tell(record(span(2)))
-        assert [event.fact.type for event in story.events] == ["span.recorded"]
-        assert story.attempt().last_heartbeat_time == story.now / SECOND
-
-    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
-    def test_a_late_span_does_not_revive_an_attempt_that_is_over(self, story: Story, status: str) -> None:
-        story.tell(start())
-        story.tell(report(status))
-        before = story.statuses()
-        story.passes(1).tell(record(span(1)))
-        assert (story.statuses(), len(story.events)) == (before, 1)
-        assert story.attempt().last_heartbeat_time == story.now / SECOND
-
-    @pytest.mark.parametrize("status", ["failed", "timeout"])
-    def test_a_late_span_does_not_kill_a_pending_retry(self, story: Story, status: str) -> None:
-        story.tell(start(**RETRY))
-        story.tell(report(status))
-        story.tell(record(span(1)))
-        assert (story.statuses(), story.queue) == (("requeuing", status), ["r1"])
-        assert len(story.claim()) == 1
-
-    def test_a_span_of_an_attempt_that_fell_silent_recovers_it_and_takes_the_retry_back(self, story: Story) -> None:
-        story.tell(start(**RETRY))
-        story.tell(report("unresponsive"))
-        story.tell(record(span(1)))
-        assert (story.statuses(), story.queue, story.claim()) == (("running", "running"), [], [])
-
-    def test_a_span_of_an_attempt_that_was_replaced_moves_only_that_attempt(self, story: Story) -> None:
-        story.tell(start(**RETRY))
-        story.tell(report("unresponsive"))
-        story.tell(attempt("a2"))
-        story.tell(record(span(1)))
-        assert story.statuses() == ("preparing", "running", "preparing")
-
-    @pytest.mark.parametrize("status", ["queuing", "succeeded", "failed", "cancelled"])
-    def test_a_span_leaves_other_statuses_of_the_rollout_alone(self, story: Story, status: str) -> None:
-        story.tell(start())
-        story.tell(amend(status=status))
-        story.tell(record(span(1)))
-        assert story.statuses() == (status, "running")
-
-    def test_spans_touch_no_worker(self, story: Story) -> None:
-        story.tell(start(worker_id="w1"))
-        story.tell(report("unresponsive"))
-        story.passes(1).tell(record(span(1)))
-        assert story.worker().status == "unknown"
-
-    def test_a_span_recorded_twice_is_no_sign_of_life(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(record(span(1)))
-        assert story.passes(5).tell(record(span(7, span_id="s1"))) == []
-        assert (story.events, story.world.counters) == ([], {"r1": 7})
-        assert story.attempt().last_heartbeat_time == NOW / SECOND + 1e-6
-
-    def test_of_two_with_one_key_the_first_counts(self, story: Story) -> None:
-        story.tell(start())
-        assert story.tell(record(span(1, span_id="x"), span(2, span_id="x"), span(3))) == [(0, 1), (2, 3)]
-
-    def test_new_spans_before_a_repeated_one_are_returned(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(record(span(1)))
-        assert story.tell(record(span(2), span(1), span(3))) == [(0, 2), (2, 3)]
-
-    def test_spans_of_one_call_go_group_by_group_with_stamps_of_their_own(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(attempt("a2"))
-        recorded = story.passes(1).tell(record(span(1, "a2"), span(2, "a1"), span(3, "a2")))
-        assert recorded == [(0, 1), (2, 3), (1, 2)]
-        stamps = [event.at - story.now for event in story.events if isinstance(event.fact, SpanRecorded)]
-        assert stamps == [0, 1, 2]
-
-    def test_groups_before_an_unknown_one_stand_and_those_after_it_are_not_tried(self, story: Story) -> None:
-        story.tell(start())
-        with pytest.raises(NotFound, match=r"^Attempt a7 not found for rollout r1$"):
-            story.tell(record(span(2), span(9, "a7"), span(5, "a1", "r2"), span(3)))
-        assert [event.fact.type for event in story.events].count("span.recorded") == 2
-        assert story.world.counters == {"r1": 9}
-
-    @pytest.mark.parametrize("known", [True, False])
-    def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, known: bool) -> None:
-        if known:
-            story.tell(start())
-        before = story.copy()
-        with pytest.raises(NotFound):
-            story.tell(record(span(6, "a7")))
-        assert (story.events, story.world.counters) == ([], {"r1": 6})
-        assert (story.world.rollouts, story.world.spans) == (before.world.rollouts, before.world.spans)
-
-    def test_rewards_and_tokens_are_summed_up_in_the_rollout(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(record(span(1, tokens_in=3, rewards=[["primary", 0.5], ["style", 0.1]]), span(2, tokens_out=4)))
-        state = story.rollout()
-        assert (state.spans, state.tokens_in, state.tokens_out, state.last_reward) == (2, 3, 4, 0.5)
-
-
-class TestSpanNumbers:
-    def test_numbers_are_dense_per_rollout_known_or_not(self, story: Story) -> None:
-        assert story.tell(number("r1", "r2", "r1", "r1")) == [1, 1, 2, 3]
-        assert story.events == []
-
-    @pytest.mark.parametrize("given,following", [(100, 101), (0, 1), (-4, 1)])
-    def test_an_explicit_number_raises_the_counter_and_never_lowers_it(
-        self, story: Story, given: int, following: int
-    ) -> None:
-        story.tell(start())
-        story.tell(record(span(given)))
-        assert story.tell(number("r1")) == [following]
-        story.tell(record(span(-9)))
-        assert story.tell(number("r1")) == [following + 1]
-
-    def test_a_span_without_a_number_draws_the_next(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(number("r1"))
-        assert story.tell(record(span(0), number=True)) == [(0, 2)]
-        fact = story.facts[0]
-        assert isinstance(fact, SpanRecorded)
-        assert fact.sequence_id == 2
-
-    def test_a_number_drawn_for_a_refused_span_is_spent(self, story: Story) -> None:
-        with pytest.raises(NotFound):
-            story.tell(record(span(0), number=True))
-        assert story.tell(number("r1")) == [2]
-
-    def test_attempts_of_one_rollout_share_its_numbers(self, story: Story) -> None:
-        story.tell(start())
-        story.tell(attempt("a2"))
-        story.tell(record(span(0, "a1", span_id="x"), number=True))
-        assert story.tell(record(span(0, "a2", span_id="y"), number=True)) == [(0, 2)]
-
-
-class TestResources:
-    def test_versions_count_per_id_and_the_last_written_is_the_latest(self, story: Story) -> None:
-        story.tell(publish("rs1"))
-        assert story.facts == [ResourcesPublished(version=1)]
-        story.tell(publish("rs2"))
-        story.passes(3).tell(publish("rs1"))
-        assert story.facts == [ResourcesReplaced(version=2)]
-        state = story.world.resources["rs1"]
-        assert (state.create_at, state.update_at, story.world.latest_resources) == (NOW, story.now, "rs1")
-        assert story.world.resources["rs2"].version == 1

@@ -1,0 +1,200 @@
+"""Which facts follow from spans, their numbers and resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.domain.events import (
+    AttemptStatusChanged,
+    ResourcesPublished,
+    ResourcesReplaced,
+    RolloutStatusChanged,
+    SpanRecorded,
+)
+from store.errors import NotFound
+from tests.domain.story import (
+    NOW,
+    SECOND,
+    Story,
+    amend,
+    attempt,
+    number,
+    publish,
+    record,
+    report,
+    span,
+    start,
+)
+
+RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
+    return RolloutStatusChanged(from_=before, to=after, reason=reason)
+
+
+def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
+    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)
+
+
+class TestSpans:
+    def test_the_first_span_makes_attempt_and_rollout_run(self, story: Story) -> None:
+        story.tell(start())
+        story.passes(2).tell(record(span(1)))
+        assert story.facts[1:] == [
+            became("a1", "preparing", "running", "span"),
+            moved("preparing", "running", "span"),
+        ]
+        assert story.causes == [None, "span.recorded", "span.recorded"]
+        assert story.attempt().sign_of_life == story.now / SECOND
+
+    def test_later_spans_are_signs_of_life_and_nothing_else(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        story.passes(4).tell(record(span(2)))
+        assert [event.fact.type for event in story.events] == ["span.recorded"]
+        assert story.attempt().last_heartbeat_time == story.now / SECOND
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
+    def test_a_late_span_does_not_revive_an_attempt_that_is_over(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(report(status))
+        before = story.statuses()
+        story.passes(1).tell(record(span(1)))
+        assert (story.statuses(), len(story.events)) == (before, 1)
+        assert story.attempt().last_heartbeat_time == story.now / SECOND
+
+    @pytest.mark.parametrize("status", ["failed", "timeout"])
+    def test_a_late_span_does_not_kill_a_pending_retry(self, story: Story, status: str) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report(status))
+        story.tell(record(span(1)))
+        assert (story.statuses(), story.queue) == (("requeuing", status), ["r1"])
+        assert len(story.claim()) == 1
+
+    def test_a_span_of_an_attempt_that_fell_silent_recovers_it_and_takes_the_retry_back(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report("unresponsive"))
+        story.tell(record(span(1)))
+        assert (story.statuses(), story.queue, story.claim()) == (("running", "running"), [], [])
+
+    def test_a_span_of_an_attempt_that_was_replaced_moves_only_that_attempt(self, story: Story) -> None:
+        story.tell(start(**RETRY))
+        story.tell(report("unresponsive"))
+        story.tell(attempt("a2"))
+        story.tell(record(span(1)))
+        assert story.statuses() == ("preparing", "running", "preparing")
+
+    @pytest.mark.parametrize("status", ["queuing", "succeeded", "failed", "cancelled"])
+    def test_a_span_leaves_other_statuses_of_the_rollout_alone(self, story: Story, status: str) -> None:
+        story.tell(start())
+        story.tell(amend(status=status))
+        story.tell(record(span(1)))
+        assert story.statuses() == (status, "running")
+
+    def test_spans_touch_no_worker(self, story: Story) -> None:
+        story.tell(start(worker_id="w1"))
+        story.tell(report("unresponsive"))
+        story.passes(1).tell(record(span(1)))
+        assert story.worker().status == "unknown"
+
+    def test_a_span_recorded_twice_is_no_sign_of_life(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        assert story.passes(5).tell(record(span(7, span_id="s1"))) == []
+        assert (story.events, story.world.counters) == ([], {"r1": 7})
+        assert story.attempt().last_heartbeat_time == NOW / SECOND + 1e-6
+
+    def test_of_two_with_one_key_the_first_counts(self, story: Story) -> None:
+        story.tell(start())
+        assert story.tell(record(span(1, span_id="x"), span(2, span_id="x"), span(3))) == [(0, 1), (2, 3)]
+
+    def test_new_spans_before_a_repeated_one_are_returned(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1)))
+        assert story.tell(record(span(2), span(1), span(3))) == [(0, 2), (2, 3)]
+
+    def test_spans_of_one_call_go_group_by_group_with_stamps_of_their_own(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a2"))
+        recorded = story.passes(1).tell(record(span(1, "a2"), span(2, "a1"), span(3, "a2")))
+        assert recorded == [(0, 1), (2, 3), (1, 2)]
+        stamps = [event.at - story.now for event in story.events if isinstance(event.fact, SpanRecorded)]
+        assert stamps == [0, 1, 2]
+
+    def test_groups_before_an_unknown_one_stand_and_those_after_it_are_not_tried(self, story: Story) -> None:
+        story.tell(start())
+        with pytest.raises(NotFound, match=r"^Attempt a7 not found for rollout r1$"):
+            story.tell(record(span(2), span(9, "a7"), span(5, "a1", "r2"), span(3)))
+        assert [event.fact.type for event in story.events].count("span.recorded") == 2
+        assert story.world.counters == {"r1": 9}
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, known: bool) -> None:
+        if known:
+            story.tell(start())
+        before = story.copy()
+        with pytest.raises(NotFound):
+            story.tell(record(span(6, "a7")))
+        assert (story.events, story.world.counters) == ([], {"r1": 6})
+        assert (story.world.rollouts, story.world.spans) == (before.world.rollouts, before.world.spans)
+
+    def test_rewards_and_tokens_are_summed_up_in_the_rollout(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(span(1, tokens_in=3, rewards=[["primary", 0.5], ["style", 0.1]]), span(2, tokens_out=4)))
+        state = story.rollout()
+        assert (state.spans, state.tokens_in, state.tokens_out, state.last_reward) == (2, 3, 4, 0.5)
+
+
+class TestSpanNumbers:
+    def test_numbers_are_dense_per_rollout_known_or_not(self, story: Story) -> None:
+        assert story.tell(number("r1", "r2", "r1", "r1")) == [1, 1, 2, 3]
+        assert story.events == []
+
+    @pytest.mark.parametrize("given,following", [(100, 101), (0, 1), (-4, 1)])
+    def test_an_explicit_number_raises_the_counter_and_never_lowers_it(
+        self, story: Story, given: int, following: int
+    ) -> None:
+        story.tell(start())
+        story.tell(record(span(given)))
+        assert story.tell(number("r1")) == [following]
+        story.tell(record(span(-9)))
+        assert story.tell(number("r1")) == [following + 1]
+
+    def test_a_span_without_a_number_draws_the_next(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(number("r1"))
+        assert story.tell(record(span(0), number=True)) == [(0, 2)]
+        fact = story.facts[0]
+        assert isinstance(fact, SpanRecorded)
+        assert fact.sequence_id == 2
+
+    def test_a_number_drawn_for_a_refused_span_is_spent(self, story: Story) -> None:
+        with pytest.raises(NotFound):
+            story.tell(record(span(0), number=True))
+        assert story.tell(number("r1")) == [2]
+
+    def test_attempts_of_one_rollout_share_its_numbers(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a2"))
+        story.tell(record(span(0, "a1", span_id="x"), number=True))
+        assert story.tell(record(span(0, "a2", span_id="y"), number=True)) == [(0, 2)]
+
+
+class TestResources:
+    def test_versions_count_per_id_and_the_last_written_is_the_latest(self, story: Story) -> None:
+        story.tell(publish("rs1"))
+        assert story.facts == [ResourcesPublished(version=1)]
+        story.tell(publish("rs2"))
+        story.passes(3).tell(publish("rs1"))
+        assert story.facts == [ResourcesReplaced(version=2)]
+        state = story.world.resources["rs1"]
+        assert (state.create_at, state.update_at, story.world.latest_resources) == (NOW, story.now, "rs1")
+        assert story.world.resources["rs2"].version == 1

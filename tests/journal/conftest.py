@@ -1,0 +1,18 @@
+"""Fixtures of the tests of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store import open_store
+from store.testing import ManualClock
+from tests.journal.filled import Filled
+from tests.journal.given import fill
+
+
+@pytest.fixture
+async def filled(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        yield Filled(durable_url, store, await fill(store, clock), clock)

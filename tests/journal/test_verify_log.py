@@ -1,0 +1,215 @@
+"""What `verify` finds in the log: every byte, every event and their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.db.dialect import Changes, dialect_for
+from store.db.url import parse
+from store.domain.events import BodyDropped, Event
+from store.domain.world import World
+from store.journal.project import log_rows
+from tests.journal.filled import Filled, database_of, number_of
+from tests.journal.given import ask, blob, run_sql, tamper
+
+
+async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:
+    position = await number_of(filled, "span.recorded")
+    await tamper(filled.url, f"UPDATE events SET data = replace(data, 'step', 'stop') WHERE position = {position}")
+    found = await filled.differences()
+    broken = [each for each in found if each.check == "chain"]
+    (commit,) = broken
+    assert commit.field == "chain_hash"
+    assert f"events {position} to" in commit.key
+    # The row was folded from the event as it was, so it tells what the event said.
+    (name,) = [each for each in found if each.check == "spans"]
+    assert (name.field, name.expected, name.found) == ("name", "stop", "step")
+
+
+@pytest.mark.parametrize(
+    "column, value",
+    [
+        ("actor", "'somebody'"),
+        ("at", "at + 1"),
+        ("cause", "1"),
+        ("command", "command + 1"),
+        ("body_hash", None),
+        ("shape", "2"),
+        ("type", "'span.erased'"),
+        ("version", "version + 1000"),
+        ("stream", "'rollout/elsewhere'"),
+    ],
+)
+async def test_every_column_of_an_event_is_part_of_the_chain(filled: Filled, column: str, value: str | None) -> None:
+    position = await number_of(filled, "span.recorded")
+    value = blob(bytes(32), filled.url) if value is None else value
+    await tamper(filled.url, f"UPDATE events SET {column} = {value} WHERE position = {position}")
+    assert "chain_hash" in {each.field for each in await filled.differences() if each.check == "chain"}
+
+
+@pytest.mark.parametrize("column", ["recorded_at", "first_position", "last_position"])
+async def test_every_number_of_a_commit_is_part_of_the_chain(filled: Filled, column: str) -> None:
+    await tamper(filled.url, f"UPDATE commits SET {column} = {column} + 1 WHERE commit_id = 3")
+    found = [each for each in await filled.differences() if each.check == "chain"]
+    assert any(each.key.startswith("commit 3") for each in found)
+
+
+async def test_an_event_that_says_it_is_of_another_commit_is_found(filled: Filled) -> None:
+    await tamper(filled.url, "UPDATE events SET commit_id = 1 WHERE position = 4")
+    found = await filled.only("chain")
+    assert (found.key, found.field, found.found) == ("event 4", "commit_id", 1)
+
+
+async def test_a_flipped_byte_in_a_body_is_found(filled: Filled) -> None:
+    position = await number_of(filled, "rollout.enqueued")
+    (row,) = await ask(filled.url, f"SELECT hex_of FROM ({_hex(filled.url)}) h WHERE position = {position}")
+    body = bytearray(bytes.fromhex(row[0]))
+    body[-3] ^= 1
+    await tamper(filled.url, f"UPDATE bodies SET body = {blob(bytes(body), filled.url)} WHERE position = {position}")
+    found = await filled.only("bodies")
+    assert found.key == f"event {position}"
+    assert found.field == "body"
+
+
+async def test_a_wrong_length_of_a_body_is_found(filled: Filled) -> None:
+    await tamper(filled.url, "UPDATE bodies SET raw_len = raw_len + 1 WHERE position = 1")
+    found = await filled.only("bodies")
+    assert (found.key, found.field) == ("event 1", "raw_len")
+
+
+async def test_a_body_that_is_gone_without_an_order_is_found(filled: Filled) -> None:
+    await tamper(filled.url, "DELETE FROM bodies WHERE position = 1")
+    found = await filled.only("bodies")
+    assert (found.key, found.field, found.found) == ("event 1", None, None)
+
+
+async def test_permission_to_drop_a_body_counts_only_with_the_event_that_ordered_it(filled: Filled) -> None:
+    await tamper(filled.url, "DELETE FROM bodies WHERE position = 1", "INSERT INTO dropped VALUES (1, 2)")
+    assert (await filled.only("bodies")).key == "event 1"
+
+
+async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) -> None:
+    before = await filled.report()
+    last = await _record(filled, BodyDropped(position=1, policy="older than a day"))
+    await run_sql(filled.url, f"INSERT INTO dropped VALUES (1, {last})", "DELETE FROM bodies WHERE position = 1")
+    report = await filled.report()
+    assert report.differences == []
+    assert (report.events, report.state_hash) == (before.events + 1, before.state_hash)
+    # The order names one body, and no other.
+    await tamper(filled.url, f"INSERT INTO dropped VALUES (2, {last})", "DELETE FROM bodies WHERE position = 2")
+    assert (await filled.only("bodies")).key == "event 2"
+
+
+async def _record(filled: Filled, fact: BodyDropped) -> int:
+    """Append a fact about the store itself, and return its position."""
+    url = parse(filled.url)
+    dialect = dialect_for(url)(url, filled.clock)
+    session = await dialect.writer()
+    tail = await session.begin()
+    commit_id, position = await session.draw(1)
+    event = Event(position, "store", 1, 0, tail.recorded_at + 1, "cli", None, fact)
+    world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
+    changes = Changes({}, {}, {})
+    changes.inserts.update(log_rows(world, tail, commit_id, "drop", "test"))
+    await session.write(changes)
+    await session.commit()
+    await session.close()
+    return position
+
+
+async def test_a_body_that_no_event_claims_is_found(filled: Filled) -> None:
+    one = blob(b"{}", filled.url)
+    await tamper(filled.url, f"INSERT INTO bodies VALUES (1000000, 0, 2, {one})")
+    found = await filled.only("bodies")
+    assert (found.key, found.expected) == ("event 1000000", None)
+
+
+async def test_a_deleted_event_is_found(filled: Filled) -> None:
+    position = await number_of(filled, "attempt.started")
+    await tamper(filled.url, f"DELETE FROM events WHERE position = {position}")
+    found = await filled.differences()
+    missing = [each for each in found if each.check == "chain" and each.key == f"event {position}"]
+    assert len(missing) == 1
+    # What follows in its stream no longer follows from what is left.
+    assert any(each.check == "events" and each.key.startswith("rollout/") for each in found)
+
+
+async def test_a_deleted_commit_is_found(filled: Filled) -> None:
+    await tamper(filled.url, "DELETE FROM commits WHERE commit_id = 2")
+    keys = {each.key for each in await filled.differences() if each.check == "chain"}
+    assert any(key.startswith("commit 3") for key in keys)
+
+
+async def test_a_deleted_commit_with_all_its_events_is_found(filled: Filled) -> None:
+    await tamper(
+        filled.url,
+        "DELETE FROM events WHERE commit_id = 2",
+        "DELETE FROM bodies WHERE position NOT IN (SELECT position FROM events)",
+        "DELETE FROM commits WHERE commit_id = 2",
+    )
+    found = await filled.differences()
+    assert any(each.field == "chain_hash" and each.key.startswith("commit 3") for each in found)
+
+
+async def test_a_swapped_pair_of_events_is_found(filled: Filled) -> None:
+    a = await number_of(filled, "span.recorded")
+    b = a + 3
+    ((type_b,),) = await ask(filled.url, f"SELECT type FROM events WHERE position = {b}")
+    assert type_b == "span.recorded"
+    await tamper(
+        filled.url,
+        f"UPDATE events SET position = -{a} WHERE position = {a}",
+        f"UPDATE events SET position = {a} WHERE position = {b}",
+        f"UPDATE events SET position = {b} WHERE position = -{a}",
+    )
+    found = await filled.differences()
+    assert any(each.check == "chain" and f"events {a} to" in each.key for each in found)
+
+
+async def test_an_event_that_no_commit_holds_is_found(filled: Filled) -> None:
+    await tamper(
+        filled.url,
+        "INSERT INTO events SELECT position + 1000, commit_id, 'worker/ghost', 1, command, 'worker.seen', 1, at, actor,"
+        " cause, '{}', NULL FROM events WHERE position = 5",
+    )
+    found = await filled.differences()
+    assert [(each.check, each.key) for each in found] == [("chain", "event 1005"), ("workers", "ghost")]
+
+
+async def test_wrong_running_totals_are_found(filled: Filled) -> None:
+    await tamper(filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = 4")
+    found = await filled.differences()
+    assert ("totals", "commit 4", "spans") in {(each.check, each.key, each.field) for each in found}
+
+
+async def test_an_event_that_cannot_be_decoded_is_a_difference_and_no_crash(filled: Filled) -> None:
+    stream = f"rollout/{filled.first.rollout_id}"
+    await tamper(filled.url, f"UPDATE events SET data = '[1' WHERE stream = '{stream}' AND version = 2")
+    found = await filled.differences()
+    assert any(each.check == "events" and each.key == f"{stream}, event 2" for each in found)
+
+
+async def test_an_event_of_a_newer_version_is_a_difference_and_no_crash(filled: Filled) -> None:
+    await tamper(filled.url, "UPDATE events SET shape = 9 WHERE stream LIKE 'resources/%' AND version = 2")
+    assert any(each.check == "events" and "shape 9" in str(each.found) for each in await filled.differences())
+
+
+async def test_an_event_that_does_not_follow_is_a_difference_and_no_crash(filled: Filled) -> None:
+    stream = f"rollout/{filled.first.rollout_id}"
+    await tamper(
+        filled.url,
+        f"UPDATE events SET data = replace(data, 'queuing', 'running') WHERE stream = '{stream}'"
+        " AND type = 'rollout.status_changed'",
+    )
+    assert any(each.check == "events" and each.key.startswith(stream) for each in await filled.differences())
+
+
+async def test_an_event_of_an_unknown_kind_of_stream_is_a_difference_and_no_crash(filled: Filled) -> None:
+    await tamper(filled.url, "UPDATE events SET stream = 'aaa/1', type = 'aaa.done' WHERE position = 1")
+    assert any(each.key == "aaa/1, event 1" for each in await filled.differences())
+
+
+def _hex(url: str) -> str:
+    if database_of(url) == "sqlite":
+        return "SELECT position, hex(body) AS hex_of FROM bodies"
+    return "SELECT position, encode(body, 'hex') AS hex_of FROM bodies"

@@ -1,0 +1,170 @@
+"""Proofs by several processes find what one finds, and go on without those that end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from typing import Any
+
+import psutil
+import pytest
+
+from store.errors import Corrupt
+from store.journal import apart
+from store.journal.comparison import STRETCHES
+from store.journal.jobs import Compare, Job, Walk
+from store.journal.walk import Bounds
+from tests.journal.filled import Filled
+from tests.journal.given import run_sql, tamper
+
+
+async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = await filled.report()
+    done = _elsewhere(monkeypatch)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert done.pop(Walk) == [True]
+    assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
+    rebuilt = await filled.store.rebuild()
+    assert (rebuilt.written, rebuilt.state_hash, rebuilt.rows) == ({}, here.state_hash, here.rows)
+    assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
+
+
+async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = await filled.report()
+    await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
+    await run_sql(
+        filled.url,
+        "UPDATE spans SET name = 'renamed'",
+        "UPDATE rollouts SET status = 'cancelled'",
+        "INSERT INTO workers VALUES ('zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1)",
+        "DELETE FROM queue",
+    )
+    here = await filled.report()
+    done = _elsewhere(monkeypatch)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert done[Walk] == [True]
+    assert False in done[Compare]
+    rebuilt = await filled.store.rebuild()
+    assert rebuilt.written == {"rollouts": 5, "spans": 4, "workers": 1, "queue": 3}
+    assert rebuilt.state_hash == before.state_hash
+
+
+async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processes(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = f"rollout/{filled.first.rollout_id}"
+    await tamper(filled.url, f"UPDATE events SET type = 'rollout.enqueued' WHERE stream = '{stream}' AND version = 3")
+    _elsewhere(monkeypatch)
+    with pytest.raises(Corrupt, match=stream):
+        await filled.store.rebuild()
+
+
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
+    """Have every proof done by two processes; return for each kind of job whether they had an answer."""
+    done: dict[type[Any], list[bool]] = defaultdict(list)
+
+    class Watched(apart.Team):
+        def begin(self, job: Job[Any]) -> asyncio.Task[Any]:
+            task = super().begin(job)
+            task.add_done_callback(lambda task: done[type(job)].append(task.result() is not None))
+            return task
+
+    monkeypatch.setattr(apart, "Team", Watched)
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    return done
+
+
+@pytest.mark.parametrize("executable", ["/bin/false", "/bin/cat", "/does/not/exist"])
+async def test_without_another_process_the_proof_is_made_here(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    here = await filled.report()
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(apart.sys, "executable", executable)
+    assert (await filled.report()).model_copy(update={"seconds": here.seconds}) == here
+    await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
+    assert (await filled.only("chain")).field == "chain_hash"
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, survivors: int
+) -> None:
+    here = await filled.report()
+    started: list[Any] = []
+    start, sees = apart.start, apart.Team.sees
+
+    def noted() -> Any:
+        started.append(start())
+        return started[-1]
+
+    async def seen(team: apart.Team, state: Bounds) -> bool:
+        agreed = await sees(team, state)
+        for process in started[survivors:]:
+            process.kill()
+        return agreed
+
+    done = _elsewhere(monkeypatch)
+    monkeypatch.setattr(apart, "start", noted)
+    monkeypatch.setattr(apart.Team, "sees", seen)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert len(started) > 1
+    assert (True in done[Compare]) == bool(survivors)
+    assert False in [*done[Compare], *done[Walk]]
+
+
+async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start, sees = apart.start, apart.Team.sees
+    given_up = threading.Event()
+
+    def noted() -> Any:
+        started.append(start())
+        return started[-1]
+
+    async def never_seen(team: apart.Team, state: Bounds) -> bool:
+        await sees(team, state)
+        given_up.set()
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(apart, "start", noted)
+    monkeypatch.setattr(apart.Team, "sees", never_seen)
+    verifying = asyncio.create_task(filled.store.verify())
+    await asyncio.to_thread(given_up.wait)
+    processes = [psutil.Process(process.pid) for process in started]
+    verifying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await verifying
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 30)
+    assert len(processes) > 1
+    assert not alive
+    monkeypatch.undo()
+    assert (await filled.report()).ok
+
+
+async def test_several_processes_see_one_state_while_others_write(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = _elsewhere(monkeypatch)
+    ended = asyncio.Event()
+
+    async def write() -> None:
+        while not ended.is_set():
+            await filled.store.enqueue_rollout({"more": True})
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        report = await filled.report()
+        assert report.ok
+        assert report.events == report.last_position
+        assert report.rows["rollouts"] == report.streams - 4
+    ended.set()
+    await writing
+    assert done[Walk]

@@ -1,0 +1,135 @@
+"""What `verify` finds in the tables: every row and column that is not what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.testing.samples import make_span
+from tests.journal.filled import Filled
+from tests.journal.given import SPAN, run_sql
+
+
+@pytest.mark.parametrize(
+    "table, column, value",
+    [
+        ("rollouts", "status", "'cancelled'"),
+        ("rollouts", "config", "'{}'"),
+        ("rollouts", "last_reward", "0.5"),
+        ("rollouts", "plan_key", "'other'"),
+        ("rollouts", "tokens_in", "tokens_in + 1"),
+        ("attempts", "worker_id", "'thief'"),
+        ("attempts", "released_position", "3"),
+        ("attempts", "last_heartbeat_time", "1.5"),
+        ("spans", "start_time", "-2.0"),
+        ("spans", "parent_id", "'p'"),
+        ("spans", "position", "position + 1"),
+        ("rewards", "value", "1.0"),
+        ("workers", "status", "'unknown'"),
+        ("resources", "version", "9"),
+        ("queue", "rollout_id", "'ro-nobody'"),
+    ],
+)
+async def test_an_edited_row_is_named_with_its_column(filled: Filled, table: str, column: str, value: str) -> None:
+    await run_sql(
+        filled.url,
+        f"UPDATE {table} SET {column} = {value} WHERE {_first_key(table)} ="
+        f" (SELECT min({_first_key(table)}) FROM {table})",
+    )
+    found = await filled.differences()
+    assert {each.check for each in found} == {table}
+    assert all(each.expected != each.found for each in found)
+    if table != "queue":
+        assert {each.field for each in found} == {column}
+
+
+@pytest.mark.parametrize("table", ["rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue"])
+async def test_a_deleted_row_is_named(filled: Filled, table: str) -> None:
+    key = _first_key(table)
+    await run_sql(filled.url, f"DELETE FROM {table} WHERE {key} = (SELECT max({key}) FROM {table})")
+    found = await filled.differences()
+    assert found
+    assert {(each.check, each.field, each.found) for each in found} == {(table, None, None)}
+
+
+@pytest.mark.parametrize(
+    "table, values",
+    [
+        (f"spans {SPAN}", "'ro-a', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
+        (f"spans {SPAN}", "'{first}', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
+        ("rewards", "'zz', 77, 0, 'at-a', 'n', 1.0"),
+        ("rewards", "'{first}', 9999, 0, 'at-a', 'n', 1.0"),
+        ("workers", "'zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1"),
+        ("resources", "'aa', 1, 1, 1, 1, 1, 1, 1"),
+        ("queue", "99999, 'ro-zzz'"),
+        ("queue", "99999, '{first}'"),
+    ],
+)
+async def test_an_extra_row_is_named(filled: Filled, table: str, values: str) -> None:
+    await run_sql(filled.url, f"INSERT INTO {table} VALUES ({values.format(first=filled.first.rollout_id)})")
+    found = await filled.only(table.partition(" ")[0])
+    assert (found.expected, found.field) == (None, None)
+
+
+async def test_a_counter_behind_the_log_is_found(filled: Filled) -> None:
+    rollout_id = filled.first.rollout_id
+    await run_sql(filled.url, f"UPDATE span_counters SET value = 2 WHERE rollout_id = '{rollout_id}'")
+    found = await filled.only("counters")
+    assert (found.key, found.field, found.expected, found.found) == (rollout_id, "value", 3, 2)
+
+
+async def test_a_counter_ahead_of_the_log_is_fine(filled: Filled) -> None:
+    await filled.store.get_next_span_sequence_id(filled.first.rollout_id, "any")
+    await filled.store.get_next_span_sequence_id("ro-that-does-not-exist", "any")
+    assert await filled.differences() == []
+
+
+async def test_signals_are_not_compared(filled: Filled) -> None:
+    await run_sql(filled.url, "DELETE FROM worker_signals", "DELETE FROM watch", "DELETE FROM attempt_signals")
+    assert await filled.differences() == []
+
+
+async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled: Filled) -> None:
+    await filled.store.add_many_spans([make_span(filled.first.attempt, number) for number in range(10, 40)])
+    await run_sql(filled.url, "UPDATE spans SET name = 'renamed'")
+    report = await filled.report()
+    assert len(report.differences) == 20
+    assert report.difference_count == 34
+
+
+async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from store.db import scan
+    from store.journal import comparison
+
+    for number in range(40, 60):
+        await filled.store.add_span(make_span(filled.first.attempt, number, attributes={}, span_id=f"s{number}"))
+    whole = await filled.report()
+    monkeypatch.setattr(comparison, "LARGE", 4)
+    monkeypatch.setattr(comparison, "BATCH", 5)
+    monkeypatch.setattr(scan, "BATCH", 5)
+    pieces = await filled.report()
+    assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
+
+    rollout_id, attempt_id = filled.first.rollout_id, filled.first.attempt.attempt_id
+    await run_sql(
+        filled.url,
+        "UPDATE spans SET name = 'renamed', position = 3 WHERE span_id = 's41'",
+        "DELETE FROM spans WHERE span_id = 's42'",
+        f"INSERT INTO spans {SPAN} VALUES ('{rollout_id}', '{attempt_id}', 'extra', 1, 't', 'n', 'OK', 5)",
+        f"INSERT INTO rewards VALUES ('{rollout_id}', 9999, 0, '{attempt_id}', 'n', 1.0)",
+        f"INSERT INTO rewards VALUES ('{rollout_id}', -5, 0, '{attempt_id}', 'n', 1.0)",
+    )
+    found = {(each.check, each.key.rpartition("/")[2], each.field) for each in await filled.differences()}
+    rewards = {("rewards", "0", None)}
+    spans = {("spans", "s41", "name"), ("spans", "s41", "position"), ("spans", "s42", None), ("spans", "extra", None)}
+    assert found == spans | rewards
+    await filled.store.rebuild()
+    mended = await filled.report()
+    assert (mended.differences, mended.state_hash) == ([], whole.state_hash)
+
+
+def _first_key(table: str) -> str:
+    return {"workers": "worker_id", "resources": "resources_id", "queue": "position", "spans": "span_id"}.get(
+        table, "position" if table == "rewards" else "rollout_id"
+    )
