@@ -121,6 +121,9 @@ class WriteSession(ReadSession, Protocol):
 
     async def rollback(self) -> None: ...
 
+    async def rest(self) -> None:
+        """Do what is due and belongs to no batch; called between two of them, when nobody waits for the last."""
+
     async def close(self) -> None: ...
 
 
@@ -146,6 +149,8 @@ class Dialect(ABC):
     """Its connections work only in the loop that opened them."""
     compiler: Compiler
     schema: str | None = None
+    batches_need_snapshot: bool = False
+    """Outside of a snapshot a session's `stream` gives all rows at once."""
     max_batch_bytes: int = 8 * 1024 * 1024
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:

@@ -27,6 +27,7 @@ from store.domain.commands import Command
 from store.domain.world import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.fresh import redraw_taken
+from store.journal.histogram import Histogram
 from store.journal.load import Loader
 from store.journal.project import Committed, log_rows, projected, signalled
 
@@ -41,6 +42,9 @@ _TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
+# Bounds of what is counted for metrics.
+_CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 _LANDED = union_all(
     select(tables.commits.c.batch_key).where(tables.commits.c.batch_key == bindparam("key", type_=Text)),
@@ -70,6 +74,9 @@ class WriterStatistics:
     retries: int = 0
     floor_ahead_micros: int = 0
     """How far the log's last stamp is ahead of the clock, when it was last seen to be."""
+    commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
+    commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    """From taking a batch to its answers."""
 
 
 @dataclass(slots=True)
@@ -181,6 +188,7 @@ class Writer:
             batch = self._take()
             if batch:
                 await self._finish(batch)
+                await self._rest()
                 if len(batch) > 1:
                     await self._let_callers_come_back(len(batch))
                 # The waiters and timers of this loop have their turn too.
@@ -203,10 +211,16 @@ class Writer:
         """How many calls wait to be taken."""
         return len(self._inbox.calls)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What they carry."""
+        return self._inbox.size
+
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, calls: list[Call]) -> None:
         """See a batch through to its answers, whatever happens."""
+        began = time.monotonic()
         try:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
@@ -226,6 +240,16 @@ class Writer:
             # It is committed: whoever waits for its news looks again by itself, but the callers must be answered.
             logger.exception("the news of a commit could not be told")
         self._answer(decided.calls)
+        self.statistics.commit_calls.add(len(calls))
+        self.statistics.commit_seconds.add(time.monotonic() - began)
+
+    async def _rest(self) -> None:
+        if self._session is not None:
+            try:
+                await self._session.rest()
+            except StoreError:
+                # Nobody waits for it; what keeps it from working, the next batch meets, and its callers are told.
+                logger.warning("the database could not be tidied up between two batches", exc_info=True)
 
     async def _isolate(self, calls: list[Call], error: Exception) -> None:
         await self._abandon()

@@ -53,6 +53,9 @@ class Wrapped(WriteSession):
     async def rollback(self) -> None:
         await self.inner.rollback()
 
+    async def rest(self) -> None:
+        await self.inner.rest()
+
     async def close(self) -> None:
         await self.inner.close()
 

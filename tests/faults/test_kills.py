@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store import open_store
 from tests import databases
 from tests.faults import processes
-from tests.faults.work import Acknowledged, work
+from tests.faults.work import Acknowledged, work, work_copying
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+Work = Callable[[str, Path, str], Coroutine[Any, Any, None]]
 
 KILLS_PER_STORE = 20
 KILLED_AT_ONCE = 2
@@ -46,6 +49,16 @@ async def test_killed_writers_lose_nothing_they_acknowledged(
     print(f"\n{kills} kills on {durable_url.partition(':')[0]}: {acknowledged:,} acknowledged calls, none lost")
 
 
+async def test_writers_killed_while_their_log_is_copied_into_the_file_lose_nothing(
+    rounds: Callable[[int], int], tmp_path: Path
+) -> None:
+    for number in range(rounds(40) // 2):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        url = f"sqlite:///{directory / 'run.db'}"
+        await _kill_and_check(url, directory, kills=2, main=work_copying)
+
+
 async def test_a_writer_killed_while_it_creates_the_store_leaves_one_that_opens(
     durable_url: str, rounds: Callable[[int], int], tmp_path: Path
 ) -> None:
@@ -64,15 +77,15 @@ def _numbered(url: str, number: int) -> str:
     return f"{url[:-3]}{number}.db" if url.startswith("sqlite") else f"{url}{number}"
 
 
-async def _kill_and_check(url: str, directory: Path) -> int:
+async def _kill_and_check(url: str, directory: Path, kills: int = KILLS_PER_STORE, main: Work = work) -> int:
     """Kill writers beside one that goes on, check after each kill, and return how many calls were acknowledged."""
     await databases.prepare(url)
     acknowledged, names = Acknowledged(), (f"w{number}" for number in count())
     survivor = directory / "survivor"
     survivor.touch()
-    with processes.running(work, (url, survivor, "survivor")):
-        for _ in range(KILLS_PER_STORE // KILLED_AT_ONCE):
-            ledgers = _kill_at_random_instants(url, directory, names)
+    with processes.running(main, (url, survivor, "survivor")):
+        for _ in range(kills // KILLED_AT_ONCE):
+            ledgers = _kill_at_random_instants(url, directory, names, main)
             before = survivor.stat().st_size
             acknowledged.read(ledgers)
             await _assert_sound(url, acknowledged)
@@ -82,9 +95,9 @@ async def _kill_and_check(url: str, directory: Path) -> int:
     return acknowledged.calls
 
 
-def _kill_at_random_instants(url: str, directory: Path, names: Iterator[str]) -> list[Path]:
+def _kill_at_random_instants(url: str, directory: Path, names: Iterator[str], main: Work) -> list[Path]:
     ledgers = [directory / next(names) for _ in range(KILLED_AT_ONCE)]
-    with processes.running(work, *((url, ledger, ledger.name) for ledger in ledgers)) as writers:
+    with processes.running(main, *((url, ledger, ledger.name) for ledger in ledgers)) as writers:
         instants = sorted(random.uniform(0, UNTOUCHED_SECONDS) for _ in writers)
         begun = time.monotonic()
         for instant, writer in zip(instants, writers, strict=True):

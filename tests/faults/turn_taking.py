@@ -29,9 +29,10 @@ from pathlib import Path
 
 import orjson
 
+from store.clock import system_clock
 from store.db.dialect import Tail, WriteSession, register
-from store.db.drivers import sqlite as driver
-from store.db.drivers.sqlite import SQLite, SQLiteWriter
+from store.db.drivers.sqlite import SQLite
+from store.db.drivers.sqlite_writing import SQLiteWriter
 from store.errors import StoreError
 from store.opening import open_store
 from tests import databases
@@ -167,7 +168,7 @@ async def write(url: str, report: Path, seconds: float, way: str, is_busy: bool)
 
     class WithWay(SQLite):
         async def writer(self) -> WriteSession:
-            return Turns(self, driver._connect(self.path, "FULL"))
+            return Turns(self, self.path, "FULL", self.clock or system_clock)
 
     Turns.way = staticmethod(WAYS[way])
     register("sqlite", WithWay)

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from store.db.drivers import sqlite_checkpoints
 from store.interface import Store
 from store.models import Attempt
 from store.opening import open_store
@@ -22,6 +23,7 @@ from store.testing.samples import make_span
 from tests.databases import Database
 
 _CALLERS = 6
+COPIED_FRAMES = 30
 
 
 class Ledger:
@@ -96,6 +98,12 @@ class Acknowledged:
             *(f"end {one}" for one, status in self.ended.items() if attempts.get(one, (0, ""))[1] != status),
             *(f"beat {one}" for one, number in self.beats.items() if beats.get(one, 0) < number),
         ]
+
+
+async def work_copying(url: str, path: Path, name: str) -> None:
+    """As `work`, with a write-ahead log that is copied into SQLite's file many times a second."""
+    sqlite_checkpoints.FRAMES = COPIED_FRAMES
+    await work(url, path, name)
 
 
 async def work(url: str, ledger_path: Path, name: str) -> None:

@@ -1,0 +1,31 @@
+"""What SQLite says, as the store's own errors."""
+
+import sqlite3
+
+from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
+
+# How long a connection tries for a lock before it tells its callers; other processes hold it for milliseconds.
+LOCK_SECONDS = 30.0
+
+
+def translate(error: sqlite3.Error) -> StoreError:
+    """Return the store's error for one of SQLite's."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    match name.split("_")[1] if "_" in name else "":
+        case "BUSY" | "LOCKED":
+            return Unavailable(f"another process holds the database: {error}")
+        case "FULL":
+            return Unavailable(f"the disk is full: {error}; free some space, nothing acknowledged is lost")
+        case "READONLY" | "PERM" | "AUTH":
+            return ReadOnly(f"write ({error})")
+        case "IOERR" | "CANTOPEN" | "NOMEM" | "PROTOCOL":
+            return Unavailable(f"the database file cannot be used: {error}")
+        case "CORRUPT" | "NOTADB":
+            return Incompatible(f"the file is not a sound SQLite database: {error}", "restore a backup")
+        case _:
+            return Incompatible(f"SQLite refused a statement: {error}", "run `rollbook verify`")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Tell whether another connection holds what was asked for."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

@@ -1,0 +1,246 @@
+"""Writing a SQLite file: one connection in the store's own thread, many rows per statement."""
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, Table
+
+from store.clock import Clock
+from store.db import tables
+from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, WriteSession
+from store.db.drivers.sqlite_checkpoints import FRAMES_AT_MOST, Checkpointer
+from store.db.drivers.sqlite_errors import LOCK_SECONDS, is_busy, translate
+from store.db.tables import settable
+
+T = TypeVar("T", Table, Part)
+_ROWS_AT_ONCE = (64, 16, 4, 1)
+_TAIL = (
+    "SELECT c.commit_id, c.recorded_at, c.chain_hash, c.events, c.rollouts, c.attempts, c.spans, c.resources,"
+    " c.workers, c.body_bytes, c.last_position, q.epoch FROM queue_epoch q LEFT JOIN commits c"
+    " ON c.commit_id = (SELECT max(commit_id) FROM commits)"
+)
+
+
+def connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    """Return a connection that writes."""
+    # Another process may hold the file at this moment, to open or to close it.
+    connection = sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS, cached_statements=256)
+    for pragma in (
+        "journal_mode = WAL",
+        f"synchronous = {synchronous}",
+        "temp_store = MEMORY",
+        "cache_size = -65536",
+        "journal_size_limit = 67108864",
+        f"wal_autocheckpoint = {FRAMES_AT_MOST}",
+        # From here on `begin` waits, its own way.
+        "busy_timeout = 0",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+class SQLiteWriter(WriteSession):
+    """The writing connection. Its statements run in the calling thread: the store's own, which does nothing else."""
+
+    def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock) -> None:
+        self._dialect = dialect
+        self._connection = connect(path, synchronous)
+        self._clock = clock
+        self._checkpointer = Checkpointer(lambda: connect(path, synchronous))
+        self._rows = 0
+        self._statements: dict[tuple[Any, Any, int], str] = {}
+        self._data_version = -1
+        # Where the log ends by the last commit, and where it will end by the next.
+        self._known: Tail | None = None
+        self._coming: Tail | None = None
+
+    async def begin(self) -> Tail:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise translate(error) from error
+                # SQLite's own busy handler lets a busy writer starve the others; short random waits do not.
+                await asyncio.sleep(random.uniform(0.0002, 0.001))
+        try:
+            return self._read_tail()
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    def _read_tail(self) -> Tail:
+        # It changes when another connection commits, never when this one does.
+        seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
+        is_ours = seen == self._data_version
+        if is_ours and self._known is not None:
+            self._known.now = self._clock()
+            self._coming = self._known
+            return self._known
+        row = self._connection.execute(_TAIL).fetchone()
+        commit_id, recorded_at, chain, *totals, last_position, epoch = row
+        self._coming = Tail(
+            commit_id=commit_id or 0,
+            recorded_at=recorded_at or 0,
+            chain_hash=chain or bytes(32),
+            totals=tuple(total or 0 for total in totals),
+            next_position=(last_position or 0) + 1,
+            next_commit_id=(commit_id or 0) + 1,
+            now=self._clock(),
+            queue_epoch=epoch,
+            is_ours=is_ours,
+        )
+        return self._coming
+
+    def _foresee(self, changes: Changes) -> None:
+        """Know where the log will end once these rows are committed."""
+        before = self._coming
+        assert before is not None  # begun
+        epochs = changes.upserts.get(tables.queue_epoch)
+        epoch = before.queue_epoch if epochs is None else epochs[0][1]
+        commits = changes.inserts.get(tables.commits)
+        if commits is None:
+            before.queue_epoch = epoch
+            return
+        commit_id, _, _, last, recorded_at, _, chain_hash, *totals = commits[0]
+        self._coming = Tail(
+            commit_id=commit_id,
+            recorded_at=recorded_at,
+            chain_hash=chain_hash,
+            totals=tuple(totals),
+            next_position=last + 1,
+            next_commit_id=commit_id + 1,
+            now=before.now,
+            queue_epoch=epoch,
+            is_ours=True,
+        )
+
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
+        try:
+            return [self._fetch(self._dialect.prepared(query), params) for query in queries]
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        try:
+            return self._fetch(sql, params)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        return self._connection.execute(sql.text, sql.args(params)).fetchall()
+
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+        cursor = self._connection.execute(sql.text, sql.args(params))
+        while rows := cursor.fetchmany(batch):
+            yield rows
+
+    async def draw(self, positions: int) -> tuple[int, int]:  # noqa: ARG002 (the port's; nothing is drawn ahead)
+        # AUTOINCREMENT numbers without holes, and the rows below carry the numbers it would give.
+        assert self._coming is not None  # begun
+        return self._coming.next_commit_id, self._coming.next_position
+
+    async def write(self, changes: Changes) -> None:
+        self._foresee(changes)
+        kinds = (changes.deletes, changes.inserts, changes.upserts, changes.updates)
+        self._rows += sum(len(rows) for kind in kinds for rows in kind.values())
+        try:
+            for table, rows in changes.deletes.items():
+                self._connection.executemany(self._statement(_delete, table, 1), rows)
+            for table, rows in changes.inserts.items():
+                self._write_rows(_insert, table, rows)
+            for table, rows in changes.upserts.items():
+                self._write_rows(_upsert, table, rows)
+            for part, rows in changes.updates.items():
+                self._write_rows(_update, part, rows)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    def _write_rows(self, build: Callable[[T, int], str], what: T, rows: Sequence[Row]) -> None:
+        """Write rows, many per statement.
+
+        Each step of a statement lets go of the interpreter, and a caller that is busy keeps it for a while: the fewer
+        steps, the less a batch waits for those whose calls will be in the next.
+        """
+        if len(rows) == 1:
+            self._connection.execute(self._statement(build, what, 1), rows[0])
+            return
+        start, count = 0, len(rows)
+        for size in _ROWS_AT_ONCE:
+            while count - start >= size:
+                values = tuple(chain.from_iterable(rows[start : start + size]))
+                self._connection.execute(self._statement(build, what, size), values)
+                start += size
+
+    def _statement(self, build: Callable[[T, int], str], what: T, count: int) -> str:
+        known = self._statements.get((build, what, count))
+        if known is None:
+            known = self._statements[build, what, count] = build(what, count)
+        return known
+
+    async def commit(self) -> None:
+        self._known = None
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        self._known = self._coming
+        if self._known is not None:
+            self._known.is_ours = True
+        self._checkpointer.committed(self._rows)
+        self._rows = 0
+
+    async def rest(self) -> None:
+        try:
+            self._checkpointer.finish(self._connection)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def rollback(self) -> None:
+        self._known = None
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    async def close(self) -> None:
+        await self.rollback()
+        self._checkpointer.close()
+        # TRUNCATE leaves one file behind, not three; another process that still reads makes it a no-op.
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._connection.close()
+
+
+def _columns(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def _insert(table: Table, count: int) -> str:
+    names = _columns(table)
+    row = f"({', '.join('?' * len(names))})"
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {', '.join([row] * count)}"
+
+
+def _upsert(table: Table, count: int) -> str:
+    keys = [column.name for column in table.primary_key]
+    sets = ", ".join(f"{name} = excluded.{name}" for name in settable(table))
+    return f"{_insert(table, count)} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
+
+
+def _update(part: Part, count: int) -> str:
+    names = (*part.keys, *part.sets)
+    row = f"({', '.join('?' * len(names))})"
+    given = {name: f"rows.column{number}" for number, name in enumerate(names, 1)}
+    sets = ", ".join(f"{name} = {given[name]}" for name in part.sets)
+    found = " AND ".join(f"{part.table.name}.{key} = {given[key]}" for key in part.keys)
+    return f"UPDATE {part.table.name} SET {sets} FROM (VALUES {', '.join([row] * count)}) AS rows WHERE {found}"
+
+
+def _delete(table: Table, _: int) -> str:
+    keys = [column.name for column in table.primary_key]
+    return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{key} = ?' for key in keys)}"
