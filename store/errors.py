@@ -12,6 +12,8 @@
     │   └── TimedOut (TimeoutError)         504  operation, seconds                           retryable
     ├── Incompatible (RuntimeError)         500  reason, cure
     ├── Corrupt (RuntimeError)              500  what, found, expected
+    ├── Unauthorized (PermissionError)      401  reason
+    ├── Forbidden (PermissionError)         403  reason, cure
     ├── ReadOnly (PermissionError)          403  operation
     ├── Unsupported (NotImplementedError)   501  operation, store
     ├── WrongProcess (RuntimeError)         500  opened_in, used_in
@@ -32,6 +34,7 @@ __all__ = [
     "Closed",
     "Conflict",
     "Corrupt",
+    "Forbidden",
     "Incompatible",
     "Invalid",
     "NotFound",
@@ -40,6 +43,7 @@ __all__ = [
     "StoreError",
     "TimedOut",
     "TooLarge",
+    "Unauthorized",
     "Unavailable",
     "Unsupported",
     "WrongProcess",
@@ -204,6 +208,29 @@ class Corrupt(StoreError, RuntimeError):
         self.what = what
         self.found = str(found)
         self.expected = str(expected)
+
+
+class Unauthorized(StoreError, PermissionError):
+    """The server asks for a key, and was given none that counts."""
+
+    status = 401
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; give the key as api_key=… or in ROLLBOOK_API_KEY, `rollbook keys create` makes one"
+        )
+        self.reason = reason
+
+
+class Forbidden(StoreError, PermissionError):
+    """The key counts, and may not do this; or a page of another origin asked."""
+
+    status = 403
+
+    def __init__(self, reason: str, cure: str = "use a key that may") -> None:
+        super().__init__(f"{reason}; {cure}")
+        self.reason = reason
+        self.cure = cure
 
 
 class ReadOnly(StoreError, PermissionError):

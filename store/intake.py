@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from store import ids, process, semconv
+from store import arguments, ids, process, semconv
 from store.db.encoding import canonical_sha256, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.commands import (
     AmendRollout,
@@ -30,6 +30,7 @@ from store.domain.events import Body, Json, SpanRecorded, encode
 from store.errors import Invalid, TooLarge
 from store.models import (
     UNSET,
+    AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
@@ -42,6 +43,8 @@ from store.models import (
 
 MAX_SPAN_NAME_BYTES = 1024
 MAX_STATUS_MESSAGE = 200
+MAX_ERROR_TYPE = 200
+MAX_ERROR_MESSAGE = 500
 MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
 # With so few, the lengths of names and ids alone keep `data` within its bound.
@@ -50,6 +53,8 @@ _DESCRIBED = ("model", "response_id", "kind", "node_id", "scope", "parent_node_i
 assert semconv.SpanSummary._fields[-len(_DESCRIBED) :] == _DESCRIBED
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
+_ERROR = TypeAdapter(AttemptError)
+_ERROR_STATUSES = ("failed", "timeout", "unresponsive")
 _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
 _CONFIG = TypeAdapter(RolloutConfig)
 _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources)
@@ -221,11 +226,17 @@ def start_attempt(rollout_id: str, worker_id: str | None) -> StartAttempt:
 
 
 def update_attempt(
-    rollout_id: str, attempt_id: str, status: Any, worker_id: Any, last_heartbeat_time: Any, metadata: Any
+    rollout_id: str,
+    attempt_id: str,
+    status: Any,
+    worker_id: Any,
+    last_heartbeat_time: Any,
+    metadata: Any,
+    error: Any = UNSET,
 ) -> UpdateAttempt:
     """Return the command that sets fields of an attempt."""
     given = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
-    for name, value in (*given.items(), ("status", status)):
+    for name, value in (*given.items(), ("status", status), ("error", error)):
         if value is None:
             raise Invalid(name, "is None; leave it out to keep what is there")
     if metadata is not UNSET and not isinstance(metadata, dict):
@@ -236,17 +247,25 @@ def update_attempt(
         fields=[name for name, value in given.items() if value is not UNSET],
         status=None if status is UNSET else _checked(_ATTEMPT_STATUS, status, "status"),
         worker_id=None if worker_id is UNSET else _id(worker_id, "worker_id"),
-        last_heartbeat_time=None if last_heartbeat_time is UNSET else _seconds(last_heartbeat_time),
+        last_heartbeat_time=None
+        if last_heartbeat_time is UNSET
+        else arguments.moment(last_heartbeat_time, "last_heartbeat_time"),
+        error=None if error is UNSET else _error(error, status),
         body=None if metadata is UNSET else _payload({"metadata": metadata}, ""),
     )
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Invalid("last_heartbeat_time", f"is {type(value).__name__}; it must be seconds since the epoch")
-    if not math.isfinite(value):
-        raise Invalid("last_heartbeat_time", f"{value} is not a time; send seconds since the epoch")
-    return float(value)
+def _error(given: Any, status: Any) -> Json:
+    if status not in _ERROR_STATUSES:
+        raise Invalid("error", f"goes with a status that says what became of the attempt: {', '.join(_ERROR_STATUSES)}")
+    error: AttemptError = _checked(_ERROR, given, "error")
+    kept: Json = {
+        "type": check_text(error.type[:MAX_ERROR_TYPE], "error.type", 4 * MAX_ERROR_TYPE),
+        "message": check_text(error.message[:MAX_ERROR_MESSAGE], "error.message", 4 * MAX_ERROR_MESSAGE),
+    }
+    if error.span_id is not None:
+        kept["span_id"] = check_text(error.span_id, "error.span_id")
+    return kept
 
 
 # -- spans -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from store.models import (
     UNSET,
     Attempt,
     AttemptedRollout,
+    AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
     FilterLogic,
@@ -340,6 +341,8 @@ class Store(abc.ABC):
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset = UNSET,
+        *,
+        error: AttemptError | Unset = UNSET,
     ) -> Attempt:
         """Replace the fields given and return the attempt. Sweeps.
 
@@ -356,10 +359,12 @@ class Store(abc.ABC):
             worker_id: who runs it; "" for nobody.
             last_heartbeat_time: when it was last seen alive, in float seconds since the epoch.
             metadata: any JSON object.
+            error: why the status is failed, timeout or unresponsive, as `history` shows it. Given with one, the rollout
+                follows only while it is preparing or running: one that was cancelled stays cancelled.
 
         Raises:
             NotFound: no such rollout, the rollout has no attempts, or no such attempt of it; looked up in this order.
-            Invalid: a field is None.
+            Invalid: a field is None, or an error is given without such a status.
         """
 
     @abc.abstractmethod
@@ -459,8 +464,16 @@ class Store(abc.ABC):
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
         """Return how much the store holds; `uptime` is strictly greater at every call."""
 
-    async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
-        """Return every fact of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without holes.
+    async def history(
+        self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
+    ) -> list[HistoryEvent]:
+        """Return the facts of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without holes.
+
+        Args:
+            rollout_id: whose facts.
+            as_at: only what was there then.
+            after: only those beyond this number.
+            limit: at most so many; -1 for all.
 
         Raises:
             NotFound: no such rollout.

@@ -1,5 +1,6 @@
 """From a URL to a store."""
 
+import os
 from urllib.parse import urlsplit
 
 from store.clock import Clock
@@ -22,6 +23,8 @@ async def open_store(
     scan_debounce_seconds: float = 10.0,
     create: bool = True,
     read_only: bool = False,
+    api_key: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
 ) -> Store:
     """Open a store: `memory://`, `sqlite:///run.db`, `postgresql://host/database?partition=name`, `http://host:4747`.
 
@@ -32,13 +35,16 @@ async def open_store(
             server has its own.
         create: create the partition if it is missing. A server is asked for what it has.
         read_only: never write; with this nothing is created or upgraded either.
+        api_key: for a server; None for the one in `ROLLBOOK_API_KEY`, if there is one.
+        ca_file: certificates to believe besides the system's, for a server at `https://`.
 
     Raises:
-        Invalid: the URL has a mistake, or a clock was given for a server.
+        Invalid: the URL has a mistake, a clock was given for a server, or a key for a database.
         NotFound: there is no such store, and `create` is False.
         Incompatible: the database is behind or ahead of this version, or is no store.
         ReadOnly: the file or its directory cannot be written.
         Unavailable: the database, or the server, does not answer.
+        Unauthorized: the server asks for a key, and got none that counts.
     """
     if urlsplit(url).scheme in {"http", "https"}:
         # The client brings aiohttp, which who opens a database should not have to wait for.
@@ -46,7 +52,10 @@ async def open_store(
 
         if clock is not None:
             raise Invalid("clock", "a store behind a server has the server's clock; leave it out")
-        return await HTTPStore.open(url, read_only=read_only)
+        return await HTTPStore.open(url, read_only=read_only, api_key=api_key, ca_file=ca_file)
+    for name, given in (("api_key", api_key), ("ca_file", ca_file)):
+        if given is not None:
+            raise Invalid(name, "is for a server, and the URL names a database; leave it out")
     return await SQLStore.open(
         url, clock=clock, scan_debounce_seconds=scan_debounce_seconds, create=create, read_only=read_only
     )

@@ -108,7 +108,7 @@ def _columns(columns: Sequence[str], *names: str) -> Callable[[Row], tuple[Any, 
 # -- rollouts and attempts -------------------------------------------------------------------------------------------
 
 _of_rollout = _columns(ROLLOUT_COLUMNS, "rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config")
-_positions = _columns(ROLLOUT_COLUMNS, "input_position", "metadata_position")
+positions_of_rollout = _columns(ROLLOUT_COLUMNS, "input_position", "metadata_position")
 _of_attempt = _columns(
     ATTEMPT_COLUMNS, "rollout_id", "attempt_id", "sequence_id", "start_at", "end_at", "status", "worker_id"
 )
@@ -116,20 +116,30 @@ _signs_of_life = _columns(ATTEMPT_COLUMNS, "last_heartbeat_time", "heartbeat_sta
 _ROLLOUT_WIDTH, _ATTEMPT_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS)
 
 
-def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | None) -> Json:
+def rollout_columns(row: Row) -> Json:
+    """Return what a row in the order of `ROLLOUT_COLUMNS` says of a rollout; the config is as the row has it."""
     rollout_id, start_at, end_at, mode, resources_id, status, config = _of_rollout(row)
     return {
         "rollout_id": rollout_id,
-        "input": None if input_body is None else input_body.get("input"),
+        # In the order of the model; the payload is for others to fill in.
+        "input": None,
         "start_time": start_at / 1_000_000,
         "end_time": _seconds(end_at),
         "mode": mode,
         "resources_id": resources_id,
         "status": status,
-        # A view holds the object, a row its text.
-        "config": _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config),
-        "metadata": None if metadata_body is None else metadata_body.get("metadata"),
+        "config": config,
     }
+
+
+def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | None) -> Json:
+    fields = rollout_columns(row)
+    config = fields["config"]
+    fields["input"] = None if input_body is None else input_body.get("input")
+    # A view holds the object, a row its text.
+    fields["config"] = _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config)
+    fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
+    return fields
 
 
 def rollout_model(row: Row, input_body: Json | None, metadata_body: Json | None) -> Rollout:
@@ -211,17 +221,24 @@ def rollout_of_page(row: Row) -> Rollout | AttemptedRollout:
     The row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
     codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
     """
-    if row[_ROLLOUT_WIDTH] is None:
+    attempt = attempt_beside(row)
+    if attempt is None:
         return rollout_model(row, *_rollout_payloads(row))
+    return attempted_rollout_model(row, *_rollout_payloads(row), attempt)
+
+
+def attempt_beside(row: Row) -> Attempt | None:
+    """Return the latest attempt of a rollout's row as `pages.rollouts` reads it, or None if it has none."""
+    if row[_ROLLOUT_WIDTH] is None:
+        return None
     attempt = row[_ROLLOUT_WIDTH : _ROLLOUT_WIDTH + _ATTEMPT_WIDTH]
     beat_time, stamped_at = row[_ROLLOUT_WIDTH + _ATTEMPT_WIDTH : -6]
-    model = attempt_model(attempt, sign_of_life(attempt, beat_time, stamped_at), payload(row[-2], row[-1]))
-    return attempted_rollout_model(row, *_rollout_payloads(row), model)
+    return attempt_model(attempt, sign_of_life(attempt, beat_time, stamped_at), payload(row[-2], row[-1]))
 
 
 def _rollout_payloads(row: Row) -> tuple[Json | None, Json | None]:
     input_body = payload(row[-6], row[-5])
-    input_position, metadata_position = _positions(row)
+    input_position, metadata_position = positions_of_rollout(row)
     return input_body, input_body if input_position == metadata_position else payload(row[-4], row[-3])
 
 

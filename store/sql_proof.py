@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from store import arguments
 from store.db.dialect import ReadSession
 from store.errors import Closed, ReadOnly
 from store.interface import AsAt
@@ -16,11 +17,11 @@ from store.journal.rebuild import rebuild
 from store.journal.verify import verify
 from store.journal.writer import Writer
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
-from store.sql_reads import SQLReads
+from store.sql_texts import SQLTexts
 from store.waiting import FALLBACK_SECONDS, Waiting
 
 
-class SQLProof(SQLReads):
+class SQLProof(SQLTexts):
     """The audit half of a SQL store."""
 
     store_id: str
@@ -31,8 +32,13 @@ class SQLProof(SQLReads):
     def _at_work(self) -> Waiting:
         raise NotImplementedError
 
-    async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
-        return await self._read(lambda session: tails.history(self._dialect, session, rollout_id, as_at), snapshot=True)
+    async def history(
+        self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
+    ) -> list[HistoryEvent]:
+        return await self._read(
+            lambda session: tails.history(self._dialect, session, rollout_id, as_at, after=after, limit=limit),
+            snapshot=True,
+        )
 
     async def tail(
         self,
@@ -42,6 +48,7 @@ class SQLProof(SQLReads):
         types: Sequence[str] | None = None,
         rollout_id: str | None = None,
     ) -> AsyncIterator[LoggedEvent]:
+        arguments.log_part(types, rollout_id)
         place = await self._read(lambda session: tails.resume(self._dialect, session, self.store_id, after))
         while True:
             work = partial(self._page, place=place, types=types, rollout_id=rollout_id)
@@ -55,6 +62,10 @@ class SQLProof(SQLReads):
                 return
             self._check()
             await self._home.run(self._news_after(place))
+
+    async def end(self) -> str | None:
+        """Return the cursor of the log's end; None while there is nothing in it."""
+        return await self._read(lambda session: tails.end(self._dialect, session, self.store_id))
 
     async def _page(
         self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
@@ -83,6 +94,7 @@ class SQLProof(SQLReads):
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         self._check()
+        arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
         verifying = verify(self._dialect, self.store_id, given, self._calls_so_far)
         return await (self._home.run(verifying) if self._dialect.loop_bound else verifying)

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from store import process, reads
 from store.clock import system_clock
-from store.db import filters, pages
+from store.db import counting, filters, pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.filters import Condition, Query
+from store.db.filters import Query
 from store.errors import Closed, Invalid, WrongProcess
 from store.interface import AsAt, Store
 from store.journal import timeline
@@ -64,11 +64,11 @@ class SQLReads(Store):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         asked = filters.query(
             filters.ROLLOUTS,
-            [
-                Condition("status", "in", status if status_in is None else status_in),
-                Condition("rollout_id", "in", rollout_ids if rollout_id_in is None else rollout_id_in),
-                Condition("rollout_id", "contains", rollout_id_contains),
-            ],
+            filters.wanted(
+                status_in=status if status_in is None else status_in,
+                rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
+                rollout_id_contains=rollout_id_contains,
+            ),
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -153,16 +153,16 @@ class SQLReads(Store):
     ) -> PaginatedResult[Span]:
         asked = filters.query(
             filters.SPANS,
-            [
-                Condition("trace_id", "is", trace_id),
-                Condition("trace_id", "contains", trace_id_contains),
-                Condition("span_id", "is", span_id),
-                Condition("span_id", "contains", span_id_contains),
-                Condition("parent_id", "is", parent_id),
-                Condition("parent_id", "contains", parent_id_contains),
-                Condition("name", "is", name),
-                Condition("name", "contains", name_contains),
-            ],
+            filters.wanted(
+                trace_id=trace_id,
+                trace_id_contains=trace_id_contains,
+                span_id=span_id,
+                span_id_contains=span_id_contains,
+                parent_id=parent_id,
+                parent_id_contains=parent_id_contains,
+                name=name,
+                name_contains=name_contains,
+            ),
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -193,10 +193,7 @@ class SQLReads(Store):
     ) -> PaginatedResult[ResourcesUpdate]:
         asked = filters.query(
             filters.RESOURCES,
-            [
-                Condition("resources_id", "is", resources_id),
-                Condition("resources_id", "contains", resources_id_contains),
-            ],
+            filters.wanted(resources_id=resources_id, resources_id_contains=resources_id_contains),
             sort_by=sort_by,
             sort_order=sort_order,
             limit=limit,
@@ -245,7 +242,7 @@ class SQLReads(Store):
     ) -> PaginatedResult[Worker]:
         asked = filters.query(
             filters.WORKERS,
-            [Condition("status", "in", status_in), Condition("worker_id", "contains", worker_id_contains)],
+            filters.wanted(status_in=status_in, worker_id_contains=worker_id_contains),
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -290,6 +287,10 @@ class SQLReads(Store):
             "uptime": time.monotonic() - self._opened,
         }
 
+    async def counts(self) -> counting.Counts:
+        """Return what the partition holds, for metrics: rollouts and attempts by status, and its queue."""
+        return await self._read(lambda session: counting.counts(self._dialect, session))
+
     async def _queue_depth(self) -> int:
         return await self._read(lambda session: pages.queue_depth(self._dialect, session))
 
@@ -322,13 +323,14 @@ class SQLReads(Store):
         own_number: tuple[str, int | None] = ("", None),
         *,
         sweeps: bool = True,
+        snapshot: bool = False,
     ) -> T:
         """Read the present, or the past: at a moment of the log, or at a rollout's own event number."""
         rollout_id, at = own_number
         if as_at is None and at is None:
             if sweeps:
                 await self._sweep_if_due()
-            return await self._read(live)
+            return await self._read(live, snapshot=snapshot)
         if as_at is not None and at is not None:
             raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
 

@@ -5,7 +5,6 @@ import atexit
 import contextlib
 import importlib
 import logging
-import math
 import threading
 import time
 import weakref
@@ -13,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import idempotency, intake, process, reads, repeats
+from store import arguments, idempotency, intake, process, reads, repeats
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for
 from store.db.encoding import MAX_CALL_ITEMS
@@ -22,7 +21,7 @@ from store.domain.answers import Repeat, is_keyed
 from store.domain.commands import Claim, Command, Idempotency, ReleaseClaim, Sweep
 from store.domain.views import ClaimView
 from store.domain.world import World
-from store.errors import Closed, Invalid, ReadOnly, StoreError, WrongProcess
+from store.errors import Closed, ReadOnly, StoreError, WrongProcess
 from store.journal.home import Home
 from store.journal.project import Committed
 from store.journal.writer import Writer, WriterStatistics
@@ -30,6 +29,7 @@ from store.models import (
     UNSET,
     Attempt,
     AttemptedRollout,
+    AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
@@ -57,14 +57,22 @@ _UNDONE_AT_MOST = 4096
 class SQLStore(SQLProof):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
-    def __init__(self, url: StoreURL, dialect: Dialect, *, scan_debounce_seconds: float, read_only: bool) -> None:
+    def __init__(
+        self,
+        url: StoreURL,
+        dialect: Dialect,
+        *,
+        scan_debounce_seconds: float,
+        read_only: bool,
+        home: Home | None = None,
+    ) -> None:
         self._url = url
         self._dialect = dialect
         self._debounce = scan_debounce_seconds
         self._read_only = read_only
         self._pid = process.number
         self._opened = time.monotonic()
-        self._home = Home(f"rollbook {url.partition}")
+        self._home = home or Home(f"rollbook {url.partition}")
         self._writer = Writer(dialect, self._home.loop, self._on_commit, self._on_undelivered)
         self._waiting: Waiting | None = None
         self._swept_at = float("-inf")
@@ -84,11 +92,18 @@ class SQLStore(SQLProof):
         scan_debounce_seconds: float = 10.0,
         create: bool = True,
         read_only: bool = False,
+        beside: "SQLStore | None" = None,
     ) -> Self:
-        """Open a store by its URL; see `store.open_store`."""
+        """Open a store by its URL; see `store.open_store`.
+
+        Args:
+            url: as there, and so is what follows.
+            beside: another partition of the same database, whose connections are shared where that is possible.
+        """
         parsed = parse(url)
         dialect = dialect_for(parsed)(parsed, clock, read_only=read_only)
-        store = cls(parsed, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only)
+        home = None if beside is None else beside.room_for(dialect)
+        store = cls(parsed, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, home=home)
         try:
             await store._home.run(store._start(create=create))
         except BaseException:
@@ -96,6 +111,10 @@ class SQLStore(SQLProof):
             raise
         _flush_at_exit(store)
         return store
+
+    def room_for(self, dialect: Dialect) -> Home | None:
+        """Return where this store lives, for another partition whose connections can be shared; None for others."""
+        return self._home.shared() if dialect.share(self._dialect) else None
 
     async def _start(self, *, create: bool) -> None:
         self.store_id = await self._dialect.open(create=create and not self._read_only)
@@ -126,6 +145,11 @@ class SQLStore(SQLProof):
         """What the writer has done since the store was opened."""
         return self._writer.statistics
 
+    @property
+    def inbox(self) -> tuple[int, int]:
+        """How many calls wait for the writer, and how many bytes they carry."""
+        return self._writer.waiting, self._writer.waiting_bytes
+
     # -- creation ----------------------------------------------------------------------------------------------------
 
     async def start_rollout(
@@ -154,9 +178,10 @@ class SQLStore(SQLProof):
         return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        if not rollouts:
+        given = arguments.several(rollouts, "rollouts")
+        if not given:
             return []
-        answer = await self._swept_call(intake.enqueue(rollouts))
+        answer = await self._swept_call(intake.enqueue(given))
         if isinstance(answer, Repeat):
             return await repeats.rollouts(self, answer)
         return [reads.rollout_of_view(view) for view in answer]
@@ -172,7 +197,7 @@ class SQLStore(SQLProof):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        if limit <= 0:
+        if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
             return []
         # One call carries no more than that; whoever wants more asks again.
         return await self._claimed(await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds))
@@ -203,8 +228,7 @@ class SQLStore(SQLProof):
             await self._release(undo)
 
     async def _claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
-        if not 0 <= wait_seconds < float("inf"):
-            raise Invalid("wait_seconds", f"{wait_seconds} must be 0 or more, and finite")
+        arguments.wait_seconds(wait_seconds)
         claims: list[ClaimView] | Repeat = await self._swept_call(intake.claim(limit, worker_id))
         if not claims and wait_seconds:
             self._check()
@@ -304,8 +328,10 @@ class SQLStore(SQLProof):
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset = UNSET,
+        *,
+        error: AttemptError | Unset = UNSET,
     ) -> Attempt:
-        command = intake.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata)
+        command = intake.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error)
         answer = await self._swept_call(command)
         return await repeats.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
 
@@ -315,14 +341,13 @@ class SQLStore(SQLProof):
         return span if await self.record_spans([span]) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        if not spans:
-            return []
-        return [spans[index] for index, _ in await self.record_spans(spans)]
+        given = arguments.several(spans, "spans")
+        return [given[index] for index, _ in await self.record_spans(given)] if given else []
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
-        span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
+        span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
         recorded = await self.record_spans([span], number=sequence_id is None)
         return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
 
@@ -351,12 +376,14 @@ class SQLStore(SQLProof):
         return recorded
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+        ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")
+        return (await self.get_many_span_sequence_ids([ids]))[0]
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        if not rollout_attempt_ids:
+        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
+        if not pairs:
             return []
-        answer = await self._call(intake.number_spans(rollout_id for rollout_id, _ in rollout_attempt_ids))
+        answer = await self._call(intake.number_spans(rollout_id for rollout_id, _ in pairs))
         return await repeats.numbers(self, answer) if isinstance(answer, Repeat) else answer
 
     # -- resources and workers ---------------------------------------------------------------------------------------
@@ -365,7 +392,9 @@ class SQLStore(SQLProof):
         return await self._published(self._call(intake.publish(None, resources)))
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        return await self._published(self._swept_call(intake.publish(resources_id, resources)))
+        return await self._published(
+            self._swept_call(intake.publish(arguments.text(resources_id, "resources_id"), resources))
+        )
 
     async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
         answer = await call
@@ -377,8 +406,8 @@ class SQLStore(SQLProof):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        if timeout is not None and math.isnan(timeout):
-            raise Invalid("timeout", f"{timeout} is no number of seconds; None waits for ever")
+        arguments.timeout(timeout)
+        rollout_ids = arguments.texts(rollout_ids, "rollout_ids")
         await self._sweep_if_due()
         if timeout is None or timeout > 0:
             self._check()

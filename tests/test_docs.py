@@ -20,7 +20,7 @@ import pytest
 from typer.main import get_command
 
 import store
-from store import SyncStore, errors, models
+from store import SyncStore, errors, models, training
 from store.cli.app import app
 from store.cli.trouble import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
 from store.db import tables, url
@@ -204,9 +204,11 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
         words = shlex.split(typed)[1:]
         assert words[0] in known or words[0].startswith("--"), f"{place}: {typed}"
         if words[0] in known:
-            command = known[words[0]]
+            command = known[words.pop(0)]
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
             options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-            used = {word.partition("=")[0] for word in words[1:] if word.startswith("-")}
+            used = {word.partition("=")[0] for word in words if word.startswith("-")}
             assert used <= options, f"{place}: {typed}"
 
 
@@ -341,6 +343,7 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
     known = {
         *store.__all__,
         *models.__all__,
+        *training.__all__,
         *(name for name in dir(SyncStore) if not name.startswith("_")),
         *(name for name, _ in inspect.getmembers(store.Store)),
     }

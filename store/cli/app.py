@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from store.cli import train_commands
+from store.cli.key_commands import keys
 from store.cli.options import (
     DEFAULT_DB,
     AnyOf,
@@ -30,7 +32,7 @@ from store.cli.options import (
 )
 from store.cli.trouble import Commands
 
-_LOOK, _PROVE, _MAKE, _SERVE = "Look", "Prove", "Make", "Serve"
+_LOOK, _PROVE, _MAKE, _SERVE, _TRAIN = "Look", "Prove", "Make", "Serve", "Train"
 
 app = typer.Typer(
     cls=Commands,
@@ -46,6 +48,7 @@ ls = typer.Typer(help="List what the store holds, one kind at a time.", no_args_
 app.add_typer(ls, name="ls", rich_help_panel=_LOOK)
 partitions = typer.Typer(help="The partitions of a database, which never mix.", no_args_is_help=True)
 app.add_typer(partitions, name="partitions", rich_help_panel=_SERVE)
+app.add_typer(keys, name="keys", rich_help_panel=_SERVE)
 
 
 class LogLevel(Enum):
@@ -364,14 +367,30 @@ def serve(
         float, typer.Option(metavar="SECONDS", min=0, help="The least time between two looks of the watchdog.")
     ] = 10.0,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine, for everybody who reaches the port.")
+        bool,
+        typer.Option("--insecure", help="Listen beyond this machine without keys, for everybody who reaches the port."),
     ] = False,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, max=64, help="Processes that serve the port together; on Postgres.")
+    ] = 1,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve https with this certificate (PEM); needs --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM), not encrypted.")] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
     from store.cli import serve as serving
+    from store.server.tls import Certificate
+
+    certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
 
     serving.serve(
-        serving.Settings(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure)
+        serving.Settings(
+            *(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure, workers),
+            certificate,
+        )
     )
 
 
@@ -392,3 +411,6 @@ def partitions_ls(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     from store.cli import serve as serving
 
     serving.list_partitions(db, json=json)
+
+
+train_commands.add_to(app, _TRAIN)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from store.cli.times import moment
+from store.cli.times import moment, seconds_in
 from store.domain.events import RolloutStatus, WorkerStatus
 
 DEFAULT_DB: Final = "sqlite:///rollbook.db"
@@ -16,6 +16,14 @@ DEFAULT_DB: Final = "sqlite:///rollbook.db"
 def _moment(text: str) -> int | datetime:
     try:
         return moment(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def lifetime(text: str) -> float:
+    """Return the seconds that `30d` or `12h` names."""
+    try:
+        return seconds_in(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

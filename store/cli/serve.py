@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import resource
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from store import open_store
 from store.cli.printing import json_document, line
-from store.db.schema import postgres, sqlite
-from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse
+from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse, with_partition
 from store.errors import Invalid
-from store.interface import Store
-from store.journal.home import new_loop
-from store.server.app import build_app
 from store.server.listening import bind, is_loopback, url_of
-from store.server.middleware import request_id
-from store.server.partitions import Partitions, with_partition
-from store.server.serving import Server
+from store.server.request_ids import request_id
+from store.server.tls import Certificate
+from store.server.workers import Seat, Workers
 
 logger = logging.getLogger("store.server")
 
-_FILES: Final = 65_536
 _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -44,67 +38,81 @@ class Settings:
     max_body_bytes: int
     scan_debounce_seconds: float
     insecure: bool
+    workers: int = 1
+    certificate: Certificate | None = None
 
 
 def serve(settings: Settings) -> None:
     """Serve a database until Ctrl+C or SIGTERM.
 
     Raises:
-        Invalid: the host is beyond this machine, or none of its addresses.
+        Invalid: the host is beyond this machine, where keys are needed, or none of its addresses; or the certificate
+            cannot be used.
         PortTaken: something listens there; the text names it.
     """
-    if not settings.insecure and not is_loopback(settings.host):
-        raise Invalid(
-            "--host",
-            f"{settings.host} is reached from other machines, and whoever reaches the server may read and write; "
-            "listen on 127.0.0.1, or say --insecure",
-        )
     _log_as_json(settings.log_level)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(settings))
-
-
-async def _serve(settings: Settings) -> None:
-    listener = bind(settings.host, settings.port)
-    debounce = settings.scan_debounce_seconds
-
-    async def open_partition(url: str) -> Store:
-        return await open_store(url, scan_debounce_seconds=debounce, create=False)
-
     url = parse(settings.db)
-    is_private = url.scheme == "memory"
-    try:
-        root = await open_store(settings.db, scan_debounce_seconds=debounce)
-    except BaseException:
-        listener.close()
-        raise
-    partitions = Partitions(root, None if is_private else settings.db, open_partition)
-    try:
-        app = build_app(partitions, cors_origins=settings.cors_origins, max_body_bytes=settings.max_body_bytes)
-        endpoint = url_of(settings.host, listener.getsockname()[1])
-        _allow_many_sockets()
-        _tune_collector()
-        told = f"rollbook serves {url.shown} at {endpoint}"
-        await Server(app, lambda: line(told), takes_signals=True).serve([listener])
-    finally:
-        await partitions.close()
-        await root.close()
+    _check_host(settings)
+    if settings.certificate is not None:
+        settings.certificate.check()
+    if settings.workers > 1 and url.dsn is None:
+        raise Invalid(
+            "--workers",
+            f"several processes need a Postgres database, and {url.shown} is none: one process commits the calls of all"
+            " clients of a file together, several would take turns; leave the option out",
+        )
+    listener = bind(settings.host, settings.port)
+    endpoint = url_of(settings.host, listener.getsockname()[1])
+    if settings.certificate is not None:
+        endpoint = endpoint.replace("http://", "https://", 1)
+    told = f"rollbook serves {url.shown} at {endpoint}"
+    if settings.workers > 1:
+        told = f"{told} with {settings.workers} workers"
+        Workers(partial(_work, settings), settings.workers, listener, partial(_tell, told)).run()
+    else:
+        from store.cli import serving
+
+        serving.run(settings, listener, on_started=partial(_tell, told))
     logger.info("stopped")
 
 
-def _allow_many_sockets() -> None:
-    # Systems give a program 1,024 files unless it asks for more, and every runner holds a connection or two.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def _check_host(settings: Settings) -> None:
+    """Refuse to be reached from other machines without keys, unless that is what was asked for."""
+    if is_loopback(settings.host):
+        return
+    if not settings.insecure and not asyncio.run(_has_keys(settings.db)):
+        raise Invalid(
+            "--host",
+            f"{settings.host} is reached from other machines, and whoever reaches the server may read and write; make"
+            " keys first (rollbook keys create), listen on 127.0.0.1, or say --insecure",
+        )
+    if settings.certificate is None and not settings.insecure:
+        logger.warning("keys are sent in the clear to %s: give --tls-cert and --tls-key", settings.host)
 
 
-def _tune_collector() -> None:
-    # What is there now stays; and a full collection in the middle of a request is what its client notices.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+async def _has_keys(db: str) -> bool:
+    if parse(db).scheme == "memory":
+        return False
+    from store.server.keyring import KeyRing
+
+    ring = await KeyRing.open(db)
+    await ring.close()
+    return len(ring) > 0
+
+
+def _tell(text: str) -> None:
+    line(text)
+    # Whoever reads it through a pipe waits for it.
+    sys.stdout.flush()
+
+
+def _work(settings: Settings, seat: Seat) -> None:
+    """Be one of several processes."""
+    _log_as_json(settings.log_level)
+    # Not at the top: the parent needs none of it, and its workers begin when it has begun.
+    from store.cli import serving
+
+    serving.run(settings, seat.listener, seat)
 
 
 # -- logs ------------------------------------------------------------------------------------------------------------
@@ -146,6 +154,8 @@ def create_partition(db: str, name: str) -> None:
     if parse(url).scheme == "memory":
         raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
 
+    from store import open_store
+
     async def create() -> None:
         await (await open_store(url)).close()
 
@@ -164,6 +174,8 @@ def list_partitions(db: str, *, json: bool) -> None:
 
 
 async def _names(url: StoreURL) -> list[str]:
+    from store.db.schema import postgres
+
     if url.dsn is not None:
         async with postgres.connected(url.options.get("direct", url.dsn)) as connection:
             return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
@@ -173,6 +185,8 @@ async def _names(url: StoreURL) -> list[str]:
 
 
 def _names_of_files(main: StoreURL) -> list[str]:
+    from store.db.schema import sqlite
+
     assert main.path is not None  # a file's
     candidates = {DEFAULT_PARTITION: main.path}
     for path in main.path.parent.glob(f"{main.path.stem}.*.db"):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)[a-z]*\s+ago")
+_LENGTH = re.compile(r"(\d{1,9}(?:\.\d+)?)\s*(s|m|h|d)")
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
@@ -33,6 +34,18 @@ def moment(text: str, now: datetime | None = None) -> int | datetime:
         raise ValueError(
             f"{text!r} is no position and no time; write 1234, 2026-11-20T02:00:00Z, '2026-11-20 03:00' or '10m ago'"
         ) from None
+
+
+def seconds_in(text: str) -> float:
+    """Return a length of time in seconds: `30d`, `12h`, `45m`, `90s`.
+
+    Raises:
+        ValueError: it is none, or not more than 0.
+    """
+    found = _LENGTH.fullmatch(text.strip().lower())
+    if found is None or not float(found[1]):
+        raise ValueError(f"{text!r} is no length of time; write 30d, 12h, 45m or 90s")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def _in_zone(time: datetime) -> datetime:

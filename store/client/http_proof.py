@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from store import arguments
 from store.client import requests
 from store.client.http_reads import HTTPReads
 from store.client.transport import Call, changing, reading
@@ -28,10 +29,22 @@ _LONGEST_PAUSE: Final = 2.0
 class HTTPProof(HTTPReads):
     """The audit half of a store over HTTP."""
 
-    async def history(self, rollout_id: str, *, as_at: AsAt | None = None) -> list[HistoryEvent]:
+    async def history(
+        self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
+    ) -> list[HistoryEvent]:
         path = requests.path(paths.HISTORY, rollout_id=requests.sought(rollout_id, "rollout_id"))
-        call = reading("history", path + requests.query_string(requests.past(as_at)), is_ours=True)
-        return await self._transport.ask(call, encoding.decode_history)
+        moment = requests.past(as_at)
+        arguments.part_of_history(after, limit)
+        events: list[HistoryEvent] = []
+        while True:
+            # Of none that are wanted one is asked for, to hear of a rollout that does not exist.
+            wanted = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
+            asked = requests.query_string({**moment, "after": after, "limit": wanted})
+            page = await self._transport.ask(reading("history", path + asked, is_ours=True), encoding.decode_history)
+            events += page[: None if limit < 0 else limit - len(events)]
+            if len(page) < wanted or len(events) == limit or not limit:
+                return events
+            after = events[-1].number
 
     async def tail(
         self,
@@ -41,6 +54,9 @@ class HTTPProof(HTTPReads):
         types: Sequence[str] | None = None,
         rollout_id: str | None = None,
     ) -> AsyncIterator[LoggedEvent]:
+        arguments.log_part(types, rollout_id)
+        if after is not None:
+            arguments.text(after, "after")
         if follow:
             async for event in self._follow(after, types, rollout_id):
                 yield event
@@ -84,6 +100,7 @@ class HTTPProof(HTTPReads):
         return await self._transport.ask(call, encoding.decode_log_page)
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+        arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
         body = None if given is None else requests.body(seal=given)
         call = Call("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)

@@ -11,15 +11,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
+from store import arguments
 from store.client import address, requests
 from store.client.http_proof import HTTPProof
 from store.client.retrying import Retries
 from store.client.transport import Call, Transport, changing, reading
+from store.client.trust import trusting
 from store.errors import Incompatible, Invalid, ReadOnly
 from store.models import (
     UNSET,
     Attempt,
     AttemptedRollout,
+    AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
@@ -58,7 +61,9 @@ class HTTPStore(HTTPProof):
 
     Args:
         url: `http://host:port`, another partition as `/p/<name>` or `?partition=<name>`.
-        api_key: sent with every request; None for the one in `ROLLBOOK_API_KEY`, if there is one.
+        api_key: sent with every request; None for the one in `ROLLBOOK_API_KEY`, if there is one. Never shown, but it
+            travels in a pickle of the store.
+        ca_file: certificates to believe besides the system's and those in `SSL_CERT_FILE`, in PEM; for https.
         read_only: refuse calls that write.
         retry_seconds: how long a call is sent again and again, from its first try to the start of its last.
         timeout_seconds: how long one try may go without an answer, beyond what the call itself waits.
@@ -66,7 +71,7 @@ class HTTPStore(HTTPProof):
         connections: the most that one event loop has open for calls that do not wait.
 
     Raises:
-        Invalid: the URL, the key or a length of time has a mistake.
+        Invalid: the URL, the key, the file or a length of time has a mistake.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class HTTPStore(HTTPProof):
         url: str,
         *,
         api_key: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         read_only: bool = False,
         retry_seconds: float = 30.0,
         timeout_seconds: float = 15.0,
@@ -83,6 +89,7 @@ class HTTPStore(HTTPProof):
         self.url = url
         self._settings: dict[str, Any] = {
             "api_key": os.environ.get(KEY_VARIABLE) or None if api_key is None else api_key,
+            "ca_file": ca_file,
             "read_only": read_only,
             "retry_seconds": retry_seconds,
             "timeout_seconds": timeout_seconds,
@@ -92,7 +99,11 @@ class HTTPStore(HTTPProof):
         self._read_only = read_only
         retries = Retries(retry_seconds, timeout_seconds, connect_seconds)
         headers = _headers(self._settings["api_key"])
-        self._transport = Transport(address.parse(url), headers, retries, connections)
+        where = address.parse(url)
+        trust = trusting(ca_file) if where.base.startswith("https:") else None
+        if ca_file is not None and trust is None:
+            raise Invalid("ca_file", "is for https://, and the URL is not; leave it out")
+        self._transport = Transport(where, headers, retries, connections, trust)
         self._knows_server = False
         self.store_id = ""
 
@@ -170,9 +181,10 @@ class HTTPStore(HTTPProof):
         return answer[0]
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        if not rollouts:
+        given = arguments.several(rollouts, "rollouts")
+        if not given:
             return []
-        body = requests.rollouts(rollouts)
+        body = requests.rollouts(given)
         return await self._change("enqueue_many_rollouts", paths.ENQUEUE, body, encoding.decode_rollouts)
 
     # -- the queue ---------------------------------------------------------------------------------------------------
@@ -186,15 +198,14 @@ class HTTPStore(HTTPProof):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        if limit <= 0:
+        if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
             return []
         return await self._claim("dequeue_many_rollouts", limit, worker_id, wait_seconds)
 
     async def _claim(
         self, operation: str, limit: int, worker_id: str | None, wait_seconds: float
     ) -> list[AttemptedRollout]:
-        if not 0 <= wait_seconds < math.inf:
-            raise Invalid("wait_seconds", f"{wait_seconds} must be 0 or more, and finite")
+        arguments.wait_seconds(wait_seconds)
 
         async def claim(seconds: float) -> list[AttemptedRollout]:
             waits = {"wait_seconds": seconds} if seconds else {}
@@ -235,14 +246,20 @@ class HTTPStore(HTTPProof):
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | Unset = UNSET,
+        *,
+        error: AttemptError | Unset = UNSET,
     ) -> Attempt:
         ids = {
             "rollout_id": requests.name(rollout_id, "rollout_id"),
             "attempt_id": requests.name(attempt_id, "attempt_id"),
         }
         path = requests.path(paths.LATEST_ATTEMPT if attempt_id == "latest" else paths.ATTEMPT, **ids)
-        at = requests.moment(last_heartbeat_time, "last_heartbeat_time")
-        body = requests.body(status=status, worker_id=worker_id, last_heartbeat_time=at, metadata=metadata)
+        at = last_heartbeat_time
+        # None is for the server to refuse.
+        if at is not None and not isinstance(at, Unset):  # pyright: ignore[reportUnnecessaryComparison]
+            at = arguments.moment(at, "last_heartbeat_time")
+        fields = {"worker_id": worker_id, "last_heartbeat_time": at, "metadata": metadata, "error": error}
+        body = requests.body(status=status, **fields)
         return await self._change("update_attempt", path, body, encoding.decode_attempt)
 
     # -- spans -------------------------------------------------------------------------------------------------------
@@ -254,10 +271,9 @@ class HTTPStore(HTTPProof):
         return answer
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        if not spans:
-            return []
+        spans = arguments.several(spans, "spans")
         stored: list[int] = []
-        for places, body in requests.span_batches(spans):
+        for places, body in requests.span_batches(spans) if spans else []:
             answer = await self._change(
                 "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
             )
@@ -267,10 +283,26 @@ class HTTPStore(HTTPProof):
                 _log_duplicate(spans[index])
         return [spans[index] for index in stored]
 
+    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of those that are new.
+
+        Args:
+            spans: the spans, of any attempts.
+            number: give each the next number of its rollout instead of the one it carries, in the same transaction.
+
+        Raises:
+            NotFound: no such rollout or attempt; what stands before it in the call is stored.
+        """
+        recorded: list[tuple[int, int]] = []
+        for places, body in requests.span_batches(spans, number=number) if spans else []:
+            answer = await self._change("record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True)
+            recorded += [(places[index], sequence_id) for index, sequence_id in answer.recorded]
+        return recorded
+
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
-        span = Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0)
+        span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
         body = requests.batch([requests.span(span)], number=sequence_id is None)
         answer = await self._change("add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True)
         if not answer.recorded:
@@ -279,14 +311,19 @@ class HTTPStore(HTTPProof):
         return span.model_copy(update={"sequence_id": answer.recorded[0][1]})
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        body = requests.body(rollout_id=rollout_id, attempt_id=attempt_id)
+        ids = {
+            "rollout_id": arguments.text(rollout_id, "rollout_id"),
+            "attempt_id": arguments.text(attempt_id, "attempt_id"),
+        }
+        body = requests.body(**ids)
         answer = await self._change("get_next_span_sequence_id", paths.NEXT_SPAN, body, encoding.decode_next_span)
         return answer.sequence_id
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        if not rollout_attempt_ids:
+        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
+        if not pairs:
             return []
-        body = requests.body(rollout_attempt_ids=[list(pair) for pair in rollout_attempt_ids])
+        body = requests.body(rollout_attempt_ids=[list(pair) for pair in pairs])
         answer = await self._change(
             "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, is_ours=True
         )
@@ -312,9 +349,8 @@ class HTTPStore(HTTPProof):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        if timeout is not None and math.isnan(timeout):
-            raise Invalid("timeout", f"{timeout} is no number of seconds; None waits for ever")
-        wanted = requests.texts(rollout_ids, "rollout_ids") or []
+        arguments.timeout(timeout)
+        wanted = requests.texts(arguments.several(rollout_ids, "rollout_ids"), "rollout_ids") or []
         asked_for = 0.0
         answered = -1.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -78,9 +79,10 @@ def _reset(transport: asyncio.Transport) -> None:
 class Pool:
     """The connections of one event loop, and the calls that are on them."""
 
-    def __init__(self, headers: Mapping[str, str], connections: int) -> None:
+    def __init__(self, headers: Mapping[str, str], connections: int, trust: ssl.SSLContext | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self._headers = headers
+        self._trust = trust
         self._ordinary = asyncio.Semaphore(connections)
         # Calls that wait on purpose have places of their own: a hundred idle runners must not keep an enqueue out.
         self._parked = asyncio.Semaphore(_PARKED_CONNECTIONS)
@@ -94,7 +96,7 @@ class Pool:
 
     async def _live(self) -> AsyncGenerator[aiohttp.ClientSession]:
         # A loop that ends finishes its generators first, so the session is closed also where nobody closes the store.
-        connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS)
+        connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,

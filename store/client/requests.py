@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from store import arguments
 from store.db.encoding import check_call, check_text, dumps, dumps_fields
 from store.errors import Invalid
 from store.interface import AsAt
@@ -52,17 +53,6 @@ def _check_durations(config: RolloutConfig, prefix: str) -> None:
             raise Invalid(f"{prefix}config.{field}", f"{value} is not a duration; leave it out for no limit")
 
 
-def moment(value: Any, field: str) -> Any:
-    """Return a time to be stored, unchanged.
-
-    Raises:
-        Invalid: it is no moment; what is no number at all is left to the server.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise Invalid(field, f"{value} is not a time; send seconds since the epoch")
-    return value
-
-
 def given(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not None: those whose null and absence mean the same."""
     return {name: value for name, value in fields.items() if value is not None}
@@ -84,17 +74,13 @@ def name(value: Any, field: str) -> str:
     Raises:
         Invalid: it is not text, empty, or text that no database keeps.
     """
-    if not isinstance(value, str):
-        raise Invalid(field, f"is {type(value).__name__}, not text")
-    if not value:
+    if not arguments.text(value, field):
         raise Invalid(field, "is empty, and no path can name it")
     return check_text(value, field)
 
 
 def sought(value: Any, field: str) -> str:
     """Return an id to look for, which may be of any length; errors as `name`."""
-    if not isinstance(value, str):
-        raise Invalid(field, f"is {type(value).__name__}, not text")
     return check_text(value, field, _NO_LENGTH)
 
 
@@ -168,7 +154,7 @@ def span(value: Any, place: str = "span") -> bytes:
     return dumps_fields(plain(value), f"{place}.")
 
 
-def span_batches(spans: Sequence[Span]) -> list[tuple[list[int], bytes]]:
+def span_batches(spans: Sequence[Span], *, number: bool = False) -> list[tuple[list[int], bytes]]:
     """Return spans as bodies that record them, most often as one, each with the places of its spans.
 
     They come group by group, as the store takes them, so that of several bodies the first failing one is where one
@@ -181,7 +167,7 @@ def span_batches(spans: Sequence[Span]) -> list[tuple[list[int], bytes]]:
     check_call(len(spans), 0, "spans")
     texts = [span(each, f"spans[{index}]") for index, each in enumerate(spans)]
     if sum(map(len, texts)) <= _BATCH_BYTES:
-        return [(list(range(len(texts))), batch(texts))]
+        return [(list(range(len(texts))), batch(texts, number=number))]
     groups: dict[tuple[str, str], list[int]] = {}
     for index, each in enumerate(spans):
         groups.setdefault((each.rollout_id, each.attempt_id), []).append(index)
@@ -193,7 +179,7 @@ def span_batches(spans: Sequence[Span]) -> list[tuple[list[int], bytes]]:
             batches.append([])
             size = len(texts[index])
         batches[-1].append(index)
-    return [(places, batch([texts[place] for place in places])) for places in batches]
+    return [(places, batch([texts[place] for place in places], number=number)) for places in batches]
 
 
 def batch(texts: Sequence[bytes], *, number: bool = False) -> bytes:
@@ -232,6 +218,8 @@ def past(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
         raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
     if as_at is not None and (isinstance(as_at, bool) or not isinstance(as_at, int | datetime)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
+    if at is not None:
+        arguments.event_number(at)
     return given(as_at=moment_on_wire(as_at), at=at)
 
 
@@ -241,20 +229,12 @@ def page(limit: Any, offset: Any, sort_order: Any, filter_logic: Any = "and") ->
     Raises:
         Invalid: as every store refuses them.
     """
-    if filter_logic not in {"and", "or"}:
-        raise Invalid("filter_logic", f"{filter_logic!r} is neither 'and' nor 'or'")
-    if sort_order not in {"asc", "desc"}:
-        raise Invalid("sort_order", f"{sort_order!r} is neither 'asc' nor 'desc'")
-    _check_number("limit", limit, -1, "a count, or -1 for all")
-    _check_number("offset", offset, 0, "how many to skip, from 0")
+    arguments.choice(filter_logic, "filter_logic", "and", "or")
+    arguments.choice(sort_order, "sort_order", "asc", "desc")
+    arguments.page(limit, offset)
     # The protocol has no page without items: the one asked for instead is dropped when it comes.
     asked: dict[str, Any] = {"limit": limit or 1, "offset": offset, "sort_order": sort_order}
     return asked if filter_logic == "and" else {**asked, "filter_logic": filter_logic}
-
-
-def _check_number(field: str, value: Any, least: int, meaning: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise Invalid(field, f"{value!r} is not {meaning}")
 
 
 def texts(values: Any, field: str) -> list[str] | None:
@@ -265,11 +245,9 @@ def texts(values: Any, field: str) -> list[str] | None:
     """
     if values is None:
         return None
-    if isinstance(values, str):
-        raise Invalid(field, f"{values!r} is one text; give a list of them")
-    found = list(values)
+    found = arguments.texts(values, field)
     for value in found:
-        text(value, field)
+        check_text(value, field, _NO_LENGTH)
     return found
 
 

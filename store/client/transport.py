@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from store.client.address import Address
 from store.client.event_stream import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.client.pools import Pool, Pools, resetting
 from store.client.retrying import RETRIED_STATUSES, Attempts, Failure, Retries, retry_after
-from store.errors import Closed, Incompatible, Unavailable
+from store.errors import Closed, Incompatible
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY
 
@@ -66,10 +67,17 @@ def changing(operation: str, path: str, body: bytes | None = None, **details: An
 class Transport:
     """The way to one server."""
 
-    def __init__(self, address: Address, headers: Mapping[str, str], retries: Retries, connections: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        headers: Mapping[str, str],
+        retries: Retries,
+        connections: int,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
         self.address = address
         self._retries = retries
-        self._pools = Pools(lambda: Pool(headers, connections))
+        self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
         # It also keeps the pools out of the garbage, where the sessions' own finalisers would complain first.
         weakref.finalize(self, self._pools.let_go).atexit = False
@@ -172,7 +180,10 @@ class Transport:
         except TimeoutError:
             return Failure(f"did not answer within {seconds:g} s", is_timeout=True)
         except aiohttp.ClientSSLError as error:
-            raise Unavailable(f"{self.address.base} is not trusted: {error}") from error
+            raise Incompatible(
+                f"{self.address.base} is not trusted: {error}",
+                "give the certificate of its authority as ca_file=… or in SSL_CERT_FILE",
+            ) from error
         except aiohttp.ClientResponseError as error:
             raise self._foreign(f"does not speak HTTP: {error.message}") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:

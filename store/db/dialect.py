@@ -201,6 +201,11 @@ class Dialect(ABC):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         """Return the condition that a text column contains a text, case and all."""
 
+    def share(self, other: "Dialect") -> bool:
+        """Use the connections of another partition, and so its loop; return whether that is possible. Before `open`."""
+        del other
+        return False
+
     @abstractmethod
     async def open(self, *, create: bool) -> str:
         """Connect, create or upgrade where that is asked for, and return the store's id."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 import orjson
 import rfc8785
 
+from store import arguments
 from store.domain.events import Body
 from store.errors import Invalid, TooLarge
 
@@ -101,9 +102,9 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
     """Return an id or name unchanged if it can be stored.
 
     Raises:
-        Invalid: U+0000, a lone surrogate, or more than `limit` bytes of UTF-8.
+        Invalid: no text at all, U+0000, a lone surrogate, or more than `limit` bytes of UTF-8.
     """
-    if "\x00" in value:
+    if "\x00" in arguments.text(value, path):
         raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
     # Four bytes are the most that one character takes.
     if len(value) * 4 > limit or not value.isascii():

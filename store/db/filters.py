@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, true
 
+from store import arguments
 from store.db.dialect import Dialect
 from store.db.encoding import check_text
 from store.db.tables import attempts, resources, rollouts, spans, workers
@@ -20,6 +21,7 @@ Columns = Mapping[str, ColumnElement[Any]]
 Values = Mapping[str, Any]
 Operation = Literal["is", "in", "contains"]
 
+_PAGE = frozenset({"filter_logic", "sort_by", "sort_order", "limit", "offset"})
 _UNLIMITED = 2**62
 _NO_LENGTH = 2**31
 # What null counts as in a sort.
@@ -166,22 +168,32 @@ def query(
         Invalid: a logic other than `and` and `or`, an order other than `asc` and `desc`, a limit below -1, a negative
             offset, or a field that does not exist or has no order, with those that do.
     """
-    if filter_logic not in {"and", "or"}:
-        raise Invalid("filter_logic", f"{filter_logic!r} is neither 'and' nor 'or'")
-    if sort_order not in {"asc", "desc"}:
-        raise Invalid("sort_order", f"{sort_order!r} is neither 'asc' nor 'desc'")
-    if sort_by is not None and sort_by not in noun.fields:
+    arguments.choice(filter_logic, "filter_logic", "and", "or")
+    arguments.choice(sort_order, "sort_order", "asc", "desc")
+    if sort_by is not None and arguments.text(sort_by, "sort_by") not in noun.fields:
         raise Invalid("sort_by", f"{noun.name} sort by {', '.join(noun.fields)}, not by {sort_by!r}")
-    _check_number("limit", limit, -1, "a count, or -1 for all")
-    _check_number("offset", offset, 0, "how many to skip, from 0")
+    arguments.page(limit, offset)
     given = tuple(_checked(condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
     return Query(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
 
 
-def _check_number(field: str, value: Any, least: int, meaning: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise Invalid(field, f"{value!r} is not {meaning}")
+def asked(noun: Noun, given: Mapping[str, Any]) -> Query:
+    """Return a checked query from its arguments by the names of the API; errors as `query`."""
+    page = {name: value for name, value in given.items() if name in _PAGE}
+    return query(noun, wanted(**{name: value for name, value in given.items() if name not in _PAGE}), **page)
+
+
+def wanted(**fields: Any) -> list[Condition]:
+    """Return conditions by the names of the API: `name`, `name_contains`, `name_in`."""
+    conditions: list[Condition] = []
+    for given, value in fields.items():
+        field, _, operation = given.rpartition("_")
+        if operation in {"in", "contains"}:
+            conditions.append(Condition(field, cast("Operation", operation), value))
+        else:
+            conditions.append(Condition(given, "is", value))
+    return conditions
 
 
 def _checked(condition: Condition) -> Condition:
@@ -192,12 +204,8 @@ def _checked(condition: Condition) -> Condition:
             raise Invalid(field, f"{condition.value!r} is not text")
         check_text(condition.value, field, _NO_LENGTH)
         return condition
-    if isinstance(condition.value, str):
-        raise Invalid(field, f"{condition.value!r} is one text; give a list of them")
-    values = tuple(condition.value)
+    values = tuple(arguments.texts(condition.value, field))
     for value in values:
-        if not isinstance(value, str):
-            raise Invalid(field, f"{value!r} is not text")
         check_text(value, field, _NO_LENGTH)
     return Condition(condition.field, "in", values)
 

@@ -26,6 +26,7 @@ Make = Callable[[Row], Item]
 
 rollouts_table, attempts_table = tables.rollouts, tables.attempts
 _SHAPES_KEPT = 512
+_BATCH = 1000
 # An id that could not be stored is not refused when it is asked for, but for what no driver can send.
 LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
@@ -177,7 +178,7 @@ class _Listing:
 
 
 async def _list(
-    dialect: Dialect, session: ReadSession, listing: _Listing, make: Make[Item], *, in_batches: bool = False
+    dialect: Dialect, session: ReadSession, listing: _Listing, make: Make[Item], *, batch: int | None = None
 ) -> Page[Item]:
     asked = listing.asked
     params = filters.params(dialect, asked) | dict(listing.within_params)
@@ -188,8 +189,8 @@ async def _list(
         sql = compiled(dialect, kind and ("page", kind), lambda: listing.statement(dialect))
         if asked.is_paged:
             params |= {"page_limit": asked.limit_param, "page_offset": asked.offset_param}
-        if in_batches and not asked.is_paged:
-            async for rows in session.stream(sql, params):
+        if batch is not None and not 0 < asked.limit <= batch:
+            async for rows in session.stream(sql, params, batch=batch):
                 items.extend(map(make, rows))
         else:
             items.extend(map(make, await session.fetch(sql, params)))
@@ -202,14 +203,17 @@ async def _list(
     return Page(items, max(total, asked.offset + len(items) if items else 0))
 
 
-async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
+async def rollouts(
+    dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item], *, batch: int = _BATCH
+) -> Page[Item]:
     """Return a page of rollouts, each with its latest attempt.
 
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
-    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
+    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata. At most `batch` rows are
+    there at a time.
     """
     listing = _Listing(asked, dict(rollouts_table.c), rollouts_table, _whole_rollouts, is_narrow_first=True)
-    return await _list(dialect, session, listing, make, in_batches=True)
+    return await _list(dialect, session, listing, make, batch=batch)
 
 
 async def attempts(
@@ -248,6 +252,7 @@ async def spans(
     make: Make[Item],
     *,
     until: int | None = None,
+    batch: int | None = None,
 ) -> Page[Item]:
     """Return a page of a rollout's spans.
 
@@ -261,6 +266,7 @@ async def spans(
         asked: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
         make: what becomes of a row.
         until: only spans at this position of the log and before; with it `latest` is no attempt id.
+        batch: how many rows are there at a time; None for all at once.
     """
     if asked.logic == "or" and not asked.conditions:
         return Page([], 0)
@@ -285,7 +291,7 @@ async def spans(
         within_shape=("spans", attempt_id == "latest", len(given), until is None),
         is_narrow_first=True,
     )
-    return await _list(dialect, session, listing, make)
+    return await _list(dialect, session, listing, make, batch=batch)
 
 
 def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -301,7 +307,7 @@ async def resources(dialect: Dialect, session: ReadSession, asked: Query, make: 
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
     table = tables.resources
     listing = _Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
-    return await _list(dialect, session, listing, make, in_batches=True)
+    return await _list(dialect, session, listing, make, batch=_BATCH)
 
 
 async def workers(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:

@@ -173,21 +173,29 @@ async def logged(
 
 
 async def rows_between(
-    dialect: Dialect, session: ReadSession, table: Table, after: str, until: str | None, *, inclusive: bool = True
+    dialect: Dialect,
+    session: ReadSession,
+    table: Table,
+    after: str | None,
+    until: str | None,
+    *,
+    inclusive: bool = True,
 ) -> Sequence[Row]:
     """Return the rows whose first key column is greater than `after` and not beyond `until`, in the order of the key.
 
-    With `inclusive` False those at `until` are left out; None for `until` means the end.
+    With `inclusive` False those at `until` are left out; None for `after` means the beginning, for `until` the end.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
         key = next(iter(table.primary_key))
-        statement = select(*table.c).where(key > _text("after"))
+        statement = select(*table.c)
+        if after is not None:
+            statement = statement.where(key > _text("after"))
         if until is not None:
             statement = statement.where(key <= _text("until") if inclusive else key < _text("until"))
         return statement.order_by(*table.primary_key)
 
-    shape = ("rows_between", table.name, until is None, inclusive)
+    shape = ("rows_between", table.name, after is None, until is None, inclusive)
     return await session.fetch(compiled(dialect, shape, build), {"after": after, "until": until})
 
 
@@ -221,20 +229,20 @@ async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place
 
 
 async def queue_between(
-    dialect: Dialect, session: ReadSession, after: str, until: str | None, *, batch: int = BATCH
+    dialect: Dialect, session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield rows of `queue` by rollout: those of ids beyond `after`, if that is not empty, and up to `until`."""
+    """Yield rows of `queue` by rollout: those of ids beyond `after` and up to `until`; None for no such bound."""
 
     def build() -> Select[*tuple[Any, ...]]:
         waiting = tables.queue.c
         statement = select(*waiting)
-        if after:
+        if after is not None:
             statement = statement.where(waiting.rollout_id > _text("after"))
         if until is not None:
             statement = statement.where(waiting.rollout_id <= _text("until"))
         return statement.order_by(waiting.rollout_id, waiting.position)
 
-    sql = compiled(dialect, ("queue_between", not after, until is None), build)
+    sql = compiled(dialect, ("queue_between", after is None, until is None), build)
     async for rows in session.stream(sql, {"after": after, "until": until}, batch=batch):
         yield rows
 

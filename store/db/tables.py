@@ -323,6 +323,26 @@ idempotency = _keyed(
     family="signal",
 )
 
+# -- access ----------------------------------------------------------------------------------------------------------
+
+# The keys of clients, by their hashes; those of the default partition count for the whole database. Neither facts nor
+# signals: no log tells of them.
+keys = _keyed(
+    "keys",
+    Column("key_id", Str, primary_key=True),
+    Column("hash", LargeBinary, nullable=False),
+    Column("role", Str, nullable=False),
+    # Null for all of them.
+    Column("partition", Str),
+    Column("name", Str),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+    # To the minute, and a little late.
+    Column("used_at", BigInteger),
+    family="access",
+)
+
 LOG = (commits, events, bodies, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue)
 SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

@@ -77,6 +77,16 @@ def parse(text: str) -> StoreURL:
             return StoreURL(scheme, text, partition, options=query)
 
 
+def with_partition(url: str, partition: str) -> str:
+    """Return the URL of another partition of the same database."""
+    parts = urlsplit(url)
+    query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
+    if partition != DEFAULT_PARTITION:
+        query.append(("partition", partition))
+    # urlunsplit drops the empty host of sqlite:///run.db.
+    return f"{parts.scheme}://{urlunsplit(('', '', parts.netloc + parts.path, urlencode(query), ''))}"
+
+
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
     if netloc:
         raise Invalid("url", f"{text!r} names a host; SQLite takes a path: sqlite:///{netloc}{path}")

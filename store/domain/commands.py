@@ -218,6 +218,8 @@ class UpdateAttempt(Command):
     status: str | None = None
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
+    error: Json | None = None
+    """Why the status is what it is."""
     body: Body | None = None
 
     @property

@@ -35,7 +35,7 @@ from store.domain.events import (
     RolloutStarted,
     RolloutStatusChanged,
 )
-from store.domain.rollout import ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
+from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
 from store.domain.views import (
     AttemptView,
     ClaimView,
@@ -294,9 +294,11 @@ def _update_attempt(command: UpdateAttempt, world: World) -> AttemptView:
 
     cause = _amend_attempt(command, attempt, world)
     if command.status is not None:
-        changed = _report(attempt, command.status, "reported", world, command.actor)
+        changed = _report(attempt, command.status, "reported", world, command.actor, error=command.error)
         cause = changed.position if changed else cause
-        _propagate(state, attempt, world, command.actor, cause)
+        # Whoever gives a reason has seen that the attempt is over, perhaps because its rollout was: that one stays so.
+        if command.error is None or state.status in ACTIVE:
+            _propagate(state, attempt, world, command.actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
         sync(attempt, world, command.actor, cause=cause)
     return view_attempt(world, attempt)
@@ -323,9 +325,10 @@ def _report(
     world: World,
     actor: str | None,
     overdue: policy.Overdue | None = None,
+    error: Json | None = None,
 ) -> Event | None:
     """Give an attempt a status; succeeded and failed stamp its end each time."""
-    if attempt.status == to and to not in ENDED_ATTEMPT:
+    if attempt.status == to and to not in ENDED_ATTEMPT and error is None:
         return None
     fact = AttemptStatusChanged(
         attempt_id=attempt.attempt_id,
@@ -334,6 +337,7 @@ def _report(
         reason=reason,
         limit=overdue.limit if overdue else None,
         last_sign=overdue.last_sign if overdue else None,
+        error=error,
     )
     return world.record_rollout(attempt.rollout_id, fact, actor=actor)
 

@@ -56,15 +56,15 @@ class Stretch(Frozen):
     """No name is smaller."""
     before: str | None
     """Every name is smaller; None if they go on to the end."""
-    after: str = ""
-    """Only those with keys beyond this one."""
+    after: str | None = None
+    """Only those with keys beyond this one, which may be the empty one; None for all."""
     until: str | None = None
     """Only those with this key and the ones before."""
 
     @property
     def place(self) -> tuple[str, int]:
         """The stream and version after which they begin."""
-        return (self.prefix + self.after, _LAST_VERSION) if self.after else (self.first, 0)
+        return (self.first, 0) if self.after is None else (self.prefix + self.after, _LAST_VERSION)
 
     @property
     def last(self) -> str | None:
@@ -129,7 +129,7 @@ class Comparison:
             if streams or is_last:
                 until = stretch.until if is_last else streams[-1].key
                 yield await self._compared(prefix, streams, after, until)
-                after = until or after
+                after = after if until is None else until
             if is_last:
                 return
             if unfinished is not None and len(unfinished.spans) >= LARGE:
@@ -148,7 +148,7 @@ class Comparison:
         self._is_polite = calls > self._calls_before + _AT_WORK
         self._calls_before = calls
 
-    async def _compared(self, prefix: str, streams: Sequence[Stream], after: str, until: str | None) -> Compared:
+    async def _compared(self, prefix: str, streams: Sequence[Stream], after: str | None, until: str | None) -> Compared:
         live: Live = {}
         for table in _TABLES[prefix]:
             live[table] = await scan.rows_between(self._dialect, self._session, table, after, until)
@@ -190,7 +190,7 @@ class Comparison:
         stream.spans, stream.rewards = [], []
         return findings
 
-    async def _rest_of_large(self, stream: Stream, after: str, prefix: str) -> Compared:
+    async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
         """Compare what is left of a large rollout, and all rows of ids between the one before and this one."""
         dialect, session = self._dialect, self._session
         live: Live = {

@@ -47,7 +47,8 @@ class Differences:
 
 
 def _named(table: Table, row: Row | None) -> dict[str, Any] | None:
-    return None if row is None else {column.name: _shown(row[index]) for index, column in enumerate(table.columns)}
+    # SQLAlchemy's names are a kind of text of its own, which is no key of an object in JSON.
+    return None if row is None else {str(column.name): _shown(row[index]) for index, column in enumerate(table.columns)}
 
 
 def _shown(value: Any) -> Any:

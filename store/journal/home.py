@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from store.errors import Closed
 
 T = TypeVar("T")
 
@@ -25,7 +27,17 @@ class Home:
         self.loop = new_loop()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._running: set[asyncio.Task[Any]] = set()
+        self._guests = 1
+        self._counting = threading.Lock()
         self._thread.start()
+
+    def shared(self) -> Self:
+        """Return it for one more store, which leaves it as the first does; the last one ends it."""
+        with self._counting:
+            if not self._guests:
+                raise Closed("sharing connections")
+            self._guests += 1
+        return self
 
     def _live(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -72,7 +84,11 @@ class Home:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def leave(self) -> None:
-        """Stop the loop and wait for the thread; nothing may be running any more."""
+        """Stop the loop and wait for the thread, if no other store lives here; nothing may be running any more."""
+        with self._counting:
+            self._guests -= 1
+            if self._guests > 0:
+                return
         if not self._thread.is_alive():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)

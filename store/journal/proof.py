@@ -69,6 +69,6 @@ def _cut(cuts: Sequence[str]) -> list[Stretch]:
     found: list[Stretch] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
-        for after, until in zip(["", *places], [*places, None], strict=True):
+        for after, until in zip([None, *places], [*places, None], strict=True):
             found.append(stretch.model_copy(update={"after": after, "until": until}))
     return found

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from store.db import log, scan
+from store import arguments
+from store.db import log, pages, scan
 from store.db.bodies import payload
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
 from store.errors import Incompatible, Invalid, NotFound
 from store.interface import AsAt
 from store.journal import timeline
@@ -22,6 +24,7 @@ _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
 _PREFIX_BYTES = 8
 _WIDTH = len(log.EVENT_COLUMNS)
 _EVENTS_AT_ONCE = 500
+_LAST_NUMBER = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def parse(text: str) -> Cursor:
     Raises:
         Invalid: it is not a cursor.
     """
-    match = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(arguments.text(text, "after"))
     if match is None:
         raise Invalid("after", f"{text!r} is not a cursor; give one that came with an event, or None for the beginning")
     store_id, commit_id, prefix, position = match.groups()
@@ -85,6 +88,12 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
     if not commit[2] <= place.position <= commit[3]:
         raise _foreign(place, f"does not hold position {place.position}")
     return place
+
+
+async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | None:
+    """Return the cursor of the log's end; None while there is nothing in it."""
+    commit = await log.last_commit(dialect, session)
+    return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
 
 def _foreign(place: Cursor, how: str) -> Incompatible:
@@ -137,31 +146,36 @@ def _logged(store_id: str, row: Row) -> LoggedEvent:
 
 
 async def history(
-    dialect: Dialect, session: ReadSession, rollout_id: str, as_at: AsAt | None = None
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    as_at: AsAt | None = None,
+    *,
+    after: int = 0,
+    limit: int = -1,
 ) -> list[HistoryEvent]:
-    """Return all facts of a rollout's stream, oldest first; the session must be a snapshot.
+    """Return facts of a rollout's stream, oldest first; the session must be a snapshot. Arguments as of the store.
 
     Raises:
         NotFound: no such rollout, or not yet at that time.
-        Invalid: `as_at` is neither a position nor an aware datetime.
+        Invalid: `as_at` is neither a position nor an aware datetime, or another argument is none of its kind.
     """
+    stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
+    arguments.part_of_history(after, limit)
+    number = min(after, _LAST_NUMBER)
     until = None if as_at is None else await timeline.moment(dialect, session, as_at)
+    if not await log.stream_events(dialect, session, stream, until=until, limit=1):
+        raise NotFound.rollout(rollout_id)
     events: list[HistoryEvent] = []
-    while True:
+    while limit < 0 or len(events) < limit:
+        wanted = _EVENTS_AT_ONCE if limit < 0 else min(_EVENTS_AT_ONCE, limit - len(events))
         rows: Sequence[Row] = await log.stream_events(
-            dialect,
-            session,
-            f"rollout/{rollout_id}",
-            after=len(events),
-            until=until,
-            limit=_EVENTS_AT_ONCE,
-            bodies=True,
+            dialect, session, stream, after=number, until=until, limit=wanted, bodies=True
         )
         events.extend(HistoryEvent(**_described(row)) for row in rows)
-        if len(rows) < _EVENTS_AT_ONCE:
+        if len(rows) < wanted:
             break
-    if not events:
-        raise NotFound.rollout(rollout_id)
+        number = events[-1].number
     return events
 
 

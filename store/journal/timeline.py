@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select, true
 from sqlalchemy.types import BigInteger
 
+from store import arguments
 from store.db import filters, log, pages, tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
@@ -97,7 +98,8 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
     Raises:
         Invalid: the rollout has no event of this number.
     """
-    if isinstance(number, int) and not isinstance(number, bool) and 0 < number < 2**62:  # pyright: ignore[reportUnnecessaryIsInstance]
+    arguments.event_number(number)
+    if 0 < number < 2**62:
         stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
         position = await log.position_of(dialect, session, stream, number)
         if position is not None:
@@ -346,6 +348,8 @@ async def spans(
     asked: Query,
     until: int,
     make: Make[Item],
+    *,
+    batch: int | None = None,
 ) -> Page[Item]:
     """Return a page of the spans a rollout had at a position; rows and arguments as of `pages.spans`."""
     if attempt_id == "latest":
@@ -353,7 +357,7 @@ async def spans(
         if latest is None:
             return Page([], 0)
         attempt_id = latest[_ATTEMPT_ID]
-    return await pages.spans(dialect, session, rollout_id, attempt_id, asked, make, until=until)
+    return await pages.spans(dialect, session, rollout_id, attempt_id, asked, make, until=until, batch=batch)
 
 
 # -- resources and workers -------------------------------------------------------------------------------------------

@@ -25,13 +25,22 @@ from store.models.resources import (
     ResourcesUpdate,
     ResourceUnion,
 )
-from store.models.rollouts import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
+from store.models.rollouts import (
+    Attempt,
+    AttemptedRollout,
+    AttemptError,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    Worker,
+)
 from store.models.spans import Attributes, AttributeValue, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 
 __all__ = [
     "LLM",
     "UNSET",
     "Attempt",
+    "AttemptError",
     "AttemptStatus",
     "AttemptedRollout",
     "AttributeValue",

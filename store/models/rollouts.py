@@ -32,6 +32,17 @@ class EnqueueRolloutRequest(Frozen):
     metadata: dict[str, Any] | None = None
 
 
+class AttemptError(Frozen):
+    """Why an attempt did not succeed, as whoever ran it saw it."""
+
+    type: str
+    """The kind of error: `TimeoutError`, `openai.RateLimitError` …; at most 200 characters are kept."""
+    message: str = ""
+    """What it said; at most 500 characters are kept."""
+    span_id: str | None = None
+    """The span in which it happened, if one is known."""
+
+
 class Attempt(Frozen):
     """One try at a rollout, by one worker."""
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI, Request
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -16,9 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
 from store.server import otlp, routes_data, routes_log, routes_operations, routes_queue
+from store.server.auth import AuthLayer
+from store.server.gauges import Measured
+from store.server.keyring import KeyRing
 from store.server.metrics import Metrics
-from store.server.middleware import MAX_BODY_BYTES, RequestLayer
-from store.server.openapi import describe
+from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
+from store.server.openapi import TITLE, document
+from store.server.origins import OriginLayer
 from store.server.parked import Parked
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.refusals import BodyTooLarge, refusal
@@ -60,7 +63,10 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        await Starlette.__call__(self, scope, receive, send)
+        scope["app"] = self
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        await self.middleware_stack(scope, receive, send)
 
 
 def build_app(
@@ -69,6 +75,8 @@ def build_app(
     cors_origins: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
     max_otlp_bytes: int = otlp.MAX_BODY_BYTES,
+    ring: KeyRing | None = None,
+    is_local: bool = False,
 ) -> FastAPI:
     """Return the application.
 
@@ -77,14 +85,21 @@ def build_app(
         cors_origins: origins whose pages may call it; `*` for all of them. Blank ones are dropped.
         max_body_bytes: the largest request body; a larger one is refused with 413.
         max_otlp_bytes: the largest body of traces, as sent and decompressed.
+        ring: the keys of its clients; whoever made it closes it. None asks for none.
+        is_local: whether it is reached from this machine alone; then names that are not this machine's are refused.
     """
-    app = Application(title="LightningStore Server", version=metadata.version("rollbook"), redirect_slashes=False)
+    app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
+    app.state.ring = ring
     app.state.parked = Parked()
     app.state.metrics = Metrics()
+    app.state.measured = Measured()
+    # Set by whoever runs several processes on one port.
+    app.state.peers = None
     _add_routes(app)
     app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
-    _add_layers(app, partitions, [origin for each in cors_origins if (origin := each.strip())], max_body_bytes)
+    origins = [origin for each in cors_origins if (origin := each.strip())]
+    _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local)
     _tell_errors(app)
     _declare(app)
     return app
@@ -98,11 +113,22 @@ def _add_routes(app: FastAPI) -> None:
     app.add_route("/metrics", routes_operations.metrics, ["GET"])
 
 
-def _add_layers(app: FastAPI, partitions: Partitions, origins: list[str], max_body_bytes: int) -> None:
+def _add_layers(
+    app: FastAPI,
+    partitions: Partitions,
+    origins: list[str],
+    max_body_bytes: int,
+    ring: KeyRing | None,
+    *,
+    is_local: bool,
+) -> None:
     # The last one added is the outermost.
     app.add_middleware(RouteTable, operations=OPERATIONS)
-    app.add_middleware(StreamLayer, parked=app.state.parked)
+    app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins)
     app.add_middleware(PartitionLayer, partitions=partitions)
+    if ring is not None:
+        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, operations=OPERATIONS)
+    app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring)
     if origins:
         app.add_middleware(
             CORSMiddleware,
@@ -113,6 +139,7 @@ def _add_layers(app: FastAPI, partitions: Partitions, origins: list[str], max_bo
             expose_headers=["*"],
         )
     app.add_middleware(RequestLayer, metrics=app.state.metrics, max_body_bytes=max_body_bytes, unbounded=OTLP_TRACES)
+    app.add_middleware(ForwardedLayer)
 
 
 def _tell_errors(app: FastAPI) -> None:
@@ -139,12 +166,9 @@ def _tell_errors(app: FastAPI) -> None:
 
 
 def _declare(app: FastAPI) -> None:
-    own = app.openapi
-
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            describe(own(), OPERATIONS)
-        assert app.openapi_schema is not None  # FastAPI keeps its own, which was added to
+            app.openapi_schema = document(OPERATIONS)
         return app.openapi_schema
 
     app.openapi = openapi

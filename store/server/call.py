@@ -73,7 +73,13 @@ class Call:
             raise Invalid(IDEMPOTENCY_KEY, "must be 1 to 128 letters, digits, - and _; send 32 hex digits")
         asked = hashlib.sha256(f"{self.scope['method']} {self.scope['rollbook.path']}\n".encode())
         asked.update(body)
-        current.set(Idempotency("anonymous", key.decode(), asked.digest()))
+        current.set(Idempotency(self._caller, key.decode(), asked.digest()))
+
+    @property
+    def _caller(self) -> str:
+        """Whose the idempotency keys of a request are: nobody is answered with what somebody else did."""
+        admission = self.scope.get("rollbook.admission")
+        return "anonymous" if admission is None else f"key {admission.key.key_id}"
 
     def header(self, name: bytes) -> bytes | None:
         """Return a header by its name in lower case; of one that is repeated the last."""
@@ -118,7 +124,10 @@ class Call:
             raise _fault(error, first, "body") from None
 
     def _check_content_type(self) -> None:
-        given = (self.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+        header = headers_of(self.scope).get(b"content-type", b"")
+        if header == b"application/json":
+            return
+        given = header.partition(b";")[0].strip().lower()
         if given != b"application/json" and not (given.startswith(b"application/") and given.endswith(b"+json")):
             shown = given.decode("latin-1") or "none"
             raise Faults.one(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+import select
 from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from store.server.exchange import Exchange
 
 READ_SECONDS: Final = 60.0
 """How long a request may take to arrive, from its first byte to the end of its body."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The most that the request line and the headers may take."""
 
+# Linux tells whether the peer closed its end; elsewhere that is known a little later.
+_PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
+_RESET: Final = select.POLLERR | select.POLLHUP
 # Whoever breaks off later has read the answer, and worked on it: what breaks a connection then is something in between.
 _UNREAD_SECONDS: Final = 1.0
 
@@ -24,7 +30,9 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_arriving = False
         self._head_bytes: int | None = 0
+        self._is_in_body = False
         self._unsent: float = math.inf
         self._unread: tuple[float, Callable[[], None]] | None = None
 
@@ -44,23 +52,36 @@ class Connection(HttpToolsProtocol):
                     self.send_400_response("The request line and headers are too long.")
                     return
         super().data_received(data)
+        # Most requests come in one piece, and need no timer.
+        if self._is_arriving and self._deadline is None:
+            self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         # Who asks again has read the last answer.
         self._unread = None
         self._unsent = math.inf
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+        self._is_arriving = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Headers may follow a body in chunks. Nobody reads them, and nothing bounds them.
+        if not self._is_in_body:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
+        self._is_in_body = True
         self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
+        before = self.cycle
         super().on_headers_complete()
+        # None is made for an upgrade.
+        if self.cycle is not before:
+            Exchange.adopt(self.cycle)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._head_bytes = 0
+        self._is_in_body = False
         self._in_time()
 
     def shutdown(self) -> None:
@@ -71,6 +92,7 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
     def _in_time(self) -> None:
+        self._is_arriving = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -104,7 +126,10 @@ class Connection(HttpToolsProtocol):
         Args:
             undo: called at most once, in the server's loop.
         """
-        if self.transport.is_closing():
+        # The loop may not have heard yet that the client closed its end.
+        if self.transport.is_closing() or self._known_of_peer() & _PEER_CLOSED:
+            self.cycle.disconnected = True
+            self.transport.close()
             undo()
             return True
         self._unread = (self.loop.time() + _UNREAD_SECONDS, undo)
@@ -113,7 +138,23 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
         super().connection_lost(exc)
-        unread, self._unread = self._unread, None
         # A peer that closes with data unread, or is sent data after it closed, resets the connection.
-        if unread is not None and exc is not None and self.loop.time() < unread[0]:
+        if exc is not None:
+            self._undo_unread()
+
+    def eof_received(self) -> None:
+        super().eof_received()
+        # If it was sent data after it closed, its reset has come as well; what is read is still only the end.
+        if self._unread is not None and self._known_of_peer() & _RESET:
+            self._undo_unread()
+
+    def _undo_unread(self) -> None:
+        unread, self._unread = self._unread, None
+        if unread is not None and self.loop.time() < unread[0]:
             unread[1]()
+
+    def _known_of_peer(self) -> int:
+        """Return the events of the socket, as the system knows them at this moment."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), _PEER_CLOSED)
+        return sum(events for _, events in poll.poll(0))

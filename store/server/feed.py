@@ -44,7 +44,22 @@ class Frame:
     """Its JSON."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """An event of the log, ready to be sent."""
+
+    position: int
+    number: int
+    at: float
+    stream: str
+    type: str
+    cursor: str
+    frame: Frame
+
+
 Write = Callable[[list[Frame]], Awaitable[None]]
+Follow = Callable[[], AsyncGenerator[Fact]]
+"""Begins to follow the log from where a reader stands."""
 
 
 class SlowReader(Unavailable):
@@ -70,6 +85,7 @@ class Feed:
     Args:
         store: whose log.
         wanted: from where, and what of it.
+        follow: follows it.
         partition: to tell the reader.
         heartbeat_seconds: how long nothing may be said.
         write_seconds: how long a reader may take nothing.
@@ -80,15 +96,19 @@ class Feed:
         self,
         store: Store,
         wanted: Wanted,
+        follow: Follow,
         partition: str,
         *,
         heartbeat_seconds: float,
         write_seconds: float,
         together: bool,
     ) -> None:
+        self.partition = partition
+        self.untaken: Fact | None = None
+        """The oldest event that waits for the reader to take it; None while the reader is at the end."""
         self._store = store
         self._wanted = wanted
-        self._partition = partition
+        self._follow = follow
         self._heartbeat_seconds = heartbeat_seconds
         self._write_seconds = write_seconds
         self._most_bytes = _TOGETHER_BYTES if together else 0
@@ -104,7 +124,7 @@ class Feed:
             StoreError: the store ended it.
         """
         await self._write(write, [self._hello()])
-        queue: asyncio.Queue[LoggedEvent | Exception] = asyncio.Queue(_QUEUED)
+        queue: asyncio.Queue[Fact | Exception] = asyncio.Queue(_QUEUED)
         reading = asyncio.ensure_future(self._read(queue))
         try:
             while True:
@@ -114,17 +134,15 @@ class Feed:
             # Until it has let go of the store.
             await asyncio.wait((reading,))
 
-    async def _read(self, queue: asyncio.Queue[LoggedEvent | Exception]) -> None:
-        wanted = self._wanted
-        facts = self._store.tail(wanted.after, follow=True, types=wanted.types, rollout_id=wanted.rollout_id)
+    async def _read(self, queue: asyncio.Queue[Fact | Exception]) -> None:
         try:
-            async with aclosing(cast("AsyncGenerator[LoggedEvent]", facts)) as events:
-                async for event in events:
-                    await queue.put(event)
+            async with aclosing(self._follow()) as facts:
+                async for fact in facts:
+                    await queue.put(fact)
         except Exception as error:  # noqa: BLE001 - told to the reader, and raised where it is told
             await queue.put(error)
 
-    async def _write_next(self, write: Write, queue: asyncio.Queue[LoggedEvent | Exception]) -> None:
+    async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception]) -> None:
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
                 found = await queue.get()
@@ -133,10 +151,11 @@ class Feed:
             return
         frames: list[Frame] = []
         size = 0
-        last: LoggedEvent | None = None
-        while isinstance(found, LoggedEvent):
+        last: Fact | None = None
+        while isinstance(found, Fact):
             last = found
-            frames.append(_event_frame(found))
+            self.untaken = self.untaken or found
+            frames.append(found.frame)
             size += len(frames[-1].text)
             if size >= self._most_bytes or queue.empty():
                 break
@@ -144,6 +163,7 @@ class Feed:
         if last is not None:
             await self._write(write, frames)
             self._cursor, self._position, self._seq = last.cursor, last.position, last.number
+            self.untaken = None
         if isinstance(found, Exception):
             raise found
 
@@ -158,7 +178,7 @@ class Feed:
         return self._frame(
             "hello",
             store_id=getattr(self._store, "store_id", ""),
-            partition=self._partition,
+            partition=self.partition,
             rollout=self._wanted.rollout_id,
             types=self._wanted.types,
             heartbeat_seconds=self._heartbeat_seconds,
@@ -183,9 +203,11 @@ def frame(kind: str, cursor: str | None, position: int, seq: int, **more: Any) -
     return Frame(kind, cursor, dumps(fields))
 
 
-def _event_frame(event: LoggedEvent) -> Frame:
+def fact_of(event: LoggedEvent) -> Fact:
+    """Return an event ready to be sent."""
     fields = {"v": 1, "kind": "event", "seq": event.number, **vars(event)}
-    return Frame("event", event.cursor, dumps(fields))
+    sent = Frame("event", event.cursor, dumps(fields))
+    return Fact(event.position, event.number, event.at, event.stream, event.type, event.cursor, sent)
 
 
 async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> Wanted:

@@ -1,50 +1,152 @@
-"""What is measured at the moment Prometheus asks: queues, rollouts and writers of every partition that is open."""
+"""What is measured at the moment Prometheus asks: the partitions that are open, their writers, and this process."""
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, get_args
 
+from store.db.counting import Counts
 from store.errors import StoreError
 from store.interface import Store
-from store.models import RolloutStatus
-from store.server.metrics import Gauge
+from store.models import AttemptStatus, RolloutStatus
+from store.server.feed import Feed
+from store.server.metrics import Family
 from store.sql_store import SQLStore
 
-_WAITING: Final[tuple[RolloutStatus, ...]] = ("queuing", "requeuing")
+_FRESH_SECONDS: Final = 2.0
+# Counting statuses scans tables; however large they are, it takes this part of the time at most.
+_COUNTING_SHARE: Final = 0.02
 
 
-async def measure(stores: Iterable[tuple[str, Store]]) -> list[Gauge]:
-    """Return the gauges of partitions, given by name and store; of one that does not answer only that it does not."""
-    up = Gauge("partition_up", "Whether the partition's database answers.")
-    rollouts = Gauge("rollouts", "Rollouts by status; queuing and requeuing are the depth of the queue.")
-    oldest = Gauge("oldest_waiting_seconds", "Age of the oldest rollout in the queue; 0 if it is empty.")
-    commits = Gauge("commits_total", "Group commits of this server.", "counter")
-    calls = Gauge("written_calls_total", "Calls these commits carried; by commits, their mean size.", "counter")
-    events = Gauge("written_events_total", "Events these commits appended.", "counter")
-    largest = Gauge("largest_batch_calls", "The most calls that one commit carried.")
-    retries = Gauge("commit_retries_total", "Commits tried again.", "counter")
-    for partition, store in stores:
-        try:
+class Measured:
+    """What the databases of the open partitions hold, remembered for a moment: it is the same for all workers."""
+
+    def __init__(self) -> None:
+        self._known: dict[Store, tuple[float, Counts]] = {}
+        self.heads: dict[str, int] = {}
+        """The last position of each partition's log, when it was last counted."""
+
+    async def families(self, stores: Iterable[tuple[str, Store]]) -> list[Family]:
+        """Return the measures of partitions by name and store; of one that does not answer only that it does not."""
+        up = Family("rollbook_partition_up", "Whether the partition's database answers.")
+        depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
+        oldest = Family("rollbook_oldest_waiting_seconds", "How long the first of them has waited; 0 if none does.")
+        rollouts = Family("rollbook_rollouts", "Rollouts by status.")
+        attempts = Family("rollbook_attempts", "Attempts by status.")
+        head = Family("rollbook_log_position", "The last position of the log; its growth is events per second.")
+        known, self._known = self._known, {}
+        for partition, store in stores:
+            try:
+                if not isinstance(store, SQLStore):
+                    await store.statistics()
+                    up.set(1, partition=partition)
+                    continue
+                found = await self._counts(store, known)
+            except StoreError:
+                up.set(0, partition=partition)
+                continue
+            up.set(1, partition=partition)
+            depth.set(found.waiting, partition=partition)
+            since = found.oldest_waiting_at
+            oldest.set(0.0 if since is None else max(0.0, time.time() - since / 1e6), partition=partition)
             for status in get_args(RolloutStatus):
-                page = await store.query_rollouts(status_in=[status], limit=0)
-                rollouts.set(page.total, partition=partition, status=status)
-            oldest.set(await _oldest(store), partition=partition)
-        except StoreError:
-            up.set(0, partition=partition)
+                rollouts.set(found.rollouts.get(status, 0), partition=partition, status=status)
+            for status in get_args(AttemptStatus):
+                attempts.set(found.attempts.get(status, 0), partition=partition, status=status)
+            head.set(found.head, partition=partition)
+            self.heads[partition] = found.head
+        return [up, depth, oldest, rollouts, attempts, head]
+
+    async def _counts(self, store: SQLStore, known: dict[Store, tuple[float, Counts]]) -> Counts:
+        began = time.monotonic()
+        kept = known.get(store)
+        if kept is None or kept[0] < began:
+            counted = await store.counts()
+            took = time.monotonic() - began
+            kept = (began + max(_FRESH_SECONDS, took / _COUNTING_SHARE), counted)
+        self._known[store] = kept
+        return kept[1]
+
+
+def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
+    """Return what the writers of this process have done, and what waits for them."""
+    commits = Family("rollbook_commits_total", "Group commits.", "counter")
+    events = Family("rollbook_written_events_total", "Events they appended.", "counter")
+    retries = Family("rollbook_commit_retries_total", "Commits tried again.", "counter")
+    calls = Family("rollbook_commit_calls", "Calls that one commit carried.", "histogram")
+    seconds = Family("rollbook_commit_seconds", "From taking the calls of a commit to answering them.", "histogram")
+    waiting = Family("rollbook_inbox_calls", "Calls that wait for the writer.")
+    waiting_bytes = Family("rollbook_inbox_bytes", "What these calls carry.")
+    for partition, store in stores:
+        if not isinstance(store, SQLStore):
             continue
-        up.set(1, partition=partition)
-        if isinstance(store, SQLStore):
-            done = store.writer_statistics
-            commits.set(done.commits, partition=partition)
-            calls.set(done.calls, partition=partition)
-            events.set(done.events, partition=partition)
-            largest.set(done.largest_batch, partition=partition)
-            retries.set(done.retries, partition=partition)
-    return [up, rollouts, oldest, commits, calls, events, largest, retries]
+        done = store.writer_statistics
+        commits.set(done.commits, partition=partition)
+        events.set(done.events, partition=partition)
+        retries.set(done.retries, partition=partition)
+        calls.observed(done.commit_calls, partition=partition)
+        seconds.observed(done.commit_seconds, partition=partition)
+        waiting.set(store.inbox[0], partition=partition)
+        waiting_bytes.set(store.inbox[1], partition=partition)
+    return [commits, events, retries, calls, seconds, waiting, waiting_bytes]
 
 
-async def _oldest(store: Store) -> float:
-    page = await store.query_rollouts(status_in=_WAITING, sort_by="start_time", limit=1)
-    return max(0.0, time.time() - page[0].start_time) if page else 0.0
+def streams(feeds: Iterable[Feed], heads: dict[str, int]) -> list[Family]:
+    """Return how many readers follow the log, and how far the last of them is behind.
+
+    Args:
+        feeds: the streams of this process.
+        heads: the last position of each partition's log, as far as it is known.
+    """
+    open_now = Family("rollbook_streams", "Readers that follow the log.")
+    positions = Family("rollbook_stream_lag_positions", "How far the slowest of them is behind the log's end.")
+    seconds = Family("rollbook_stream_lag_seconds", "Age of the event that the slowest of them has yet to take.")
+    by_partition: dict[str, list[Feed]] = {}
+    for feed in feeds:
+        by_partition.setdefault(feed.partition, []).append(feed)
+    now = time.time()
+    for partition, those in by_partition.items():
+        open_now.set(len(those), partition=partition)
+        waiting = [event for feed in those if (event := feed.untaken) is not None]
+        behind = [heads.get(partition, 0) - event.position + 1 for event in waiting]
+        positions.set(max([0, *behind]), partition=partition)
+        seconds.set(max([0.0, *(now - event.at for event in waiting)]), partition=partition)
+    return [open_now, positions, seconds]
+
+
+def process() -> list[Family]:
+    """Return what this process takes, under the names that Prometheus's own clients use."""
+    times = os.times()
+    families = [
+        Family("process_cpu_seconds_total", "Processor time, user and system.", "counter").set(
+            times.user + times.system
+        ),
+        Family("process_start_time_seconds", "When the process began, since the epoch.").set(_STARTED),
+        Family("process_max_fds", "How many files and sockets may be open.").set(
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        ),
+        Family("process_resident_memory_bytes", "Memory in use.").set(_resident_bytes()),
+    ]
+    descriptors = Path("/dev/fd")
+    if descriptors.is_dir():
+        # The listing itself is one of them.
+        open_now = sum(1 for _ in descriptors.iterdir()) - 1
+        families.append(Family("process_open_fds", "Files and sockets that are open.").set(open_now))
+    return families
+
+
+_STARTED: Final = time.time()
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        # Elsewhere only its peak is known, on macOS in bytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -6,17 +6,22 @@ One ASGI layer rather than five: each would cost every request another frame and
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
-from contextvars import ContextVar
-from secrets import token_hex
-from typing import Any, Final
+from collections.abc import Awaitable
+from itertools import count
+from secrets import randbits
+from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from store import process
 from store.server.call import headers_of
 from store.server.metrics import Metrics
 from store.server.refusals import BodyTooLarge, refusal
+from store.server.request_ids import request_id
 from store.server.routing import answer
 from store.wire.paths import REQUEST_ID
 
@@ -24,16 +29,43 @@ access_logger = logging.getLogger("store.server.access")
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 
-request_id: ContextVar[str | None] = ContextVar("rollbook_request_id", default=None)
-"""The id of the request this task answers, for logs."""
-
 _REQUEST_ID: Final = REQUEST_ID.lower().encode()
 _PLAIN_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-_SECURITY: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    # No page of another origin shows an answer, holds it in its memory, or is told from where it was reached.
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+class ForwardedLayer:
+    """An ASGI layer that takes from a proxy on this machine what it says of its client, as uvicorn does.
+
+    uvicorn's own looks through the headers of every request; this one hands it those that have such headers.
+    FORWARDED_ALLOW_IPS names the proxies that are believed.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._forwarded: Any = ProxyHeadersMiddleware(
+            cast("Any", app), os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+        )
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Hand on."""
+        if scope["type"] == "lifespan" or _FORWARDED.isdisjoint(headers_of(scope)):
+            return self._app(scope, receive, send)
+        return self._forwarded(scope, receive, send)
+
+
+_FORWARDED: Final = frozenset({b"x-forwarded-proto", b"x-forwarded-for"})
 
 
 class RequestLayer:
-    """The outermost layer of ours.
+    """What gives a request its id and its bounds, and counts it.
 
     Args:
         app: what answers.
@@ -56,19 +88,20 @@ class RequestLayer:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        own_id, length, is_chunked = _told(scope)
-        request_id.set(own_id)
+        headers = headers_of(scope)
+        own_id = _id_of(headers)
+        request_id.set(own_id.decode())
         status = 0
-        extra = (*_SECURITY, (_REQUEST_ID, own_id.encode()))
 
         async def send_framed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *extra]
+                message["headers"] = [*message["headers"], *_SECURITY, (_REQUEST_ID, own_id)]
             await send(message)
 
         try:
+            is_chunked, length = _told(headers)
             if (is_chunked or length > self._max_body_bytes) and not self._is_unbounded(scope):
                 if not is_chunked:
                     await answer(send_framed, *refusal(BodyTooLarge(length, self._max_body_bytes)))
@@ -109,7 +142,7 @@ class RequestLayer:
 
 
 def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
-    client = scope.get("client")
+    client, admission = scope.get("client"), scope.get("rollbook.admission")
     return {
         "method": scope["method"],
         # Without the query, which may hold what users wrote.
@@ -118,14 +151,24 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
         "status": status,
         "ms": round(seconds * 1000, 3),
         "client": None if client is None else client[0],
+        "key": None if admission is None else admission.key.key_id,
     }
 
 
-def _told(scope: Scope) -> tuple[str, int, bool]:
-    """Return what the headers say: the request's id, the length of its body, and whether that is not announced."""
-    headers = headers_of(scope)
-    own_id = headers.get(_REQUEST_ID)
-    if own_id is None or not _PLAIN_ID.fullmatch(own_id):
-        own_id = token_hex(8).encode()
+def _id_of(headers: dict[bytes, bytes]) -> bytes:
+    """Return the id that a request came with, or a fresh one: 16 hex digits."""
+    given = headers.get(_REQUEST_ID)
+    if given is not None and _PLAIN_ID.fullmatch(given):
+        return given
+    # Random bytes would be a system call for each request, at which the other thread takes the interpreter.
+    return b"%08x%08x" % (_PROCESS ^ process.number, next(_numbers) & 0xFFFF_FFFF)
+
+
+_PROCESS: Final = randbits(32)
+_numbers: Final = count(randbits(32))
+
+
+def _told(headers: dict[bytes, bytes]) -> tuple[bool, int]:
+    """Return whether a body's length is not announced, and what it is."""
     length = headers.get(b"content-length", b"0")
-    return own_id.decode(), int(length) if length.isdigit() else 0, b"transfer-encoding" in headers
+    return b"transfer-encoding" in headers, int(length) if length.isdigit() else 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.types import Message
 
 from store.errors import Unavailable
 from store.server.call import ClientLeft
+from store.server.feed import Feed
 
 logger = logging.getLogger("store.server")
 
@@ -23,6 +25,8 @@ class Parked:
     def __init__(self) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
+        self.streams: set[Feed] = set()
+        """Those that are open, until their last frame was written."""
         self.is_closing = False
         """Whether the server is stopping."""
 
@@ -58,6 +62,15 @@ class Parked:
             call.cancel()
         raise _stopping() if self.is_closing else ClientLeft
 
+    @contextmanager
+    def streaming(self, feed: Feed) -> Generator[None]:
+        """List a stream while it is open."""
+        self.streams.add(feed)
+        try:
+            yield
+        finally:
+            self.streams.discard(feed)
+
     def aside(self, work: Coroutine[Any, Any, object]) -> None:
         """Run what no request waits for."""
         task = asyncio.ensure_future(work)
@@ -69,6 +82,13 @@ class Parked:
         self.is_closing = True
         for call in list(self._calls):
             call.cancel()
+
+    async def emptied(self, seconds: float) -> None:
+        """Return once the calls that waited were told of the end, and the streams wrote their last frame; or later."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._calls or self.streams:  # noqa: ASYNC110 - once, at the end of a server
+                    await asyncio.sleep(0.01)
 
 
 async def _until_left(receive: Callable[[], Awaitable[Message]]) -> None:

@@ -7,11 +7,10 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from store.db.url import DEFAULT_PARTITION, PARTITION, parse
+from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface import Store
 from store.server.refusals import UnknownPartition, refusal
@@ -20,16 +19,6 @@ from store.wire.paths import PARTITIONS
 
 MAX_OPEN: Final = 64
 OpenPartition = Callable[[str], Awaitable[Store]]
-
-
-def with_partition(url: str, partition: str) -> str:
-    """Return the URL of another partition of the same database."""
-    parts = urlsplit(url)
-    query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
-    if partition != DEFAULT_PARTITION:
-        query.append(("partition", partition))
-    # urlunsplit drops the empty host of sqlite:///run.db.
-    return f"{parts.scheme}://{urlunsplit(('', '', parts.netloc + parts.path, urlencode(query), ''))}"
 
 
 class _Opened:
@@ -47,6 +36,7 @@ class Partitions:
         root: the store at `/`; its owner closes it.
         url: its URL, of which other partitions are named; None where there are no others.
         open_partition: opens a partition that exists, by its URL; raises `NotFound` if it does not.
+        make_partition: opens a partition, and makes it if it is missing; None where none is made.
         limit: how many partitions besides the root are open at most.
     """
 
@@ -56,11 +46,14 @@ class Partitions:
         url: str | None = None,
         open_partition: OpenPartition | None = None,
         limit: int = MAX_OPEN,
+        *,
+        make_partition: OpenPartition | None = None,
     ) -> None:
         self.root = root
         self.root_name = DEFAULT_PARTITION if url is None else parse(url).partition
         self._url = url
         self._open_partition = open_partition
+        self._make_partition = make_partition
         self._limit = limit
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
 
@@ -84,7 +77,7 @@ class Partitions:
         if name == self.root_name:
             yield self.root
             return
-        opened = self._opened.get(name) or await self._begin(name)
+        opened = self._opened.get(name) or await self._begin(name, self._open_partition)
         opened.users += 1
         try:
             # Shielded, since others wait for the same opening.
@@ -102,8 +95,16 @@ class Partitions:
         finally:
             opened.users -= 1
 
-    async def _begin(self, name: str) -> _Opened:
-        url, open_partition = self._url, self._open_partition
+    @asynccontextmanager
+    async def use_or_make(self, name: str) -> AsyncGenerator[Store]:
+        """As `use`; a partition that is missing is made, where that is possible."""
+        if name != self.root_name and name not in self._opened:
+            await self._begin(name, self._make_partition or self._open_partition)
+        async with self.use(name) as store:
+            yield store
+
+    async def _begin(self, name: str, open_partition: OpenPartition | None) -> _Opened:
+        url = self._url
         if url is None or open_partition is None or not PARTITION.fullmatch(name):
             raise UnknownPartition(_unknown(name))
         await self._make_room()
@@ -159,27 +160,39 @@ class PartitionLayer:
         self._app = app
         self._partitions = partitions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find the store, and hand on."""
+        # Not async: what is only handed on needs no frame of its own, here and in other layers.
         if scope["type"] not in {"http", "websocket"}:
-            await self._app(scope, receive, send)
-            return
-        root_path: str = scope.get("root_path", "")
-        path: str = scope["path"][len(root_path) :]
-        if not path.startswith(PARTITIONS):
+            return self._app(scope, receive, send)
+        name, root_path = place_of(scope)
+        if name is None:
             scope["rollbook.store"] = self._partitions.root
             scope["rollbook.partition"] = self._partitions.root_name
-            await self._app(scope, receive, send)
-            return
-        name = path[len(PARTITIONS) :].partition("/")[0]
+            return self._app(scope, receive, send)
+        return self._within(name, root_path, scope, receive, send)
+
+    async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        admission = scope.get("rollbook.admission")
+        makes = admission is not None and admission.makes_partitions
         try:
-            async with self._partitions.use(name) as store:
+            async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:
                 scope["rollbook.store"] = store
                 scope["rollbook.partition"] = name
-                scope["root_path"] = f"{root_path}{PARTITIONS}{name}"
+                scope["root_path"] = root_path
                 await self._app(scope, receive, send)
         except StoreError as error:
             await _refuse(scope, receive, send, error)
+
+
+def place_of(scope: Scope) -> tuple[str | None, str]:
+    """Return the partition that a path names, None at the root, and what comes before the rest of the path."""
+    root_path: str = scope.get("root_path", "")
+    path: str = scope["path"][len(root_path) :]
+    if not path.startswith(PARTITIONS):
+        return None, root_path
+    name = path[len(PARTITIONS) :].partition("/")[0]
+    return name, f"{root_path}{PARTITIONS}{name}"
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:

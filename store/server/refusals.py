@@ -91,6 +91,8 @@ def refusal(error: Exception) -> tuple[int, bytes, Headers]:
     if isinstance(error, StoreError):
         status = status_of(error)
         headers = [(b"retry-after", retry_after(error).encode())] if status == 503 else []
+        if status == 401:
+            headers = [(b"www-authenticate", b'Bearer realm="rollbook"')]
         return status, _dumps(error_body(error)), headers
     logger.error("a request failed on %s", type(error).__name__, exc_info=error)
     return 500, _dumps({"detail": "Internal server error", "error_type": type(error).__name__}), []

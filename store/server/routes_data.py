@@ -11,8 +11,10 @@ from pydantic import TypeAdapter
 from store.idempotency import current
 from store.interface import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
+from store.server import found
 from store.server.call import Call, checked, refuse_null
 from store.server.routing import Operations
+from store.server.spool import Spool
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
@@ -102,38 +104,15 @@ def _key(span: Span) -> tuple[str, str, str]:
 
 
 @spans.get(paths.SPANS, query=SpansQuery, answer=PaginatedResult[Span])
-async def query_spans(call: Call) -> bytes:
+async def query_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await _spans(call, call.page_query(SpansQuery))
+    return await found.spans(call.store, call.page_query(SpansQuery))
 
 
 @spans.post(paths.SPANS_SEARCH, body=SpansQuery, answer=PaginatedResult[Span])
-async def search_spans(call: Call) -> bytes:
+async def search_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await _spans(call, checked(await call.body(SpansQuery)))
-
-
-async def _spans(call: Call, query: SpansQuery) -> bytes:
-    page = await call.store.query_spans(
-        query.rollout_id,
-        query.attempt_id,
-        trace_id=query.trace_id,
-        trace_id_contains=query.trace_id_contains,
-        span_id=query.span_id,
-        span_id_contains=query.span_id_contains,
-        parent_id=query.parent_id,
-        parent_id_contains=query.parent_id_contains,
-        name=query.name,
-        name_contains=query.name_contains,
-        filter_logic=query.filter_logic,
-        limit=query.limit,
-        offset=query.offset,
-        sort_by=query.sort_by,
-        sort_order=query.sort_order,
-        as_at=query.as_at,
-        at=query.at,
-    )
-    return dumps(page)
+    return await found.spans(call.store, checked(await call.body(SpansQuery)))
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
@@ -142,17 +121,7 @@ async def _spans(call: Call, query: SpansQuery) -> bytes:
 @resources.get(paths.RESOURCES, query=ResourcesQuery, answer=PaginatedResult[ResourcesUpdate])
 async def query_resources(call: Call) -> bytes:
     """Find resources, the current version of each id."""
-    query = call.page_query(ResourcesQuery)
-    page = await call.store.query_resources(
-        resources_id=query.resources_id,
-        resources_id_contains=query.resources_id_contains,
-        sort_by=query.sort_by,
-        sort_order=query.sort_order,
-        limit=query.limit,
-        offset=query.offset,
-        as_at=query.as_at,
-    )
-    return dumps(page)
+    return dumps(await call.store.query_resources(**vars(call.page_query(ResourcesQuery))))
 
 
 @resources.post(paths.RESOURCES, body=NamedResources, answer=ResourcesUpdate, status=201)
@@ -190,27 +159,13 @@ async def _named_resources(call: Call) -> Any:
 @workers.get(paths.WORKERS, query=WorkersQuery, answer=PaginatedResult[Worker])
 async def query_workers(call: Call) -> bytes:
     """Find workers."""
-    return await _workers(call, call.page_query(WorkersQuery))
+    return dumps(await call.store.query_workers(**vars(call.page_query(WorkersQuery))))
 
 
 @workers.post(paths.WORKERS_SEARCH, body=WorkersQuery, answer=PaginatedResult[Worker])
 async def search_workers(call: Call) -> bytes:
     """Find workers."""
-    return await _workers(call, checked(await call.body(WorkersQuery)))
-
-
-async def _workers(call: Call, query: WorkersQuery) -> bytes:
-    page = await call.store.query_workers(
-        status_in=query.status_in,
-        worker_id_contains=query.worker_id_contains,
-        filter_logic=query.filter_logic,
-        sort_by=query.sort_by,
-        sort_order=query.sort_order,
-        limit=query.limit,
-        offset=query.offset,
-        as_at=query.as_at,
-    )
-    return dumps(page)
+    return dumps(await call.store.query_workers(**vars(checked(await call.body(WorkersQuery)))))
 
 
 @workers.get(paths.WORKER, query=PastQuery, answer=Worker | None)

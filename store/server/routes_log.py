@@ -8,33 +8,47 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
-from store.models import HistoryEvent, LightningStoreCapabilities, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.models import (
+    HistoryEvent,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    LoggedEvent,
+    RebuildReport,
+    Seal,
+    VerifyReport,
+)
 from store.server.call import Call
 from store.server.routing import Operations
 from store.wire import paths
-from store.wire.bodies import LogQuery, PastQuery, VerifyBody
+from store.wire.bodies import HistoryQuery, LogQuery, PastQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
 
 about = Operations("Store")
 log = Operations("Log")
 
 
-@about.get(paths.HEALTH, answer=dict[str, str])
+class Health(TypedDict):
+    """The answer to GET /health."""
+
+    status: str
+
+
+@about.get(paths.HEALTH, answer=Health)
 async def health(call: Call) -> bytes:
     """Say that the server answers."""
     del call
     return b'{"status":"ok"}'
 
 
-@about.get(paths.STATISTICS, query=PastQuery, answer=dict[str, Any])
+@about.get(paths.STATISTICS, query=PastQuery, answer=LightningStoreStatistics)
 async def statistics(call: Call) -> bytes:
     """Return how much the store holds."""
     return dumps(await call.store.statistics(as_at=call.query(PastQuery).as_at))
 
 
-@about.get(paths.CAPABILITIES, answer=dict[str, bool])
+@about.get(paths.CAPABILITIES, answer=LightningStoreCapabilities)
 async def capabilities(call: Call) -> bytes:
     """Return what callers may rely on."""
     known: LightningStoreCapabilities = {**call.store.capabilities, "otlp_traces": True}
@@ -59,11 +73,10 @@ def _version() -> str:
     return metadata.version("rollbook")
 
 
-@log.get(paths.HISTORY, query=PastQuery, answer=list[HistoryEvent])
+@log.get(paths.HISTORY, query=HistoryQuery, answer=list[HistoryEvent])
 async def history(call: Call) -> bytes:
-    """Return every fact of a rollout, its attempts and spans, oldest first."""
-    as_at = call.query(PastQuery).as_at
-    return dumps(await call.store.history(call.ids["rollout_id"], as_at=as_at))
+    """Return facts of a rollout, its attempts and spans, oldest first, after a number."""
+    return dumps(await call.store.history(call.ids["rollout_id"], **vars(call.query(HistoryQuery))))
 
 
 @log.get(paths.LOG, query=LogQuery, answer=LogPage)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final
 
 import orjson
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from store.errors import StoreError
-from store.server.gauges import measure
-from store.server.metrics import CONTENT_TYPE, Gauge, Metrics
+from store.server.gauges import Measured, process, streams, writers
+from store.server.keyring import KeyRing
+from store.server.metrics import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.parked import Parked
 from store.server.partitions import Partitions
+from store.server.peers import Measures, Peers
+
+logger = logging.getLogger("store.server")
 
 _PATIENCE_SECONDS: Final = 2.0
 
@@ -22,15 +28,26 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
+def _counted(request: Request, route: str) -> None:
+    """Have the request counted under its own route, as those of the store are."""
+    request.scope["rollbook.route"] = route
+
+
 async def livez(request: Request) -> Response:
     """Say that the process answers."""
-    del request
+    _counted(request, "/livez")
     return _json({"status": "alive"})
 
 
 async def readyz(request: Request) -> Response:
     """Say whether calls would succeed, and if not, what is missing."""
+    _counted(request, "/readyz")
     missing = await _missing(request)
+    ring: KeyRing | None = request.app.state.ring
+    if missing and ring is not None and len(ring) > 0:
+        # It is open to all, and errors of a database tell where that is.
+        logger.warning("not ready: %s", missing)
+        missing = dict.fromkeys(missing, "the server's log says more")
     if missing:
         return _json({"status": "not ready", "missing": missing}, 503)
     return _json({"status": "ready"})
@@ -52,15 +69,35 @@ async def _missing(request: Request) -> dict[str, str]:
 
 
 async def metrics(request: Request) -> Response:
-    """Return counts and durations for Prometheus."""
-    counted: Metrics = request.app.state.metrics
-    partitions: Partitions = request.app.state.partitions
-    gauges = [
-        Gauge("parked_calls", "Calls that wait for work, for an end, or for news.").set(len(request.app.state.parked)),
-        Gauge("open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
-        *await measure(partitions.open_stores()),
+    """Return counts and durations for Prometheus; of several workers those of all."""
+    _counted(request, "/metrics")
+    peers: Peers | None = request.app.state.peers
+    if peers is None:
+        own, shared = await measures(request.app)
+        families = [*own, *shared]
+    else:
+        families = await peers.families()
+    return Response(text_of(families), media_type=CONTENT_TYPE)
+
+
+async def measures(app: FastAPI) -> Measures:
+    """Return the numbers of this process, and those of the databases."""
+    partitions: Partitions = app.state.partitions
+    counted: Metrics = app.state.metrics
+    measured: Measured = app.state.measured
+    stores = partitions.open_stores()
+    shared = await measured.families(stores)
+    own = [
+        *counted.families(),
+        Family("rollbook_parked_calls", "Calls that wait for work, for an end, or for news.").set(
+            len(app.state.parked)
+        ),
+        Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
+        *writers(stores),
+        *streams(app.state.parked.streams, measured.heads),
+        *process(),
     ]
-    return Response(counted.text(gauges), media_type=CONTENT_TYPE)
+    return own, shared
 
 
 async def not_taken(request: Request) -> Response:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from store import idempotency
 from store.errors import StoreError
 from store.idempotency import Idempotency
+from store.interface import Store
 from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout
+from store.server import found
+from store.server.admission import while_admitted
 from store.server.call import Call, ClientLeft, checked, refuse_null
 from store.server.parked import Parked
 from store.server.routing import Operations
+from store.server.spool import Spool
 from store.wire import paths
 from store.wire.bodies import (
     AttemptsQuery,
@@ -29,6 +34,8 @@ from store.wire.bodies import (
 from store.wire.encoding import AnyRollout, dumps
 
 logger = logging.getLogger("store.server")
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -52,6 +59,11 @@ def _parked(call: Call) -> Parked:
     return call.scope["app"].state.parked
 
 
+async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return the result of a call that waits, unless its client leaves or may not wait any more."""
+    return await _parked(call).run(call.receive, while_admitted(call.scope, begin))
+
+
 # -- queue -----------------------------------------------------------------------------------------------------------
 
 
@@ -68,8 +80,8 @@ async def dequeue_rollouts(call: Call) -> bytes:
     body = await call.body_or_default(DequeueBody)
     if body.limit <= 0:
         return b"[]"
-    work = call.store.dequeue_many_rollouts(body.limit, body.worker_id, wait_seconds=body.wait_seconds)
-    claimed = await (_parked(call).run(call.receive, work) if body.wait_seconds > 0 else work)
+    claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
+    claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
     if claimed:
         _give_back_unread(call, claimed)
     return dumps(claimed)
@@ -78,11 +90,18 @@ async def dequeue_rollouts(call: Call) -> bytes:
 def _give_back_unread(call: Call, claimed: list[AttemptedRollout]) -> None:
     """See that claims are undone whose client leaves without having read them."""
     store, connection = call.store, call.scope.get("rollbook.connection")
-    if connection is None or not isinstance(store, ReleasesClaims):
+    if connection is None or not _releases_claims(type(store)):
         return
+    releasing = cast("ReleasesClaims", store)
     asked = idempotency.current.get()
-    if connection.if_unread(lambda: _parked(call).aside(_release(store, claimed, asked))):
+    if connection.if_unread(lambda: _parked(call).aside(_release(releasing, claimed, asked))):
         raise ClientLeft
+
+
+@cache
+def _releases_claims(kind: type[Store]) -> bool:
+    # To ask a protocol takes longer than all the rest of an answer, so that each class is asked once.
+    return issubclass(kind, ReleasesClaims)
 
 
 async def _release(store: ReleasesClaims, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
@@ -98,9 +117,9 @@ async def _release(store: ReleasesClaims, claimed: list[AttemptedRollout], asked
 async def wait_for_rollouts(call: Call) -> bytes:
     """Wait until the rollouts have ended; answer those that have when the timeout is over. Null waits for ever."""
     body = await call.body(WaitBody)
-    work = call.store.wait_for_rollouts(body.rollout_ids, body.timeout)
+    wait = partial(call.store.wait_for_rollouts, body.rollout_ids, body.timeout)
     waits = body.timeout is None or body.timeout > 0
-    return dumps(await (_parked(call).run(call.receive, work) if waits else work))
+    return dumps(await (_park(call, wait) if waits else wait()))
 
 
 # -- rollouts --------------------------------------------------------------------------------------------------------
@@ -117,30 +136,15 @@ async def start_rollout(call: Call) -> bytes:
 
 
 @rollouts.get(paths.ROLLOUTS, query=RolloutsQuery, answer=PaginatedResult[AnyRollout])
-async def query_rollouts(call: Call) -> bytes:
+async def query_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await _rollouts(call, call.page_query(RolloutsQuery))
+    return await found.rollouts(call.store, call.page_query(RolloutsQuery))
 
 
 @rollouts.post(paths.ROLLOUTS_SEARCH, body=RolloutsQuery, answer=PaginatedResult[AnyRollout])
-async def search_rollouts(call: Call) -> bytes:
+async def search_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await _rollouts(call, checked(await call.body(RolloutsQuery)))
-
-
-async def _rollouts(call: Call, query: RolloutsQuery) -> bytes:
-    page = await call.store.query_rollouts(
-        status_in=query.status_in,
-        rollout_id_in=query.rollout_id_in,
-        rollout_id_contains=query.rollout_id_contains,
-        filter_logic=query.filter_logic,
-        sort_by=query.sort_by,
-        sort_order=query.sort_order,
-        limit=query.limit,
-        offset=query.offset,
-        as_at=query.as_at,
-    )
-    return dumps(page)
+    return await found.rollouts(call.store, checked(await call.body(RolloutsQuery)))
 
 
 @rollouts.get(paths.ROLLOUT, query=RolloutPastQuery, answer=AnyRollout | None)
@@ -182,16 +186,7 @@ async def search_attempts(call: Call) -> bytes:
 
 
 async def _attempts(call: Call, query: AttemptsQuery) -> bytes:
-    page = await call.store.query_attempts(
-        call.ids["rollout_id"],
-        sort_by=query.sort_by,
-        sort_order=query.sort_order,
-        limit=query.limit,
-        offset=query.offset,
-        as_at=query.as_at,
-        at=query.at,
-    )
-    return dumps(page)
+    return dumps(await call.store.query_attempts(call.ids["rollout_id"], **vars(query)))
 
 
 @attempts.get(paths.LATEST_ATTEMPT, query=RolloutPastQuery, answer=Attempt | None)
@@ -205,6 +200,6 @@ async def get_latest_attempt(call: Call) -> bytes:
 async def update_attempt(call: Call) -> bytes:
     """Replace the fields that are given; the attempt may be named `latest`."""
     body = await call.body(UpdateAttemptBody)
-    refuse_null(body, "status", "worker_id", "last_heartbeat_time", "metadata")
+    refuse_null(body, "status", "worker_id", "last_heartbeat_time", "metadata", "error")
     given = {name: getattr(body, name) for name in body.model_fields_set}
     return dumps(await call.store.update_attempt(call.ids["rollout_id"], call.ids["attempt_id"], **given))

@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.server.call import Call, ClientLeft
 from store.server.refusals import Headers, refusal
+from store.server.spool import Spool, send_spooled
 
-Endpoint = Callable[[Call], Awaitable[bytes]]
+Endpoint = Callable[[Call], Awaitable[bytes | Spool]]
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -105,11 +106,10 @@ class _Node:
         return found
 
 
-class RouteTable:
-    """An ASGI layer that answers what it has an operation for, and hands on the rest."""
+class Routes:
+    """Operations, by method and path."""
 
-    def __init__(self, app: ASGIApp, operations: Sequence[Operation]) -> None:
-        self._app = app
+    def __init__(self, operations: Sequence[Operation]) -> None:
         self._fixed: dict[tuple[str, str], Operation] = {}
         self._trees: dict[str, _Node] = {}
         for operation in operations:
@@ -117,19 +117,37 @@ class RouteTable:
                 self._fixed[operation.method, operation.path] = operation
             self._trees.setdefault(operation.method, _Node()).add(operation.path.split("/"), operation)
 
+    def find(self, method: str, path: str, ids: dict[str, str]) -> Operation | None:
+        """Return what answers a path, as `path_within` gives it, and add the ids in it."""
+        operation = self._fixed.get((method, path))
+        if operation is not None:
+            return operation
+        tree = self._trees.get(method)
+        return None if tree is None else tree.find(path.split("/"), 0, ids)
+
+    def other_methods(self, method: str, path: str) -> list[str]:
+        """Return the other methods that a path has."""
+        return sorted(other for other in self._trees if other != method and self.find(other, path, {}))
+
+
+class RouteTable:
+    """An ASGI layer that answers what it has an operation for, and hands on the rest."""
+
+    def __init__(self, app: ASGIApp, operations: Sequence[Operation]) -> None:
+        self._app = app
+        self._routes = Routes(operations)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method, path = scope["method"], _path_of(scope)
+        method, path = scope["method"], path_within(scope, scope.get("root_path", ""))
         ids: dict[str, str] = {}
-        operation = self._fixed.get((method, path))
-        if operation is None:
-            operation = self._find(method, path, ids)
+        operation = self._routes.find(method, path, ids)
         if operation is None:
             # As in Agent-lightning 0.3, whose dashboard lies behind every path and takes GET alone.
-            others = [] if method == "GET" else self._other_methods(method, path)
+            others = [] if method == "GET" else self._routes.other_methods(method, path)
             if others:
                 await answer(send, 405, b'{"detail":"Method Not Allowed"}', [(b"allow", ", ".join(others).encode())])
             else:
@@ -144,21 +162,16 @@ class RouteTable:
             return
         except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
             status, body, headers = refusal(error)
+        if isinstance(body, Spool):
+            await _answer_spooled(scope, send, status, body)
+            return
         await answer(send, status, body, headers)
 
-    def _find(self, method: str, path: str, ids: dict[str, str]) -> Operation | None:
-        tree = self._trees.get(method)
-        return None if tree is None else tree.find(path.split("/"), 0, ids)
 
-    def _other_methods(self, method: str, path: str) -> list[str]:
-        return sorted(other for other in self._trees if other != method and self._find(other, path, {}))
-
-
-def _path_of(scope: Scope) -> str:
-    """Return the path within the partition, its ids still percent-encoded: a slash in an id is no separator."""
+def path_within(scope: Scope, root: str) -> str:
+    """Return the path below a root, its ids still percent-encoded: a slash in an id is no separator."""
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
-    root: str = scope.get("root_path", "")
     if b"%" in raw and raw.startswith(root.encode()):
         # Decoded and encoded paths are equally long exactly when nothing was encoded.
         return raw.decode("ascii", "replace")[len(root) :]
@@ -170,3 +183,14 @@ async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _answer_spooled(scope: Scope, send: Send, status: int, body: Spool) -> None:
+    length = (b"content-length", b"%d" % body.size)
+    try:
+        await send({"type": "http.response.start", "status": status, "headers": [_JSON, length]})
+        await send_spooled(scope, send, body)
+    except ClientLeft:
+        return
+    finally:
+        body.close()

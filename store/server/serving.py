@@ -13,8 +13,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from store.server.connection import Connection
+from store.server.streams import FAREWELL_SECONDS
+from store.server.tls import Certificate
 
-_GRACE_SECONDS = 10
+# With what it takes to close a database this stays below the ten seconds after which container engines kill.
+_GRACE_SECONDS = 5
 _IDLE_SECONDS = 30
 
 
@@ -26,6 +29,7 @@ class Server(uvicorn.Server):
         on_started: called once requests are answered, in the server's thread.
         idle_seconds: how long a connection stays open on which nothing happens.
         takes_signals: let Ctrl+C and SIGTERM end it in peace; for a process that does nothing but serve.
+        certificate: to serve by TLS; checked before.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Server(uvicorn.Server):
         *,
         idle_seconds: float = _IDLE_SECONDS,
         takes_signals: bool = False,
+        certificate: Certificate | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -47,9 +52,13 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # The application has a layer for them.
+                proxy_headers=False,
                 # Any length of time will do, whatever uvicorn declares.
                 timeout_keep_alive=cast("int", idle_seconds),
                 timeout_graceful_shutdown=_GRACE_SECONDS,
+                ssl_certfile=certificate and certificate.cert,
+                ssl_keyfile=certificate and str(certificate.key),
             )
         )
         self._parked = app.state.parked
@@ -62,9 +71,19 @@ class Server(uvicorn.Server):
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, wake the calls that wait, finish the others."""
+        """Take no more connections, wake the calls that wait, finish the others."""
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
         self._parked.close()
+        # Before connections are closed: a WebSocket would lose its last frame.
+        await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)
         await super().shutdown(sockets)
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        # Who has not read its answer by now would keep the loop from ending.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -74,13 +93,14 @@ class Server(uvicorn.Server):
             return
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, self._stop)
+            loop.add_signal_handler(each, lambda: self.stop(now=self.should_exit))
         try:
             yield
         finally:
             for each in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(each)
 
-    def _stop(self) -> None:
-        self.force_exit = self.should_exit
+    def stop(self, *, now: bool = False) -> None:
+        """Begin to end: in peace, or without waiting for the calls that were begun."""
+        self.force_exit = self.force_exit or now
         self.should_exit = True

@@ -127,7 +127,8 @@ class StoreServer(DelegatingStore):
         listener = await asyncio.to_thread(bind, self._host, self._port)
         self._port = listener.getsockname()[1]
         started: Future[None] = Future()
-        app = build_app(Partitions(self._store), cors_origins=self._origins)
+        is_local = is_loopback(self._host)
+        app = build_app(Partitions(self._store), cors_origins=self._origins, is_local=is_local)
         self._server = Server(app, lambda: started.set_result(None))
         self._ended = self._launch(self._server.serve([listener]), started)
         async with asyncio.timeout(_START_SECONDS):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -18,8 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface import Store
+from store.server.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
 from store.server.feed import Feed, Frame, Wanted, begin, frame
+from store.server.hub import Hubs
 from store.server.parked import Parked
 from store.server.refusals import Faults, refusal
 from store.server.routing import answer
@@ -29,8 +32,8 @@ from store.wire.errors import error_body
 
 HEARTBEAT_SECONDS: Final = 15.0
 WRITE_SECONDS: Final = 30.0
-# For the last frame, to a reader that has taken nothing for a while.
-_FAREWELL_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 2.0
+"""How long the last frame may wait for a reader that has taken nothing for a while."""
 
 LOG_SOCKET: Final = f"{paths.LOG}/ws"
 _HISTORY: Final = re.compile(re.escape(paths.HISTORY).replace(re.escape("{rollout_id}"), "([^/]+)"))
@@ -66,17 +69,17 @@ class StreamLayer:
     ) -> None:
         self._app = app
         self._parked = parked
+        self._hubs = Hubs()
         self._origins = frozenset(origins)
         self._seconds = {"heartbeat_seconds": heartbeat_seconds, "write_seconds": write_seconds}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Follow the log, or hand on."""
         if scope["type"] == "websocket" and _path_of(scope) == LOG_SOCKET:
-            await self._socket(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].endswith(("/log", "/history")) and _wants_events(scope):
-            await self._events(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return self._socket(scope, receive, send)
+        if scope["type"] == "http" and scope["path"].endswith(("/log", "/history")) and _wants_events(scope):
+            return self._events(scope, receive, send)
+        return self._app(scope, receive, send)
 
     # -- server-sent events ------------------------------------------------------------------------------------------
 
@@ -99,20 +102,22 @@ class StreamLayer:
 
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
-        try:
-            await self._parked.run(receive, feed.run(write))
-        except ClientLeft:
-            return
-        except Exception as error:  # noqa: BLE001 - as above
-            last = feed.farewell(error)
-            # A reader that still takes nothing knows its cursor from what it took.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_FAREWELL_SECONDS):
-                    await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
+        with self._parked.streaming(feed):
+            try:
+                await self._parked.run(receive, while_admitted(scope, lambda: feed.run(write)))
+            except ClientLeft:
+                return
+            except Exception as error:  # noqa: BLE001 - as above
+                last = feed.farewell(error)
+                # A reader that still takes nothing knows its cursor from what it took.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FAREWELL_SECONDS):
+                        await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
 
     async def _feed(self, call: Call, rollout_id: str | None, *, together: bool) -> Feed:
         wanted = await _wanted(call, rollout_id)
-        return Feed(call.store, wanted, call.scope["rollbook.partition"], **self._seconds, together=together)
+        follow = partial(self._hubs.follow, call.store, wanted)
+        return Feed(call.store, wanted, follow, call.scope["rollbook.partition"], **self._seconds, together=together)
 
     # -- WebSockets --------------------------------------------------------------------------------------------------
 
@@ -122,22 +127,25 @@ class StreamLayer:
             # Before it was accepted: the handshake is answered with 403.
             await send({"type": "websocket.close", "code": _REFUSED})
             return
-        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.accept", "subprotocol": protocol_chosen(scope)})
 
         async def write(frames: list[Frame]) -> None:
             for each in frames:  # always one: see `together`
                 await send({"type": "websocket.send", "text": each.text.decode()})
 
-        feed: Feed | None = None
         try:
             feed = await self._feed(Call(scope, receive, {}), None, together=False)
-            await self._parked.run(_until_closed(receive), feed.run(write))
-        except (ClientLeft, OSError) as left:
-            if not isinstance(left, StoreError):
-                return
-            await self._take_leave(send, feed, left)
         except Exception as error:  # noqa: BLE001 - as above
-            await self._take_leave(send, feed, error)
+            await self._take_leave(send, None, error)
+            return
+        with self._parked.streaming(feed):
+            try:
+                await self._parked.run(_until_closed(receive), while_admitted(scope, lambda: feed.run(write)))
+            except (ClientLeft, OSError) as left:
+                if isinstance(left, StoreError):
+                    await self._take_leave(send, feed, left)
+            except Exception as error:  # noqa: BLE001 - as above
+                await self._take_leave(send, feed, error)
 
     def _may_connect(self, scope: Scope) -> bool:
         """Say whether the page that opens a WebSocket may: browsers, which ask before requests, do not before these."""
@@ -151,7 +159,7 @@ class StreamLayer:
         last = _refusal_frame(error) if feed is None else feed.farewell(error)
         # A reader that still takes nothing, or has left, knows its cursor from what it took.
         with contextlib.suppress(OSError):
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(FAREWELL_SECONDS):
                 await send({"type": "websocket.send", "text": last.text.decode()})
                 await send({"type": "websocket.close", "code": self._code(error), "reason": last.kind})
 

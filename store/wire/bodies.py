@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from store.errors import Invalid
 from store.models import (
     Attempt,
+    AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
     FilterLogic,
@@ -29,6 +30,8 @@ from store.models import (
     WorkerStatus,
 )
 from store.models.kinds import Frozen
+
+_LAST: Final = 2**63 - 1
 
 
 def moment_of(given: Any) -> Any:
@@ -116,6 +119,8 @@ class UpdateAttemptBody(Frozen):
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
+    error: AttemptError | None = None
+    """Why the status is what it is. Beyond Agent-lightning 0.3."""
 
 
 class UpdateWorkerBody(Frozen):
@@ -174,11 +179,21 @@ class RolloutPastQuery(PastQuery):
     at: int | None = None
 
 
+class HistoryQuery(PastQuery):
+    """GET /rollouts/{rollout_id}/history. Beyond Agent-lightning 0.3."""
+
+    after: int = Field(default=0, ge=0)
+    """The number of the last event dealt with."""
+    limit: int = Field(default=1000, ge=1, le=10_000)
+    """How many events at most."""
+
+
 class PageQuery(PastQuery):
     """Which part of the matches, in which order."""
 
-    limit: int = -1
-    offset: int = 0
+    # They come back in the answer, where JSON's numbers end somewhere.
+    limit: int = Field(default=-1, le=_LAST)
+    offset: int = Field(default=0, le=_LAST)
     sort_by: str | None = None
     sort_order: SortOrder = "asc"
 

@@ -1,8 +1,8 @@
 """Errors become a status and a JSON object, and these the same errors again.
 
 What the caller did wrong is 400 for every class, since clients of Agent-lightning 0.3 send anything from 500 on again;
-what may work later is 503. The object is `{"detail": text, "error_type": class name, …}`, the rest being what the error
-was made of. A body of the wrong shape is 422 with a list of faults, as FastAPI has it.
+what may work later is 503, who may not 401 or 403. The object is `{"detail": text, "error_type": class name, …}`,
+the rest being what the error was made of. A body of the wrong shape is 422 with a list of faults, as FastAPI has it.
 """
 
 from __future__ import annotations
@@ -12,41 +12,27 @@ from typing import Any, Final, cast
 
 import orjson
 
-from store.errors import (
-    AlreadyExists,
-    Busy,
-    Closed,
-    Conflict,
-    Corrupt,
-    Incompatible,
-    Invalid,
-    NotFound,
-    PastUnavailable,
-    ReadOnly,
-    StoreError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    Unsupported,
-    WrongProcess,
-)
+from store import errors
+from store.errors import Closed, Forbidden, Incompatible, Invalid, StoreError, Unauthorized, Unavailable
 
 FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     StoreError: (),
-    NotFound: ("kind", "key"),
-    Conflict: ("reason", "cure"),
-    AlreadyExists: ("reason", "cure", "kind", "key"),
+    errors.NotFound: ("kind", "key"),
+    errors.Conflict: ("reason", "cure"),
+    errors.AlreadyExists: ("reason", "cure", "kind", "key"),
     Invalid: ("field", "reason"),
-    TooLarge: ("field", "reason", "size", "limit", "unit"),
-    PastUnavailable: ("field", "reason", "rows", "limit"),
+    errors.TooLarge: ("field", "reason", "size", "limit", "unit"),
+    errors.PastUnavailable: ("field", "reason", "rows", "limit"),
     Unavailable: ("reason", "retry_after_seconds"),
-    Busy: ("reason", "retry_after_seconds", "waiting", "limit"),
-    TimedOut: ("reason", "retry_after_seconds", "operation", "seconds"),
+    errors.Busy: ("reason", "retry_after_seconds", "waiting", "limit"),
+    errors.TimedOut: ("reason", "retry_after_seconds", "operation", "seconds"),
     Incompatible: ("reason", "cure"),
-    Corrupt: ("what", "found", "expected"),
-    ReadOnly: ("operation",),
-    Unsupported: ("operation", "store"),
-    WrongProcess: ("opened_in", "used_in"),
+    errors.Corrupt: ("what", "found", "expected"),
+    Unauthorized: ("reason",),
+    Forbidden: ("reason", "cure"),
+    errors.ReadOnly: ("operation",),
+    errors.Unsupported: ("operation", "store"),
+    errors.WrongProcess: ("opened_in", "used_in"),
     Closed: ("operation",),
 }
 """What each class of the tree carries besides its text."""
@@ -56,7 +42,9 @@ _MAX_TEXT: Final = 500
 
 
 def status_of(error: StoreError) -> int:
-    """Return the status a server answers with: 503 for what may work later, 400 for all else."""
+    """Return the status a server answers with: 503 for what may work later, 401 and 403 for keys, 400 for all else."""
+    if isinstance(error, Unauthorized | Forbidden):
+        return error.status
     return 503 if error.retryable or isinstance(error, Closed) else 400
 
 
@@ -89,6 +77,10 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
     text = str(said.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
     if status >= 500 or status in {408, 429}:
         return Unavailable(f"{call} was answered with {status}: {text}")
+    if status in {401, 407}:
+        return Unauthorized(f"{call} was answered with {status}: {text}")
+    if status == 403:
+        return Forbidden(f"{call} was answered with {status}: {text}")
     if status in {404, 405}:
         return Incompatible(f"{call} was answered with {status}: {text}", "check the URL; is it a Rollbook server's?")
     return Invalid(call, f"was answered with {status}: {text}")

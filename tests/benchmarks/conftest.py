@@ -42,15 +42,16 @@ def report() -> Iterator[Report]:
     """The figures; printed at the end, however it ends."""
     print()
     report = Report()
-    report.fact("load average before", _load())
+    report.fact("load average before", load())
     try:
         yield report
     finally:
-        report.fact("load average after", _load())
+        report.fact("load average after", load())
         report.finish()
 
 
-def _load() -> str:
+def load() -> str:
+    """Return how busy the machine is."""
     # Next to figures of a machine that had other things to do, nothing means anything but the CPU time.
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
 

@@ -1,6 +1,7 @@
-"""Puts the figures of the last `make bench` into a document: `python -m tests.benchmarks.publish README.md`.
+"""Puts the figures measured last into a document: `python -m tests.benchmarks.publish README.md`.
 
-They replace what stands between two lines of the document, `<!-- bench -->` and `<!-- /bench -->`.
+Those of `make bench` replace what stands between two lines of the document, `<!-- bench -->` and `<!-- /bench -->`,
+those of `make bench-http` what stands between `<!-- bench-http -->` and `<!-- /bench-http -->`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.benchmarks.report import MARKDOWN_FILE
+from tests.benchmarks.report import files
 
-BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->\n"
+NAMES = ("bench", "bench-http")
 
 
-def publish(document: Path) -> None:
-    """Replace the figures in a document by those measured last."""
-    before, begun, rest = document.read_text().partition(BEGIN)
-    _, ended, after = rest.partition(END)
+def publish(document: Path, names: tuple[str, ...] = NAMES) -> None:
+    """Replace the figures in a document by those measured last; what was not measured here stays as it is."""
+    for name in names:
+        _, figures = files(name)
+        if figures.exists():
+            _replace(document, f"<!-- {name} -->\n", f"<!-- /{name} -->\n", figures.read_text())
+
+
+def _replace(document: Path, begin: str, end: str, figures: str) -> None:
+    before, begun, rest = document.read_text().partition(begin)
+    _, ended, after = rest.partition(end)
     if not (begun and ended):
-        sys.exit(f"{document} has no place for figures: it needs the lines {BEGIN.strip()} and {END.strip()}")
-    document.write_text(f"{before}{BEGIN}\n{MARKDOWN_FILE.read_text()}\n{END}{after}")
+        sys.exit(f"{document} has no place for figures: it needs the lines {begin.strip()} and {end.strip()}")
+    document.write_text(f"{before}{begin}\n{figures}\n{end}{after}")
 
 
 if __name__ == "__main__":

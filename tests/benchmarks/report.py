@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +18,13 @@ from rich.table import Table
 
 from tests.benchmarks.protocol import ROOT
 
-JSON_FILE = ROOT / ".cache" / "bench.json"
-MARKDOWN_FILE = ROOT / ".cache" / "bench.md"
 
-_TIMES = "\N{MULTIPLICATION SIGN}"
+def files(name: str) -> tuple[Path, Path]:
+    """Return where the figures of `make NAME` are kept: JSON for machines, Markdown for a document."""
+    return ROOT / ".cache" / f"{name}.json", ROOT / ".cache" / f"{name}.md"
+
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 Verdict = Literal["aim", "must", "below", "—"]
 
@@ -43,40 +47,51 @@ class Target:
         return "must" if value * sign >= self.must * sign else "below"
 
 
-def _at_most(title: str, unit: str, must: float, aim: float) -> Target:
+def at_most(title: str, unit: str, must: float, aim: float) -> Target:
     return Target(title, unit, must, aim, is_limit=True)
 
 
 TARGETS = {
-    "sqlite.lifecycle.1": Target("SQLite: lifecycle ÷ in-memory peer, 1 caller", _TIMES, 0.4, 0.6),
-    "sqlite.lifecycle.8": Target("SQLite: lifecycle ÷ in-memory peer, 8 callers", _TIMES, 1.2, 2),
-    "sqlite.lifecycle.32": Target("SQLite: lifecycle ÷ in-memory peer, 32 callers", _TIMES, 1.5, 2.6),
-    "sqlite.lifecycle.128": Target("SQLite: lifecycle ÷ in-memory peer, 128 callers", _TIMES, 1.8, 3.5),
-    "sqlite.spans": Target("SQLite: spans in calls of 100 ÷ bare executemany", _TIMES, 0.6, 0.9),
-    "sqlite.grouping": Target("SQLite: calls per COMMIT ÷ callers, saturated", _TIMES, 0.8, 0.95),
-    "sqlite.disk": _at_most("SQLite: disk ÷ JSON, spans only", _TIMES, 1.5, 1.0),
-    "sqlite.open.dequeue.p50": _at_most("SQLite: 200 lifecycles/s, dequeue p50", "ms", 1, 0.3),
-    "sqlite.open.dequeue.p99": _at_most("SQLite: 200 lifecycles/s, dequeue p99", "ms", 5, 2),
-    "sqlite.open.add_span.p99": _at_most("SQLite: 200 lifecycles/s, add_span p99", "ms", 5, 2),
-    "sqlite.wake.inside": _at_most("SQLite: wake-up in the same process, p99", "ms", 5, 1),
-    "sqlite.wake.outside": _at_most("SQLite: wake-up in another process, p99", "ms", 100, 20),
+    "sqlite.lifecycle.1": Target("SQLite: lifecycle ÷ in-memory peer, 1 caller", TIMES, 0.4, 0.6),
+    "sqlite.lifecycle.8": Target("SQLite: lifecycle ÷ in-memory peer, 8 callers", TIMES, 1.2, 2),
+    "sqlite.lifecycle.32": Target("SQLite: lifecycle ÷ in-memory peer, 32 callers", TIMES, 1.5, 2.6),
+    "sqlite.lifecycle.128": Target("SQLite: lifecycle ÷ in-memory peer, 128 callers", TIMES, 1.8, 3.5),
+    "sqlite.spans": Target("SQLite: spans in calls of 100 ÷ bare executemany", TIMES, 0.6, 0.9),
+    "sqlite.grouping": Target("SQLite: calls per COMMIT ÷ callers, saturated", TIMES, 0.8, 0.95),
+    "sqlite.disk": at_most("SQLite: disk ÷ JSON, spans only", TIMES, 1.5, 1.0),
+    "sqlite.open.dequeue.p50": at_most("SQLite: 200 lifecycles/s, dequeue p50", "ms", 1, 0.3),
+    "sqlite.open.dequeue.p99": at_most("SQLite: 200 lifecycles/s, dequeue p99", "ms", 5, 2),
+    "sqlite.open.add_span.p99": at_most("SQLite: 200 lifecycles/s, add_span p99", "ms", 5, 2),
+    "sqlite.wake.inside": at_most("SQLite: wake-up in the same process, p99", "ms", 5, 1),
+    "sqlite.wake.outside": at_most("SQLite: wake-up in another process, p99", "ms", 100, 20),
     "sqlite.rebuild.spans": Target("SQLite: rebuild, with spans", "k events/s", 60, 150),
     "sqlite.rebuild.bare": Target("SQLite: rebuild, without spans", "k events/s", 150, 400),
     "sqlite.verify": Target("SQLite: verify, with spans", "k events/s", 60, 150),
-    "postgres.lifecycle.32": Target("Postgres: lifecycle ÷ in-memory peer, 32 callers", _TIMES, 0.8, 1.5),
-    "postgres.lifecycle.128": Target("Postgres: lifecycle ÷ in-memory peer, 128 callers", _TIMES, 1.4, 2.5),
-    "postgres.grouping": Target("Postgres: lifecycle ÷ one transaction per call, 32 callers", _TIMES, 3, 6),
-    "postgres.spans": Target("Postgres: spans in calls of 100 ÷ COPY", _TIMES, 0.5, 0.7),
-    "postgres.wake.inside": _at_most("Postgres: wake-up in the same process, p99", "ms", 5, 1),
-    "postgres.wake.outside": _at_most("Postgres: wake-up in another process, p99", "ms", 100, 20),
+    "postgres.lifecycle.32": Target("Postgres: lifecycle ÷ in-memory peer, 32 callers", TIMES, 0.8, 1.5),
+    "postgres.lifecycle.128": Target("Postgres: lifecycle ÷ in-memory peer, 128 callers", TIMES, 1.4, 2.5),
+    "postgres.grouping": Target("Postgres: lifecycle ÷ one transaction per call, 32 callers", TIMES, 3, 6),
+    "postgres.spans": Target("Postgres: spans in calls of 100 ÷ COPY", TIMES, 0.5, 0.7),
+    "postgres.wake.inside": at_most("Postgres: wake-up in the same process, p99", "ms", 5, 1),
+    "postgres.wake.outside": at_most("Postgres: wake-up in another process, p99", "ms", 100, 20),
     "postgres.rebuild.spans": Target("Postgres: rebuild, with spans", "k events/s", 60, 120),
+    "proxy.whole.1": at_most("LLM proxy ÷ bare aiohttp proxy: call, 1 caller", TIMES, 1.5, 1.0),
+    "proxy.whole.16": at_most("LLM proxy ÷ bare aiohttp proxy: call, 16 callers", TIMES, 1.5, 1.0),
+    "proxy.stream.1": at_most("LLM proxy ÷ bare aiohttp proxy: stream, 1 caller", TIMES, 1.5, 1.0),
+    "proxy.stream.16": at_most("LLM proxy ÷ bare aiohttp proxy: stream, 16 callers", TIMES, 1.5, 1.0),
 }
 
 
 class Report:
-    """The figures of one run, as they come in."""
+    """The figures of one run, as they come in.
 
-    def __init__(self) -> None:
+    Args:
+        targets: what is asked for, by the keys under which figures are noted.
+        name: of the target of `make` that measures them.
+    """
+
+    def __init__(self, targets: Mapping[str, Target] = TARGETS, name: str = "bench") -> None:
+        self._targets = targets
+        self._name = name
         self._console = Console(width=150)
         self._figures: dict[str, float] = {}
         self._details: dict[str, str] = {}
@@ -89,10 +104,11 @@ class Report:
         self._console.print(f"  {name}: {text}", highlight=False)
 
     def figure(self, key: str, value: float, detail: str = "") -> None:
-        """Note a figure of `TARGETS`."""
+        """Note a figure that has a target."""
         self._figures[key] = value
         self._details[key] = detail
-        self._console.print(f"  {TARGETS[key].title}: {_number(value)} {TARGETS[key].unit}  {detail}", highlight=False)
+        target = self._targets[key]
+        self._console.print(f"  {target.title}: {_number(value)} {target.unit}  {detail}", highlight=False)
 
     def raw(self, name: str, values: Any) -> None:
         """Keep every single measurement for the JSON file."""
@@ -100,11 +116,12 @@ class Report:
 
     def finish(self) -> None:
         """Print the table and write the files."""
-        JSON_FILE.parent.mkdir(exist_ok=True)
-        JSON_FILE.write_text(json.dumps(self._machine_readable(), indent=1, ensure_ascii=False) + "\n")
-        MARKDOWN_FILE.write_text(self.markdown())
+        as_json, as_markdown = files(self._name)
+        as_json.parent.mkdir(exist_ok=True)
+        as_json.write_text(json.dumps(self._machine_readable(), indent=1, ensure_ascii=False) + "\n")
+        as_markdown.write_text(self.markdown())
         self._console.print(self._table())
-        self._console.print(f"written: {JSON_FILE.relative_to(ROOT)}, {MARKDOWN_FILE.relative_to(ROOT)}")
+        self._console.print(f"written: {as_json.relative_to(ROOT)}, {as_markdown.relative_to(ROOT)}")
 
     def _machine_readable(self) -> dict[str, Any]:
         return {
@@ -119,21 +136,21 @@ class Report:
                     "measured": self._figures.get(key),
                     "reached": self._verdict(key),
                 }
-                for key, target in TARGETS.items()
+                for key, target in self._targets.items()
             },
             "facts": self._facts,
             "measurements": self._raw,
         }
 
     def _verdict(self, key: str) -> Verdict:
-        return TARGETS[key].verdict(self._figures[key]) if key in self._figures else "—"
+        return self._targets[key].verdict(self._figures[key]) if key in self._figures else "—"
 
     def _table(self) -> Table:
         table = Table(title=machine())
         for heading in ("", "must", "aim", "measured", "reached", ""):
             table.add_column(heading, justify="right" if heading in {"must", "aim", "measured"} else "left")
         colours = {"aim": "green", "must": "yellow", "below": "red", "—": "dim"}
-        for key, target in TARGETS.items():
+        for key, target in self._targets.items():
             verdict = self._verdict(key)
             table.add_row(
                 target.title,
@@ -146,15 +163,15 @@ class Report:
         return table
 
     def _measured(self, key: str) -> str:
-        return f"{_number(self._figures[key])} {TARGETS[key].unit}" if key in self._figures else "not measured"
+        return f"{_number(self._figures[key])} {self._targets[key].unit}" if key in self._figures else "not measured"
 
     def markdown(self) -> str:
         """Return the figures as a block for the README."""
-        lines = [f"Measured by `make bench` on {machine()}.", ""]
+        lines = [f"Measured by `make {self._name}` on {machine()}.", ""]
         lines += ["| | goal | stretch | measured |", "|---|---|---|---|"]
         lines += [
             f"| {target.title} | {_bound(target, target.must)} | {_bound(target, target.aim)} | {self._measured(key)} |"
-            for key, target in TARGETS.items()
+            for key, target in self._targets.items()
             if key in self._figures
         ]
         facts = (f"- {name}: {text}" for name, text in self._facts.items())
@@ -165,7 +182,7 @@ class Report:
 def machine() -> str:
     """Return what ran this, in a line."""
     return (
-        f"{os.cpu_count()} {_TIMES} {_processor()}, {platform.system()}, Python {platform.python_version()},"
+        f"{os.cpu_count()} {TIMES} {_processor()}, {platform.system()}, Python {platform.python_version()},"
         f" SQLite {sqlite3.sqlite_version}"
     )
 

@@ -8,51 +8,13 @@ from typing import Any
 import pytest
 
 from store.client import HTTPStore
-from store.errors import (
-    AlreadyExists,
-    Busy,
-    Closed,
-    Conflict,
-    Corrupt,
-    Incompatible,
-    Invalid,
-    NotFound,
-    PastUnavailable,
-    ReadOnly,
-    StoreError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    Unsupported,
-    WrongProcess,
-)
+from store.errors import Invalid, StoreError
 from store.interface import Store
 from store.models import EnqueueRolloutRequest, RolloutConfig
 from store.server.delegating import DelegatingStore
 from store.testing.samples import make_span
 from tests.client.served import Served
-
-ALL = [
-    NotFound.rollout("ro-é"),
-    NotFound.item(rollout_id="ro-1"),
-    NotFound.attempt("at-1", "ro-1"),
-    NotFound.attempts("ro-1"),
-    Conflict("the plan key 'k' belongs to rollout ro-1", "use another key"),
-    AlreadyExists("rollout", "ro-1"),
-    Invalid("limit", "-2 is less than -1"),
-    TooLarge("span", 9_000_000, 8_388_608),
-    PastUnavailable(1_000_001, 100_000),
-    Unavailable("the database is not reached", 0.01),
-    Busy(10_000, 10_000, 0.01),
-    TimedOut("enqueue_rollout", 30.0, 0.01),
-    Incompatible("the schema is older than this program", "run `rollbook migrate`"),
-    Corrupt("chain of commit 7", "ab", "cd"),
-    ReadOnly("add_span"),
-    Unsupported("tail", "SomeStore"),
-    WrongProcess(1, 2),
-    Closed("statistics"),
-    StoreError("in general"),
-]
+from tests.errors import EXAMPLES
 
 
 class Failing(DelegatingStore):
@@ -77,7 +39,7 @@ class Failing(DelegatingStore):
         await self._inner.close()
 
 
-@pytest.mark.parametrize("error", ALL, ids=lambda error: str(type(error).__name__))
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: str(type(error).__name__))
 async def test_an_error_of_the_store_is_the_same_error_at_the_client(
     server: Served, behind: Store, error: StoreError
 ) -> None:
@@ -97,7 +59,7 @@ async def test_an_error_of_the_store_is_the_same_error_at_the_client(
 def test_every_class_is_tried() -> None:
     from store import errors
 
-    assert {type(error).__name__ for error in ALL} == set(errors.__all__)
+    assert {type(error).__name__ for error in EXAMPLES} == set(errors.__all__)
 
 
 async def test_a_refusal_reads_the_same_over_http_as_beside_the_store(store: HTTPStore, behind: Store) -> None:

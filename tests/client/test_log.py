@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from store import open_store
-from store.client import HTTPStore
+from store.client import HTTPStore, http_proof
 from store.client.event_stream import EventStream
-from store.errors import Closed, Incompatible, Invalid
+from store.errors import Closed, Incompatible, Invalid, NotFound
 from store.interface import Store
 from store.models import AttemptedRollout, LoggedEvent
 from store.server import StoreServer
@@ -54,6 +54,22 @@ async def test_history_and_tail_are_those_of_the_store(store: HTTPStore, behind:
         assert [event async for event in store.tail(**chosen)] == [event async for event in behind.tail(**chosen)]
     assert [event async for event in store.tail(everything[2].cursor)] == everything[3:]
     assert [event async for event in store.tail(types=[])] == [event async for event in behind.tail(types=[])]
+
+
+async def test_a_history_longer_than_a_page_is_read_to_its_end_once(
+    store: HTTPStore, behind: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_proof, "_PAGE", 2)
+    ro = (await lived(store)).rollout_id
+    whole = await behind.history(ro)
+    assert len(whole) > 4
+    parts: list[dict[str, int]] = [{}, {"limit": 0}, {"limit": 1}, {"limit": 3}, {"after": 1}, {"after": 2, "limit": 3}]
+    for part in [*parts, {"after": len(whole)}, {"after": 2**70}, {"limit": 2**70}]:
+        after, limit = part.get("after", 0), part.get("limit", -1)
+        expected = [each for each in whole if each.number > after][: None if limit < 0 else limit]
+        assert await store.history(ro, **part) == await behind.history(ro, **part) == expected
+    with pytest.raises(NotFound):
+        await store.history("ro-none", after=1, limit=0)
 
 
 async def test_a_log_longer_than_a_page_is_read_to_its_end_once(store: HTTPStore, behind: Store) -> None:

@@ -10,54 +10,25 @@ import pytest
 
 from store import errors
 from store.errors import (
-    AlreadyExists,
     Busy,
     Closed,
     Conflict,
-    Corrupt,
-    Forbidden,
-    Incompatible,
     Invalid,
     NotFound,
-    PastUnavailable,
     ReadOnly,
     StoreError,
     TimedOut,
     TooLarge,
-    Unauthorized,
     Unavailable,
     Unsupported,
-    WrongProcess,
 )
-
-ALL = [
-    NotFound.rollout("ro-1"),
-    NotFound.item(rollout_id="ro-1"),
-    NotFound.attempt("at-1", "ro-1"),
-    NotFound.attempts("ro-1"),
-    Conflict("the plan key 'k' belongs to rollout ro-1, whose input differs", "use another key"),
-    AlreadyExists("rollout", "ro-1"),
-    Invalid("limit", "-2 is less than -1"),
-    TooLarge("span", 9_000_000, 8_388_608),
-    PastUnavailable(1_000_001, 100_000),
-    Unavailable("the database is not reached", 2.5),
-    Busy(10_000, 10_000),
-    TimedOut("enqueue_rollout", 30.0),
-    Incompatible("the schema is older than this program", "run `rollbook migrate`"),
-    Corrupt("chain of commit 7", "ab", "cd"),
-    Unauthorized("no key was given"),
-    Forbidden("the key abc is of another partition"),
-    ReadOnly("add_span"),
-    Unsupported("tail", "HTTPStore"),
-    WrongProcess(1, 2),
-    Closed("add_span"),
-]
+from tests.errors import EXAMPLES
 
 
 def test_every_error_class_is_exported_and_tried_here() -> None:
     classes = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, StoreError)}
     assert classes == set(errors.__all__)
-    assert classes == {type(error).__name__ for error in ALL} | {"StoreError"}
+    assert classes == {type(error).__name__ for error in EXAMPLES}
 
 
 def test_the_docstring_draws_the_tree_that_is() -> None:
@@ -70,7 +41,7 @@ def test_the_docstring_draws_the_tree_that_is() -> None:
         assert {base.__name__ for base in error.__mro__} >= {base for base in builtins.split(", ") if base}, name
 
 
-@pytest.mark.parametrize("error", ALL, ids=lambda error: str(type(error).__name__))
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: str(type(error).__name__))
 def test_an_error_survives_pickle_with_its_text_and_its_facts(error: StoreError) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
@@ -112,8 +83,8 @@ def test_a_newcomer_catches_it_as_a_builtin(error: StoreError, builtin: type[Exc
 
 
 def test_only_errors_of_the_moment_are_retryable_and_say_when() -> None:
-    assert {type(error) for error in ALL if error.retryable} == {Unavailable, Busy, TimedOut}
-    for error in ALL:
+    assert {type(error) for error in EXAMPLES if error.retryable} == {Unavailable, Busy, TimedOut}
+    for error in EXAMPLES:
         assert (error.retry_after_seconds is not None) == error.retryable
 
 

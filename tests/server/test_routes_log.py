@@ -9,6 +9,7 @@ import pytest
 
 from store.interface import Store
 from store.testing import ManualClock
+from tests.databases import connect
 from tests.server.api import Api
 
 
@@ -53,6 +54,19 @@ async def test_the_history_of_a_rollout_is_numbered_from_one(api: Api) -> None:
     assert (refused.status, refused.json["error_type"]) == (400, "NotFound")
 
 
+async def test_a_history_is_read_page_by_page(api: Api) -> None:
+    rollout_id, _ = await api.claimed()
+    path = f"/rollouts/{rollout_id}/history"
+    whole = (await api.get(path)).ok()
+    assert (await api.get(f"{path}?limit=2")).ok() == whole[:2]
+    assert (await api.get(f"{path}?limit=2&after=2")).ok() == whole[2:]
+    assert (await api.get(f"{path}?after=3")).ok() == (await api.get(f"{path}?after={10**30}")).ok() == []
+    assert (await api.get(f"{path}?after=1&as_at={whole[2]['position']}")).ok() == whole[1:3]
+    assert (await api.get("/rollouts/nobody/history?after=1")).json["error_type"] == "NotFound"
+    for impossible in ("limit=0", "limit=10001", "after=-1", "after=x"):
+        assert (await api.get(f"{path}?{impossible}")).status == 422
+
+
 async def test_the_log_is_read_page_by_page(api: Api) -> None:
     await api.enqueue(*range(5))
     whole = (await api.get("/log")).ok()
@@ -90,6 +104,32 @@ async def test_a_store_is_proved_rebuilt_and_sealed(api: Api) -> None:
     assert (sealed["ok"], sealed["seal_checked"], sealed["events"]) == (True, True, 6)
     forged = (await api.post("/verify", {"seal": {**seal, "chain_head": "0" * 64}})).ok()
     assert forged["ok"] is False
+
+
+async def test_a_row_that_is_missing_is_told_and_made_again(api: Api, store_url: str) -> None:
+    rollout_id, _ = await api.claimed()
+    await api.post("/workers/w1")
+    database = await connect(store_url)
+    await database.execute("DELETE FROM workers")
+    await database.execute("DELETE FROM attempts")
+    await database.close()
+    found = (await api.post("/verify")).ok()
+    assert (found["ok"], [each["check"] for each in found["differences"]]) == (False, ["attempts", "workers"])
+    assert [(each["found"], each["expected"]["status"]) for each in found["differences"]] == [
+        (None, "preparing"),
+        (None, "unknown"),
+    ]
+    assert rollout_id in found["differences"][0]["key"]
+    assert (await api.post("/rebuild")).ok()["written"] == {"attempts": 1, "workers": 1}
+    assert (await api.post("/verify")).ok()["ok"] is True
+
+
+async def test_a_worker_without_a_name_is_proved_like_any_other(api: Api) -> None:
+    await api.dequeue(worker_id="")
+    await api.dequeue(worker_id="w")
+    proof = (await api.post("/verify")).ok()
+    assert (proof["differences"], proof["rows"]["workers"]) == ([], 2)
+    assert (await api.post("/rebuild")).ok()["written"] == {}
 
 
 # -- the past --------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
+            found = re.search(r"https?://\S+", line)
             assert found, (line, process.stderr and process.stderr.read())
             yield process, found[0]
         finally:

@@ -11,51 +11,15 @@ import orjson
 import pytest
 
 from store import errors
-from store.errors import (
-    AlreadyExists,
-    Busy,
-    Closed,
-    Conflict,
-    Corrupt,
-    Incompatible,
-    Invalid,
-    NotFound,
-    PastUnavailable,
-    ReadOnly,
-    StoreError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    Unsupported,
-    WrongProcess,
-)
+from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
 from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout, Span
 from store.server.refusals import Refused, refusal
 from store.wire import bodies, encoding, paths
 from store.wire.errors import FIELDS, error_body, error_of, status_of
-
-ERRORS = [
-    StoreError("something"),
-    NotFound.rollout("ro-1"),
-    NotFound.item(rollout_id="ro-1"),
-    Conflict("taken"),
-    AlreadyExists("partition", "a"),
-    Invalid("input", "is wrong"),
-    TooLarge("input", 5, 4),
-    PastUnavailable(5, 4),
-    Unavailable("gone"),
-    Busy(5, 4),
-    TimedOut("commit", 1.5),
-    Incompatible("behind", "upgrade"),
-    Corrupt("events", 1, 2),
-    ReadOnly("enqueue"),
-    Unsupported("seal", "HTTPStore"),
-    WrongProcess(1, 2),
-    Closed("a call"),
-]
+from tests.errors import EXAMPLES
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_comes_back_as_itself(error: StoreError) -> None:
     again = error_of(status_of(error), orjson.dumps(error_body(error)), "GET /")
     assert type(again) is type(error)
@@ -65,8 +29,8 @@ def test_an_error_comes_back_as_itself(error: StoreError) -> None:
 
 def test_every_error_of_the_tree_can_cross_the_wire() -> None:
     tree = {getattr(errors, name) for name in errors.__all__}
-    assert set(FIELDS) == tree == {type(error) for error in ERRORS}
-    for error in ERRORS:
+    assert set(FIELDS) == tree == {type(error) for error in EXAMPLES}
+    for error in EXAMPLES:
         assert set(FIELDS[type(error)]) == set(vars(error)), type(error)
 
 
@@ -78,7 +42,7 @@ def test_an_error_of_ones_own_arrives_as_the_class_it_is_made_of() -> None:
 
 
 def test_only_what_is_worth_repeating_is_a_server_error() -> None:
-    for error in ERRORS:
+    for error in EXAMPLES:
         assert (status_of(error) >= 500) == (error.retryable or isinstance(error, Closed))
 
 

@@ -32,6 +32,7 @@ from sqlalchemy.types import TypeEngine
 
 from store.clock import Clock
 from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
+from store.db.drivers.postgres_connections import Connections, Listener
 from store.db.schema import prepare_postgres
 from store.db.tables import settable
 from store.db.url import StoreURL
@@ -41,13 +42,14 @@ from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 _driver: Any = asyncpg
 # What a connection raises that was cut off in the middle of something.
 _BROKEN = (OSError, TimeoutError, asyncpg.InternalClientError)
-_READERS = 8
 # So many new rows of a table go by COPY: a round trip of its own, and half the work for each row.
 _COPIED_FROM = 200
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
 # A server that is cut off keeps no limit of its own: the writer gives up on it soon after the server would have.
 _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
+# A partition that nobody writes to gives its connection back.
+_IDLE_SECONDS = 300.0
 # Classes of SQLSTATE that the same call may survive: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -57,6 +59,7 @@ class Postgres(Dialect):
 
     name = "postgresql"
     loop_bound = True
+    batches_need_snapshot = True
     compiler = PGDialect_asyncpg()
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
@@ -67,7 +70,14 @@ class Postgres(Dialect):
         self.schema = self.channel = schema = f"rollbook_{url.partition}"
         digest = hashlib.sha256(schema.encode()).digest()
         self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
-        self._pool: Any = None
+        self.connections = Connections(self.dsn, self.direct, statement_seconds=_STATEMENT_SECONDS, prepare=_settle)
+        self._is_open = False
+
+    def share(self, other: Dialect) -> bool:
+        if isinstance(other, Postgres) and other.connections.address == self.connections.address:
+            self.connections = other.connections
+            return True
+        return False
 
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column == sql_any(bindparam(name, type_=ARRAY(Text)))
@@ -90,9 +100,8 @@ class Postgres(Dialect):
     async def open(self, *, create: bool) -> str:
         with _translated():
             info = await prepare_postgres(self.direct, self.channel, create=create, read_only=self.read_only)
-            self._pool = await _driver.create_pool(
-                self.dsn, min_size=0, max_size=_READERS, command_timeout=_STATEMENT_SECONDS, init=_settle
-            )
+            await self.connections.open()
+            self._is_open = True
         return info.store_id
 
     async def writer(self) -> WriteSession:
@@ -100,9 +109,8 @@ class Postgres(Dialect):
 
     @asynccontextmanager
     async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
-        assert self._pool is not None  # opened
         with _translated():
-            async with self._pool.acquire() as connection:
+            async with self.connections.readers.acquire() as connection:
                 session = PostgresReader(connection)
                 if snapshot:
                     async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -111,7 +119,7 @@ class Postgres(Dialect):
                     yield session
 
     def wakeups(self) -> Wakeups:
-        return Listener(self)
+        return Listener(self.connections, self.channel)
 
     async def size_bytes(self) -> int:
         text = (
@@ -123,12 +131,9 @@ class Postgres(Dialect):
         return rows[0][0]
 
     async def close(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            try:
-                await asyncio.wait_for(pool.close(), 5)
-            except TimeoutError:
-                pool.terminate()
+        if self._is_open:
+            self._is_open = False
+            await self.connections.close()
 
 
 class PostgresWriter(WriteSession):
@@ -161,8 +166,13 @@ class PostgresWriter(WriteSession):
         self._predicted = (0, 0)
         self._to_draw = 0
         self._transaction = -1
+        self._is_busy = False
+        self._used_at = 0.0
+        self._idle: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def begin(self) -> Tail:
+        self._is_busy = True
         with _translated():
             if self._connection is None or self._connection.is_closed():
                 self._connection = await _driver.connect(self._dialect.dsn, timeout=10, command_timeout=_ANSWER_SECONDS)
@@ -265,8 +275,10 @@ class PostgresWriter(WriteSession):
     async def commit(self) -> None:
         with _translated():
             await self._live.execute("COMMIT")
+        self._used()
 
     async def rollback(self) -> None:
+        self._used()
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
             return
@@ -279,8 +291,31 @@ class PostgresWriter(WriteSession):
             self._connection = connection
 
     async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._closing is not None:
+            await asyncio.wait((self._closing,))
         if self._connection is not None and not self._connection.is_closed():
             await self._connection.close(timeout=5)
+
+    def _used(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._is_busy = False
+        self._used_at = loop.time()
+        if self._idle is None:
+            self._idle = loop.call_later(_IDLE_SECONDS, self._let_go_if_idle, loop)
+
+    def _let_go_if_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        until = self._used_at + _IDLE_SECONDS
+        self._idle = None
+        if self._is_busy:
+            return  # its end begins to wait anew
+        if loop.time() < until:
+            self._idle = loop.call_at(until, self._let_go_if_idle, loop)
+            return
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            self._closing = loop.create_task(connection.close(timeout=5))
 
     @property
     def _live(self) -> Any:
@@ -306,70 +341,6 @@ class PostgresReader(ReadSession):
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
         while rows := await cursor.fetch(batch):
             yield rows
-
-
-class Listener(Wakeups):
-    """One LISTEN connection for the process, outside of any pool, made only once somebody waits."""
-
-    _COALESCE_SECONDS = 0.005
-    _RETRY_SECONDS = 1.0
-
-    def __init__(self, dialect: Postgres) -> None:
-        self._dialect = dialect
-        self._connection: Any = None
-        self._sender: Any = None
-        self._news = asyncio.Event()
-        self._pending: int | None = None
-        self._sending: asyncio.Task[None] | None = None
-
-    def announce(self, commit_id: int) -> None:
-        """Send one NOTIFY for all commits of a few milliseconds; a lost one is made good by the waiters' slow poll."""
-        self._pending = commit_id
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send())
-
-    async def _send(self) -> None:
-        while self._pending is not None:
-            commit_id, self._pending = self._pending, None
-            try:
-                if self._sender is None or self._sender.is_closed():
-                    self._sender = await _driver.connect(self._dialect.direct, timeout=5)
-                await self._sender.execute("SELECT pg_notify($1, $2)", self._dialect.channel, str(commit_id))
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                return
-            await asyncio.sleep(self._COALESCE_SECONDS)
-
-    async def wait(self, seconds: float) -> bool:
-        try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await _driver.connect(self._dialect.direct, timeout=5)
-                await self._connection.add_listener(self._dialect.channel, self._heard)
-                # Its end is news too: what is said from then on would not be heard.
-                self._connection.add_termination_listener(self._heard)
-                # What was said while nobody listened is not known.
-                return True
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-            await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
-            return True
-        try:
-            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        self._news.clear()
-        return True
-
-    def _heard(self, *_: object) -> None:
-        self._news.set()
-
-    async def close(self) -> None:
-        if self._sending is not None and not self._sending.done():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sending, 1)
-        for connection in (self._connection, self._sender):
-            if connection is not None and not connection.is_closed():
-                connection.terminate()
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ import pytest
 # pytest explains failed assertions only in modules it has rewritten, and of itself it rewrites only what it collects.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
 
+from store.testing.contract.attempt_errors import AttemptErrorsContract  # noqa: E402 - rewritten above
 from store.testing.contract.attempts import AttemptsContract, RolloutUpdatesContract  # noqa: E402 - rewritten above
 from store.testing.contract.bad_input import BadInputContract  # noqa: E402
 from store.testing.contract.closing import ClosingContract  # noqa: E402
@@ -43,8 +44,10 @@ from store.testing.contract.statistics import StatisticsContract  # noqa: E402
 from store.testing.contract.waiting import WaitingContract, WaitingForWorkContract  # noqa: E402
 from store.testing.contract.watchdog import WatchdogContract  # noqa: E402
 from store.testing.contract.workers import WorkersContract  # noqa: E402
+from store.testing.contract.wrong_kinds import WrongKindsContract  # noqa: E402
 
 __all__ = [
+    "AttemptErrorsContract",
     "AttemptsContract",
     "BadInputContract",
     "ClosingContract",
@@ -65,6 +68,7 @@ __all__ = [
     "WaitingForWorkContract",
     "WatchdogContract",
     "WorkersContract",
+    "WrongKindsContract",
 ]
 
 
@@ -73,6 +77,7 @@ class StoreContract(
     PlanKeyContract,
     RolloutUpdatesContract,
     AttemptsContract,
+    AttemptErrorsContract,
     RetriesContract,
     WatchdogContract,
     SpansContract,
@@ -86,6 +91,7 @@ class StoreContract(
     StatisticsContract,
     ResultsContract,
     BadInputContract,
+    WrongKindsContract,
     ConcurrencyContract,
     ClosingContract,
 ):

@@ -1,0 +1,39 @@
+"""Keys of clients, by their hashes: who may use a server of this database."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+# Roles that were let in before this table was there.
+_USERS = sa.text(
+    "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
+    " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
+)
+
+
+def upgrade() -> None:
+    """Add the table of clients' keys, and let those use it who use the others."""
+    op.create_table(
+        "keys",
+        sa.Column("key_id", text, nullable=False),
+        sa.Column("hash", sa.LargeBinary(), nullable=False),
+        sa.Column("role", text, nullable=False),
+        sa.Column("partition", text),
+        sa.Column("name", text),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger()),
+        sa.Column("revoked_at", sa.BigInteger()),
+        sa.Column("used_at", sa.BigInteger()),
+        sa.PrimaryKeyConstraint("key_id", name=op.f("pk_keys")),
+        sqlite_with_rowid=False,
+    )
+    bind = op.get_bind()
+    if bind.dialect.name != "postgresql":
+        return
+    quote = bind.dialect.identifier_preparer.quote_identifier
+    for role in bind.execute(_USERS).scalars().all():
+        bind.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON keys TO {quote(role)}")

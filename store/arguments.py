@@ -1,0 +1,213 @@
+"""Arguments of the store's methods, refused in the same words by every store when they are of another kind."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from pydantic import ValidationError
+
+from store.errors import Invalid
+from store.models import Seal, Span
+
+T = TypeVar("T")
+
+
+def text(value: Any, field: str) -> str:
+    """Return a text.
+
+    Raises:
+        Invalid: it is none.
+    """
+    if not isinstance(value, str):
+        raise Invalid(field, f"is {type(value).__name__}, not text")
+    return value
+
+
+def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int:
+    """Return a whole number; `meaning` says what it counts.
+
+    Raises:
+        Invalid: it is none, or below `least`.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        raise Invalid(field, f"{value!r} is not {meaning}")
+    return value
+
+
+def page(limit: Any, offset: Any) -> None:
+    """Refuse a part of the matches that there cannot be.
+
+    Raises:
+        Invalid: a limit below -1, a negative offset, or one of them is no whole number.
+    """
+    whole(limit, "limit", "a count, or -1 for all", -1)
+    whole(offset, "offset", "how many to skip, from 0", 0)
+
+
+def part_of_history(after: Any, limit: Any) -> None:
+    """Refuse a part of a history that there cannot be; errors as `page`."""
+    whole(after, "after", "the number of an event, or 0 for the beginning", 0)
+    whole(limit, "limit", "a count, or -1 for all", -1)
+
+
+def seconds(value: Any, field: str) -> float:
+    """Return a length of time.
+
+    Raises:
+        Invalid: it is no number.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Invalid(field, f"{value!r} is no number of seconds")
+    return _as_float(value, field)
+
+
+def wait_seconds(value: Any) -> float:
+    """Return how long a claim may wait.
+
+    Raises:
+        Invalid: it is no number, negative, or endless.
+    """
+    given = seconds(value, "wait_seconds")
+    if not 0 <= given < math.inf:
+        raise Invalid("wait_seconds", f"{value} must be 0 or more, and finite")
+    return given
+
+
+def timeout(value: Any) -> float | None:
+    """Return how long to wait for an end; None is for ever.
+
+    Raises:
+        Invalid: it is neither None nor a number.
+    """
+    if value is None:
+        return None
+    given = seconds(value, "timeout")
+    if math.isnan(given):
+        raise Invalid("timeout", f"{value} is no number of seconds; None waits for ever")
+    return given
+
+
+def moment(value: Any, field: str) -> float:
+    """Return a time to be stored, as a float.
+
+    Raises:
+        Invalid: it is no number, or no finite one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(field, f"is {type(value).__name__}; it must be seconds since the epoch")
+    given = _as_float(value, field)
+    if not math.isfinite(given):
+        raise Invalid(field, f"{value} is not a time; send seconds since the epoch")
+    return given
+
+
+def _as_float(value: float, field: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise Invalid(field, "is beyond every number of seconds") from None
+
+
+def choice(value: Any, field: str, one: str, other: str) -> None:
+    """Refuse what is neither of two words.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if not isinstance(value, str) or value not in {one, other}:
+        raise Invalid(field, f"{value!r} is neither {one!r} nor {other!r}")
+
+
+def several(values: Iterable[T], field: str) -> list[T]:
+    """Return things as a list.
+
+    Raises:
+        Invalid: they are one text or one mapping, or nothing to go through.
+    """
+    if isinstance(values, str):
+        raise Invalid(field, f"{values!r} is one text; give a list of them")
+    kind: type = type(values)
+    if issubclass(kind, bytes | Mapping) or not issubclass(kind, Iterable):
+        raise Invalid(field, f"is {kind.__name__}, not a list")
+    return list(values)
+
+
+def texts(values: Any, field: str) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        Invalid: as `several`, or one of them is no text.
+    """
+    found: list[Any] = several(values, field)
+    for value in found:
+        if not isinstance(value, str):
+            raise Invalid(field, f"{value!r} is not text")
+    return found
+
+
+def pairs(values: Any, field: str) -> list[tuple[str, str]]:
+    """Return pairs of a rollout's id and an attempt's as a list.
+
+    Raises:
+        Invalid: as `several`, or one of them is no pair of texts.
+    """
+    found: list[Any] = several(values, field)
+    for index, value in enumerate(found):
+        if not isinstance(value, tuple | list) or len(cast("tuple[Any, ...]", value)) != 2:
+            raise Invalid(f"{field}[{index}]", f"{value!r} is no pair of a rollout_id and an attempt_id")
+        for name, part in zip(("rollout_id", "attempt_id"), cast("tuple[Any, Any]", value), strict=True):
+            text(part, f"{field}[{index}].{name}")
+    return found
+
+
+def log_part(types: Any, rollout_id: Any) -> None:
+    """Refuse a part of the log that there cannot be.
+
+    Raises:
+        Invalid: `types` are no texts, or `rollout_id` is none.
+    """
+    if types is not None:
+        texts(types, "types")
+    if rollout_id is not None:
+        text(rollout_id, "rollout_id")
+
+
+def event_number(at: Any) -> None:
+    """Refuse what can be no rollout's own event number.
+
+    Raises:
+        Invalid: it is no whole number.
+    """
+    if not isinstance(at, int) or isinstance(at, bool):
+        raise Invalid("at", f"there is no event {at!r}; a rollout's history numbers its events 1, 2, 3 …")
+
+
+def seal(given: Any) -> None:
+    """Refuse what is neither a seal nor the path of one.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if given is not None and not isinstance(given, Seal | str | os.PathLike):
+        raise Invalid("seal", f"is {type(given).__name__}, neither a Seal nor the path of one")
+
+
+def sdk_span(rollout_id: Any, attempt_id: Any, readable_span: Any, sequence_id: Any) -> Span:
+    """Return the store's form of a finished span of the OpenTelemetry SDK; number 0 for None.
+
+    Raises:
+        Invalid: it is none, or another argument is of another kind.
+    """
+    text(rollout_id, "rollout_id")
+    text(attempt_id, "attempt_id")
+    number = 0 if sequence_id is None else whole(sequence_id, "sequence_id", "a span's number, or None for the next")
+    if not hasattr(readable_span, "get_span_context"):
+        raise Invalid("readable_span", f"is {type(readable_span).__name__}, not a span of the OpenTelemetry SDK")
+    try:
+        return Span.from_opentelemetry(readable_span, rollout_id, attempt_id, number)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise Invalid(".".join(["readable_span", *map(str, first["loc"])]), first["msg"]) from None

@@ -1,0 +1,156 @@
+"""`rollbook keys`: who may use the servers of a database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar, cast
+
+from store import open_store
+from store.cli.printing import json_document, line, note
+from store.cli.tables import Column, print_table
+from store.cli.times import ago, local, utc
+from store.cli.trouble import Ambiguous
+from store.clock import system_clock, to_seconds
+from store.db.url import DEFAULT_PARTITION, parse, with_partition
+from store.errors import NotFound
+from store.keys import Key, Keys, Role, key_id_in
+
+T = TypeVar("T")
+
+
+def create(
+    db: str, role: str, *, partition: str | None, name: str | None, expires_seconds: float | None, json: bool
+) -> None:
+    """Make a key and print it."""
+
+    async def make(keys: Keys) -> tuple[Key, str, bool]:
+        is_first = not await keys.unrevoked()
+        wanted = cast("Role", role)
+        key, text = await keys.create(wanted, partition=partition, name=name, expires_seconds=expires_seconds)
+        return key, text, is_first
+
+    key, text, is_first = _run(db, make, create=True)
+    if json:
+        json_document({"key": text, **_as_json(key)})
+    else:
+        line(text)
+    where = "every partition" if key.partition is None else f"partition {key.partition}"
+    ends = "" if key.expires_at is None else f", until {local(to_seconds(key.expires_at))}"
+    note(
+        f"The key {key.key_id} has the role {key.role} in {where}{ends}. It is shown this once: only its hash is kept."
+    )
+    if is_first:
+        note("It is the first one: within five seconds every server of this database asks for a key.")
+
+
+def show(db: str, *, every: bool, json: bool) -> None:
+    """Print the keys, the oldest first."""
+    try:
+        found = _run(db, Keys.all if every else _unrevoked, create=False)
+    except NotFound:
+        # Where there is no default partition yet, there are no keys; unless there is nothing at all.
+        if parse(db).partition == DEFAULT_PARTITION:
+            raise
+        asyncio.run(_check_store(db))
+        found = []
+    if json:
+        json_document([_as_json(key) for key in found])
+    else:
+        print_table(_COLUMNS, found)
+
+
+def revoke(db: str, given: str, *, json: bool) -> None:
+    """End a key, and print its id."""
+
+    async def end(keys: Keys) -> tuple[Key, bool]:
+        key = await keys.revoke(_only(await keys.all(), key_id_in(given) or given))
+        return key, not await keys.unrevoked()
+
+    key, was_last = _run(db, end, create=False)
+    if json:
+        json_document(_as_json(key))
+    else:
+        line(f"{key.key_id} revoked")
+    if was_last:
+        note("No key is left: servers that only this machine reaches, or --insecure ones, now ask for none.")
+
+
+async def _unrevoked(keys: Keys) -> list[Key]:
+    return sorted(await keys.unrevoked(), key=lambda key: (key.created_at, key.key_id))
+
+
+def _only(keys: list[Key], given: str) -> str:
+    """Return the id that begins with what was given."""
+    found = [key.key_id for key in keys if given and key.key_id.startswith(given)]
+    if not found:
+        raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys list --all` shows them")
+    if len(found) > 1:
+        raise Ambiguous("key", given, found[:10], are_all=len(found) <= 10)
+    return found[0]
+
+
+def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
+    async def run() -> T:
+        if create:
+            # With this the partition that is named is there too; keys lie in the default one.
+            await _make_store(db)
+        keys = await Keys.open(db, create=create)
+        try:
+            return await work(keys)
+        finally:
+            await keys.close()
+
+    return asyncio.run(run())
+
+
+async def _check_store(db: str) -> None:
+    await (await open_store(db, create=False, read_only=True)).close()
+
+
+async def _make_store(db: str) -> None:
+    if not db.startswith(("memory:", "http:", "https:")) and with_partition(db, DEFAULT_PARTITION) != db:
+        await (await open_store(db)).close()
+
+
+# -- how they look ---------------------------------------------------------------------------------------------------
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else to_seconds(micros)
+
+
+def _as_json(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.key_id,
+        "role": key.role,
+        "partition": key.partition,
+        "name": key.name,
+        "state": key.state(system_clock()),
+        "created_at": _seconds(key.created_at),
+        "expires_at": _seconds(key.expires_at),
+        "revoked_at": _seconds(key.revoked_at),
+        "used_at": _seconds(key.used_at),
+    }
+
+
+def _when(title: str, read: Callable[[Key], int | None]) -> Column[Key]:
+    return Column(
+        title,
+        lambda key: utc(_seconds(read(key))),
+        lambda key, now: ago(_seconds(read(key)), time.time() if now is None else now),
+    )
+
+
+_COLUMNS: Final[list[Column[Key]]] = [
+    Column("id", lambda key: key.key_id),
+    Column("role", lambda key: key.role),
+    Column("partition", lambda key: key.partition or "all"),
+    Column("state", lambda key: key.state(system_clock())),
+    Column("name", lambda key: key.name or "", shrinks=True),
+    _when("created", lambda key: key.created_at),
+    _when("expires", lambda key: key.expires_at),
+    _when("revoked", lambda key: key.revoked_at),
+    _when("used", lambda key: key.used_at),
+]

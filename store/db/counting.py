@@ -1,0 +1,60 @@
+"""What a partition holds at this moment, in a few numbers: for metrics, not for answers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, func, select
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.pages import compiled, queue_depth
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of one moment."""
+
+    rollouts: dict[str, int]
+    """By status."""
+    attempts: dict[str, int]
+    """By status; without those whose claim was released."""
+    waiting: int
+    """Rollouts in the queue."""
+    oldest_waiting_at: int | None
+    """When the first of them joined it, in µs."""
+    head: int
+    """The log's last position."""
+
+
+async def counts(dialect: Dialect, session: ReadSession) -> Counts:
+    """Count; the statuses by one scan of each table, so not for every request."""
+    rollouts, attempts, queue, events = tables.rollouts.c, tables.attempts.c, tables.queue.c, tables.events.c
+
+    def by_status() -> Select[Any]:
+        return _counted(rollouts.status).group_by(rollouts.status)
+
+    def attempts_by_status() -> Select[Any]:
+        counted = _counted(attempts.status).where(attempts.released_position.is_(None))
+        return counted.group_by(attempts.status)
+
+    of_rollouts = compiled(dialect, "counts of rollouts", by_status)
+    of_attempts = compiled(dialect, "counts of attempts", attempts_by_status)
+    oldest = compiled(
+        dialect,
+        "oldest in the queue",
+        lambda: select(events.at).where(events.position == select(func.min(queue.position)).scalar_subquery()),
+    )
+    head = compiled(dialect, "head of the log", lambda: select(func.max(tables.commits.c.last_position)))
+    first = await session.fetch(oldest, {})
+    return Counts(
+        rollouts={row[0]: row[1] for row in await session.fetch(of_rollouts, {})},
+        attempts={row[0]: row[1] for row in await session.fetch(of_attempts, {})},
+        waiting=await queue_depth(dialect, session),
+        oldest_waiting_at=first[0][0] if first else None,
+        head=(await session.fetch(head, {}))[0][0] or 0,
+    )
+
+
+def _counted(column: Any) -> Select[Any]:
+    counted: Any = select(column, func.count())
+    return counted

@@ -1,0 +1,162 @@
+"""The connections that the open partitions of one Postgres database have in common, whatever their number.
+
+A server that has 64 partitions open would otherwise hold 64 pools of readers and twice as many connections for news.
+Statements name the schema of their tables, so any of them may run on any connection. Only the writer of a partition has
+one of its own: it is held from BEGIN to COMMIT, and its prepared statements are those of its partition.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
+
+from store.db.dialect import Wakeups
+
+# It has no types of its own, so nothing is gained by naming them.
+_driver: Any = asyncpg
+_READERS = 8
+_LINE_SECONDS = 5
+_GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class Connections:
+    """At most eight readers and one line for news, in one event loop; closed when the last partition lets go.
+
+    Args:
+        dsn: where to read.
+        direct: where LISTEN works, if a pooler stands before the former.
+        statement_seconds: how long a reader's statement may take.
+        prepare: called with each new connection.
+    """
+
+    def __init__(self, dsn: str, direct: str, *, statement_seconds: float, prepare: Callable[[Any], Any]) -> None:
+        self.address = (dsn, direct)
+        self._how = {"command_timeout": statement_seconds, "init": prepare}
+        self._pool: Any = None
+        self._users = 0
+        self._opening = asyncio.Lock()
+        self._line: Any = None
+        self._line_lock = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Begin to use them; each use is ended by `close`."""
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await _driver.create_pool(self.address[0], min_size=0, max_size=_READERS, **self._how)
+            self._users += 1
+
+    @property
+    def readers(self) -> Any:
+        """The pool."""
+        assert self._pool is not None  # opened
+        return self._pool
+
+    async def close(self) -> None:
+        """Use them no more."""
+        async with self._opening:
+            self._users -= 1
+            if self._users:
+                return
+            pool, self._pool = self._pool, None
+            line, self._line = self._line, None
+            if line is not None:
+                line.terminate()
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except TimeoutError:
+                pool.terminate()
+
+    # -- news --------------------------------------------------------------------------------------------------------
+
+    def is_line(self, connection: Any) -> bool:
+        """Say whether this is the line, and it holds."""
+        return connection is not None and connection is self._line and not connection.is_closed()
+
+    async def listen(self, channel: str, heard: Callable[..., None]) -> Any:
+        """Have a function called at each NOTIFY, and when the line breaks; return the line."""
+        async with self._line_lock:
+            line = await self._connected()
+            await line.add_listener(channel, heard)
+            # Its end is news too: what is said from then on would not be heard.
+            line.add_termination_listener(heard)
+            return line
+
+    async def unlisten(self, line: Any, channel: str, heard: Callable[..., None]) -> None:
+        """Undo `listen`."""
+        async with self._line_lock:
+            if self.is_line(line):
+                line.remove_termination_listener(heard)
+                with contextlib.suppress(*_GONE):
+                    await line.remove_listener(channel, heard)
+
+    async def notify(self, channel: str, text: str) -> None:
+        """Tell whoever listens."""
+        async with self._line_lock:
+            line = await self._connected()
+            await line.execute("SELECT pg_notify($1, $2)", channel, text)
+
+    async def _connected(self) -> Any:
+        if self._line is None or self._line.is_closed():
+            self._line = await _driver.connect(self.address[1], timeout=_LINE_SECONDS, command_timeout=_LINE_SECONDS)
+        return self._line
+
+
+class Listener(Wakeups):
+    """News of one partition, on a line that is made only once somebody waits or commits."""
+
+    _COALESCE_SECONDS = 0.005
+    _RETRY_SECONDS = 1.0
+
+    def __init__(self, connections: Connections, channel: str) -> None:
+        self._connections = connections
+        self._channel = channel
+        self._line: Any = None
+        self._news = asyncio.Event()
+        self._pending: int | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def announce(self, commit_id: int) -> None:
+        """Send one NOTIFY for all commits of a few milliseconds; a lost one is made good by the waiters' slow poll."""
+        self._pending = commit_id
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._pending is not None:
+            commit_id, self._pending = self._pending, None
+            try:
+                await self._connections.notify(self._channel, str(commit_id))
+            except _GONE:
+                return
+            await asyncio.sleep(self._COALESCE_SECONDS)
+
+    async def wait(self, seconds: float) -> bool:
+        if not self._connections.is_line(self._line):
+            try:
+                self._line = await self._connections.listen(self._channel, self._heard)
+            except _GONE:
+                await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
+            # What was said while nobody listened is not known.
+            return True
+        try:
+            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    def _heard(self, *_: object) -> None:
+        self._news.set()
+
+    async def close(self) -> None:
+        if self._sending is not None and not self._sending.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sending, 1)
+        # Where the database does not answer, what is left is a call of nobody's.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await self._connections.unlisten(self._line, self._channel, self._heard)

@@ -1,0 +1,216 @@
+"""The keys of clients: how they look, what a database keeps of them, and what each may do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from base64 import b32encode
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self, get_args
+
+from sqlalchemy import select
+
+from store.clock import MICROSECONDS
+from store.db.dialect import Changes, Dialect, Part, WriteSession, dialect_for
+from store.db.encoding import check_text
+from store.db.tables import keys
+from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
+from store.errors import Conflict, Invalid, NotFound
+from store.opening import open_store
+
+__all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
+
+Role = Literal["reader", "runner", "algorithm", "admin"]
+"""Each may do what those before it may."""
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+MAX_KEYS: Final = 1000
+"""The most that count at a time: every server keeps all of them in memory, and reads them every few seconds."""
+
+_FORM: Final = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}")
+_NAME_BYTES: Final = 200
+_LONGEST_SECONDS: Final = 100 * 365 * 86_400
+_USED: Final = Part(keys, ("used_at",))
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key; times are microseconds since the epoch."""
+
+    key_id: str
+    """Its first part, which is no secret: it stands in lists and logs."""
+    hash: bytes = field(repr=False)
+    role: Role
+    partition: str | None
+    """The only one it is good for; None for all."""
+    name: str | None
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    used_at: int | None = None
+    """When a server last saw it, to the minute."""
+
+    def has_expired(self, now: int) -> bool:
+        """Say whether its time is over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def state(self, now: int) -> str:
+        """Return `active`, `expired` or `revoked`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.has_expired(now) else "active"
+
+
+def digest(text: str) -> bytes:
+    """Return what is kept of a key.
+
+    One round of SHA-256: a secret of 160 random bits cannot be guessed whatever a guess costs, so a slow hash, made for
+    passwords, would only slow down every request.
+    """
+    return hashlib.sha256(text.encode()).digest()
+
+
+def key_id_in(text: str) -> str | None:
+    """Return the id in a key; None for what no key looks like."""
+    found = _FORM.fullmatch(text)
+    return found and found[1]
+
+
+def _drawn() -> tuple[str, str]:
+    """Return the id of a new key, and the key. Letters and digits alone, so that a double click selects all of it."""
+    key_id = os.urandom(5).hex()
+    return key_id, f"rbk_{key_id}_{b32encode(os.urandom(20)).decode().lower()}"
+
+
+class Keys:
+    """The keys of one database, which its default partition holds for all of them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    @classmethod
+    async def open(cls, url: str, *, create: bool) -> Self:
+        """Return the keys of a database.
+
+        Args:
+            url: of any of its partitions.
+            create: make the default partition if it is missing.
+
+        Raises:
+            Invalid: the URL is none of a database that others can open.
+            NotFound: there is no default partition, and so there are no keys.
+            StoreError: as opening a store.
+        """
+        if parse(url).scheme in {"memory", "http", "https"}:
+            raise Invalid(
+                "--db", "keys are kept where the store is; name that database: sqlite:///run.db or postgresql://…"
+            )
+        main = parse(with_partition(url, DEFAULT_PARTITION))
+        if create:
+            await (await open_store(main.text)).close()
+        dialect = dialect_for(main)(main, None)
+        await dialect.open(create=False)
+        return cls(dialect)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._dialect.close()
+
+    async def all(self) -> list[Key]:
+        """Return every key that was ever made, the oldest first."""
+        return await self._read(_ALL)
+
+    async def unrevoked(self) -> list[Key]:
+        """Return the keys that were not revoked; some may have expired."""
+        return await self._read(_UNREVOKED)
+
+    async def _read(self, query: Any) -> list[Key]:
+        async with self._dialect.read() as session:
+            return [_of_row(row) for row in await session.fetch(self._dialect.prepared(query), {})]
+
+    async def create(
+        self,
+        role: Role,
+        *,
+        partition: str | None = None,
+        name: str | None = None,
+        expires_seconds: float | None = None,
+    ) -> tuple[Key, str]:
+        """Make a key; return what is kept of it, and the key itself, which nobody can tell again.
+
+        Raises:
+            Invalid: no such role, no possible partition, a name that cannot be kept, or no time to live.
+            Conflict: there are as many as there may be.
+        """
+        _check(role, partition, name, expires_seconds)
+        async with self._writing() as (session, now):
+            if len(await session.fetch(self._dialect.prepared(_UNREVOKED), {})) >= MAX_KEYS:
+                raise Conflict(f"there are {MAX_KEYS:,} keys already", "revoke those that nobody uses")
+            key_id, text = _drawn()
+            expires_at = None if expires_seconds is None else now + round(expires_seconds * MICROSECONDS)
+            key = Key(key_id, digest(text), role, partition, name, now, expires_at)
+            await session.write(Changes(inserts={keys: [_row(key)]}, upserts={}, deletes={}))
+        return key, text
+
+    async def revoke(self, key_id: str) -> Key:
+        """End a key for good, and return it; one that was revoked before stays as it is.
+
+        Raises:
+            NotFound: there is none of that id.
+        """
+        async with self._writing() as (session, now):
+            rows = await session.fetch(self._dialect.sql(select(keys).where(keys.c.key_id == key_id)), {})
+            if not rows:
+                raise NotFound("key", key_id, f"there is no key {key_id!r}; `rollbook keys list` shows them")
+            key = _of_row(rows[0])
+            if key.revoked_at is None:
+                key = replace(key, revoked_at=now)
+                await session.write(Changes(inserts={}, upserts={keys: [_row(key)]}, deletes={}))
+        return key
+
+    async def note_used(self, used: Mapping[str, int]) -> None:
+        """Keep when keys were last seen, by their ids."""
+        async with self._writing() as (session, _):
+            await session.write(Changes(inserts={}, upserts={}, deletes={}, updates={_USED: list(used.items())}))
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncGenerator[tuple[WriteSession, int]]:
+        """Give a transaction under the partition's lock, and its time, which is committed at the end of the block."""
+        session = await self._dialect.writer()
+        try:
+            tail = await session.begin()
+            try:
+                yield session, tail.now
+            except BaseException:
+                await session.rollback()
+                raise
+            await session.commit()
+        finally:
+            await session.close()
+
+
+_ALL: Final = select(keys).order_by(keys.c.created_at, keys.c.key_id)
+_UNREVOKED: Final = select(keys).where(keys.c.revoked_at.is_(None))
+_COLUMNS: Final = tuple(column.name for column in keys.columns)
+
+
+def _of_row(row: Iterable[Any]) -> Key:
+    return Key(**dict(zip(_COLUMNS, row, strict=True)))
+
+
+def _row(key: Key) -> tuple[Any, ...]:
+    return tuple(getattr(key, name) for name in _COLUMNS)
+
+
+def _check(role: str, partition: str | None, name: str | None, expires_seconds: float | None) -> None:
+    if role not in ROLES:
+        raise Invalid("--role", f"{role!r} is not one of {', '.join(ROLES)}")
+    if partition is not None and not PARTITION.fullmatch(partition):
+        raise Invalid("--partition", f"{partition!r} must match {PARTITION.pattern}")
+    if name is not None:
+        check_text(name, "--name", _NAME_BYTES)
+    if expires_seconds is not None and not 0 < expires_seconds <= _LONGEST_SECONDS:
+        raise Invalid("--expires", f"{expires_seconds:g} s is no time that a key could live, up to 100 years")

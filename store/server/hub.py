@@ -1,0 +1,182 @@
+"""One reader of a log for all streams of it: two hundred readers at its end cost the database what one costs.
+
+A stream first reads on its own what was recorded before it came. Once it has seen all that the hub had read by then,
+it takes what comes from the hub's memory. That ends some hundreds of events back: who falls behind reads on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Final, cast
+
+from store.interface import Store
+from store.journal.tail import parse
+from store.models import LoggedEvent
+from store.server.feed import Fact, Wanted, fact_of
+from store.sql_store import SQLStore
+
+# What a hub remembers: so many events, or fewer large ones, and up to twice that.
+REMEMBERED: Final = 1024
+_REMEMBERED_BYTES: Final = 16 * 1024 * 1024
+# What it takes to write to one stream, and as much again: under load each gets several events at once, and the requests
+# that a server has to answer besides do not wait for all streams after each commit.
+_STREAM_SECONDS: Final = 0.0002
+_PAUSE_SECONDS: Final = 0.1
+
+
+class Hub:
+    """What is recorded in one log from now on."""
+
+    def __init__(self, store: SQLStore) -> None:
+        self.users = 0
+        self._store = store
+        self._facts: list[Fact] = []
+        self._bytes = 0
+        self._forgotten = 0
+        """The position up to which events are not remembered."""
+        self._changed = asyncio.Event()
+        self._told_at = 0.0
+        self._telling: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None
+        self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.ensure_future(self._read())
+
+    @property
+    def position(self) -> int:
+        """The position up to which the log was read."""
+        return self._facts[-1].position if self._facts else self._forgotten
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes from it."""
+        return self._task.done()
+
+    async def begun(self) -> None:
+        """Return once it is known where the log ended when the hub came.
+
+        Raises:
+            StoreError: that could not be read.
+        """
+        await asyncio.shield(self._began)
+
+    async def after(self, position: int) -> AsyncGenerator[Fact]:
+        """Yield the events after a position as they are recorded; end when one of them is not remembered any more.
+
+        Raises:
+            StoreError: the log can no longer be read.
+        """
+        while self._forgotten <= position:
+            at = bisect_right(self._facts, position, key=_position)
+            if at < len(self._facts):
+                fact = self._facts[at]
+                position = fact.position
+                yield fact
+            elif self._error is not None:
+                raise self._error
+            else:
+                await self._changed.wait()
+
+    async def _read(self) -> None:
+        try:
+            end = await self._store.end()
+            self._forgotten = 0 if end is None else parse(end).position
+            self._began.set_result(None)
+            async with aclosing(_events(self._store, Wanted(end, None, None), follow=True)) as events:
+                async for event in events:
+                    self._remember(fact_of(event))
+        except Exception as error:  # noqa: BLE001 - raised where the streams wait
+            self._error = error
+            if not self._began.done():
+                self._began.set_exception(error)
+                # Whoever waited for it may have left.
+                self._began.exception()
+            self._tell()
+
+    def _remember(self, fact: Fact) -> None:
+        self._facts.append(fact)
+        self._bytes += len(fact.frame.text)
+        if len(self._facts) >= 2 * REMEMBERED or self._bytes >= 2 * _REMEMBERED_BYTES:
+            half = max(len(self._facts) // 2, 1)
+            self._forgotten = self._facts[half - 1].position
+            del self._facts[:half]
+            self._bytes = sum(len(each.frame.text) for each in self._facts)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake the streams, at once unless that was done just now."""
+        loop = asyncio.get_running_loop()
+        if self._telling is None:
+            next_time = self._told_at + min(self.users * _STREAM_SECONDS, _PAUSE_SECONDS)
+            self._telling = loop.call_at(next_time, self._tell_now, loop)
+
+    def _tell_now(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._telling = None
+        self._told_at = loop.time()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def close(self) -> None:
+        """Read no more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+
+def _position(fact: Fact) -> int:
+    return fact.position
+
+
+def _events(store: Store, wanted: Wanted, *, follow: bool) -> AsyncGenerator[LoggedEvent]:
+    found = store.tail(wanted.after, follow=follow, types=wanted.types, rollout_id=wanted.rollout_id)
+    return cast("AsyncGenerator[LoggedEvent]", found)
+
+
+class Hubs:
+    """The hubs of a server: one for each store that is followed."""
+
+    def __init__(self) -> None:
+        self._open: dict[Store, Hub] = {}
+
+    async def follow(self, store: Store, wanted: Wanted) -> AsyncGenerator[Fact]:
+        """Yield what is wanted of a log, past and to come, as the store's own `tail` does."""
+        if not isinstance(store, SQLStore):
+            async with aclosing(_events(store, wanted, follow=True)) as events:
+                async for event in events:
+                    yield fact_of(event)
+            return
+        stream = None if wanted.rollout_id is None else f"rollout/{wanted.rollout_id}"
+        types = None if wanted.types is None else frozenset(wanted.types)
+        async with self._use(store) as hub:
+            while True:
+                # All of it was committed before what follows is read.
+                seen = hub.position
+                async with aclosing(_events(store, wanted, follow=False)) as events:
+                    async for event in events:
+                        wanted, seen = replace(wanted, after=event.cursor), max(seen, event.position)
+                        yield fact_of(event)
+                async with aclosing(hub.after(seen)) as facts:
+                    async for fact in facts:
+                        if (stream is None or fact.stream == stream) and (types is None or fact.type in types):
+                            wanted = replace(wanted, after=fact.cursor)
+                            yield fact
+
+    @asynccontextmanager
+    async def _use(self, store: SQLStore) -> AsyncGenerator[Hub]:
+        hub = self._open.get(store)
+        if hub is None or hub.is_over:
+            hub = self._open[store] = Hub(store)
+        hub.users += 1
+        try:
+            await hub.begun()
+            yield hub
+        finally:
+            hub.users -= 1
+            if not hub.users:
+                if self._open.get(store) is hub:
+                    del self._open[store]
+                await hub.close()

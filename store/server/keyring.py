@@ -1,0 +1,195 @@
+"""The keys that count, as one server knows them: read anew every few seconds, so that a request costs no query."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from store.clock import MICROSECONDS, Clock, system_clock
+from store.errors import NotFound, StoreError, Unauthorized, Unavailable
+from store.keys import Key, Keys, digest, key_id_in
+
+logger = logging.getLogger("store.server")
+
+FRESH_SECONDS: Final = 2.0
+"""Keys that were read no longer ago are taken as they are; older ones are read again beside the request."""
+STALE_SECONDS: Final = 4.0
+"""Keys that were read longer ago count no more: the request waits until they are read again."""
+
+_NOTED_SECONDS: Final = 60.0
+_MINUTE: Final = 60 * MICROSECONDS
+
+
+class KeyRing:
+    """The keys of one database.
+
+    Once there is a key that was not revoked, every request needs one. A key that is made or revoked elsewhere counts,
+    or counts no more, within five seconds. If the database does not answer, nobody is let in.
+
+    Args:
+        url: of any partition of the database.
+        always: demand a key also when there is none.
+        clock: by which keys expire, in microseconds since the epoch.
+        monotonic: by which what was read grows old, in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        always: bool = False,
+        clock: Clock = system_clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._always = always
+        self._clock = clock
+        self._monotonic = monotonic
+        self._source: Keys | None = None
+        self._known: dict[str, Key] = {}
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._trouble: StoreError | None = None
+        self._used: dict[str, int] = {}
+        self._noted_at = monotonic()
+
+    @classmethod
+    async def open(cls, url: str, *, always: bool = False) -> Self:
+        """Return the keys of a database, read once.
+
+        Raises:
+            StoreError: they cannot be read; a database that does not exist yet has none.
+        """
+        ring = cls(url, always=always)
+        try:
+            await ring._read()
+        except BaseException:
+            await ring.close()
+            raise
+        return ring
+
+    def __len__(self) -> int:
+        """Return how many keys there are that were not revoked, as far as known."""
+        return len(self._known)
+
+    async def close(self) -> None:
+        """Keep what is known of their use, and let go of the database."""
+        if self._reading is not None:
+            await asyncio.wait((self._reading,))
+        source, self._source = self._source, None
+        if source is not None:
+            await self._note(source)
+            await source.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key is demanded, as far as what was read lately says."""
+        return not (self._known or self._always) and self._monotonic() - self._read_at < FRESH_SECONDS
+
+    async def are_demanded(self) -> bool:
+        """Say whether a request needs a key.
+
+        Raises:
+            Unavailable: that is not known any more.
+        """
+        await self._refresh()
+        return self._always or bool(self._known)
+
+    def find(self, text: str) -> Key:
+        """Return the key that a client sent.
+
+        Raises:
+            Unauthorized: it is none, or none any more.
+        """
+        key_id = key_id_in(text)
+        if key_id is None:
+            raise Unauthorized("what was sent is no key")
+        key = self._known.get(key_id)
+        # The same work whether the id exists or not.
+        if not hmac.compare_digest(digest(text), bytes(32) if key is None else key.hash) or key is None:
+            raise Unauthorized(f"the key {key_id} is not known here, or was revoked")
+        now = self._clock()
+        if key.has_expired(now):
+            raise Unauthorized(f"the key {key_id} has expired")
+        self._used[key_id] = now
+        return key
+
+    async def confirm(self, key: Key) -> None:
+        """Check that a key which was let in still counts.
+
+        Raises:
+            Unauthorized: it was revoked or has expired.
+            Unavailable: that is not known any more.
+        """
+        await self._refresh()
+        known = self._known.get(key.key_id)
+        if known is None or known.hash != key.hash:
+            raise Unauthorized(f"the key {key.key_id} was revoked")
+        if known.has_expired(self._clock()):
+            raise Unauthorized(f"the key {key.key_id} has expired")
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        age = self._monotonic() - self._read_at
+        if age < FRESH_SECONDS:
+            return
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_quietly())
+        if age < STALE_SECONDS:
+            return
+        # Shielded, since others wait for the same reading.
+        await asyncio.shield(self._reading)
+        if self._monotonic() - self._read_at >= STALE_SECONDS:
+            raise Unavailable(f"keys cannot be read: {self._trouble}")
+
+    async def _read_quietly(self) -> None:
+        try:
+            await self._read()
+            await self._note_sometimes()
+        except StoreError as error:
+            self._trouble = error
+            logger.warning("keys cannot be read: %s", error)
+        finally:
+            self._reading = None
+
+    async def _read(self) -> None:
+        # What is committed while this reads may or may not be seen.
+        began = self._monotonic()
+        if self._source is None:
+            try:
+                self._source = await Keys.open(self._url, create=False)
+            except NotFound:
+                self._known, self._read_at = {}, began
+                return
+        self._known = {key.key_id: key for key in await self._source.unrevoked()}
+        self._read_at = began
+
+    # -- use ---------------------------------------------------------------------------------------------------------
+
+    async def _note_sometimes(self) -> None:
+        if self._source is None or self._monotonic() - self._noted_at < _NOTED_SECONDS:
+            return
+        self._noted_at = self._monotonic()
+        await self._note(self._source)
+
+    async def _note(self, source: Keys) -> None:
+        used, self._used = self._used, {}
+        news = {key_id: at - at % _MINUTE for key_id, at in used.items() if self._is_news(key_id, at)}
+        if not news:
+            return
+        try:
+            # In a thread with a loop of its own: on SQLite writing blocks.
+            await asyncio.to_thread(lambda: asyncio.run(source.note_used(news)))
+        except StoreError as error:
+            # It is a hint for people, and the role may not be allowed to write.
+            logger.info("when keys were last used is not kept: %s", error)
+
+    def _is_news(self, key_id: str, at: int) -> bool:
+        # Of one that was revoked meanwhile it is worth the most.
+        key = self._known.get(key_id)
+        return key is None or key.used_at is None or at - key.used_at >= _MINUTE

@@ -1,0 +1,115 @@
+"""Pages of other origins: what a browser sends on their behalf changes nothing here.
+
+A server on loopback without keys trusts everybody on the machine, and so every browser on it, which runs the programs
+of strangers. Two things tell such requests apart: a browser names the page in `Origin`, and the server in `Host` by the
+name through which the page found it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Sequence
+from functools import lru_cache
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from store.errors import Forbidden, StoreError
+from store.server.auth import refuse
+from store.server.call import headers_of
+from store.server.keyring import KeyRing
+from store.server.refusals import refusal
+
+_NAMES: Final = 64
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OriginLayer:
+    """An ASGI layer that refuses what pages of other origins would change, and names that are not this machine's.
+
+    Args:
+        app: what is behind it.
+        origins: whose pages may; `*` for all. Their hosts are names of this server too.
+        is_local: whether the server listens on loopback alone. Then its names are `localhost`, addresses, and those.
+        ring: the keys; while they are demanded any name will do, since a page of a stranger has none.
+    """
+
+    def __init__(
+        self, app: ASGIApp, origins: Sequence[str] = (), *, is_local: bool = False, ring: KeyRing | None = None
+    ) -> None:
+        self._app = app
+        self._allowed = frozenset(origin.lower() for origin in origins)
+        self._hosts = frozenset(_host(urlsplit(origin).netloc) for origin in origins)
+        self._is_local = is_local
+        self._ring = ring
+        # Names of this machine as requests gave them, in bytes; the empty one stands for none.
+        self._names = {b""}
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Hand on, or refuse."""
+        if scope["type"] == "http":
+            headers = headers_of(scope)
+            # As what is no browser asks, by a name that was found to be ours before.
+            if b"origin" not in headers and (not self._is_local or headers.get(b"host", b"") in self._names):
+                return self._app(scope, receive, send)
+        return self._judge(scope, receive, send)
+
+    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"}:
+            try:
+                await self._check(scope)
+            except StoreError as error:
+                await refuse(scope, receive, send, refusal(error))
+                return
+        await self._app(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        headers = headers_of(scope)
+        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+        # Whoever opens a WebSocket is asked where it is answered.
+        if origin and scope["type"] == "http" and scope["method"] not in _READS:
+            self._check_origin(origin.decode("latin-1").lower(), host.decode("latin-1").lower())
+        if self._is_local and host:
+            await self._check_host(host.decode("latin-1"))
+
+    def _check_origin(self, origin: str, host: str) -> None:
+        if "*" in self._allowed or origin in self._allowed or urlsplit(origin).netloc == host:
+            return
+        raise Forbidden(
+            f"pages of {origin[:200]} may change nothing here",
+            "allow them with --cors-origin where you start the server",
+        )
+
+    async def _check_host(self, given: str) -> None:
+        """Refuse a name that a stranger may have given to this machine, to look like its own page."""
+        host = _host(given)
+        if _is_ours(host) or host in self._hosts or "*" in self._allowed:
+            # A client sends the same in every request; others may send anything.
+            if len(self._names) < _NAMES:
+                self._names.add(given.encode("latin-1"))
+            return
+        if self._ring is not None and await self._ring.are_demanded():
+            return
+        raise Forbidden(
+            f"{host[:200]!r} is no name of this machine, which is all that may ask while there are no keys",
+            "call it 127.0.0.1 or localhost, name its origin with --cors-origin, or make keys: `rollbook keys create`",
+        )
+
+
+def _host(netloc: str) -> str:
+    """Return a host without its port."""
+    host = netloc.rpartition("@")[2].lower()
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+@lru_cache(64)
+def _is_ours(host: str) -> bool:
+    # A name must be looked up, and a stranger may answer; these are not.
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

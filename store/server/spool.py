@@ -1,0 +1,111 @@
+"""The body of an answer that may be longer than memory should hold."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Generator
+from contextlib import closing
+from typing import IO, Final
+
+from starlette.types import Message, Scope, Send
+
+from store.errors import Unavailable
+from store.server.call import ClientLeft
+
+IN_MEMORY: Final = 1024 * 1024
+"""A longer body goes into a temporary file."""
+STALL_SECONDS: Final = 30.0
+"""How long a client may take nothing of a body before it is cut off."""
+
+_PIECE: Final = 256 * 1024
+
+
+class Spool:
+    """A body that is written once, and then sent: from a file if it is long, which is there only while it is needed.
+
+    It is complete before its first byte is sent, so that the answer has a length and an error a status, and so that
+    no client, however slowly it reads, keeps a connection to the database.
+    """
+
+    __slots__ = ("_file", "_parts", "_waiting", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._waiting = 0
+        self._file: IO[bytes] | None = None
+        self.size = 0
+        """Bytes so far."""
+
+    def write(self, part: bytes) -> None:
+        """Add to the body.
+
+        Raises:
+            Unavailable: there is no room for the file.
+        """
+        self._parts.append(part)
+        self._waiting += len(part)
+        self.size += len(part)
+        if self._waiting > IN_MEMORY:
+            self._flush()
+
+    def _flush(self) -> None:
+        parts, self._parts, self._waiting = self._parts, [], 0
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+            self._file.writelines(parts)
+        except OSError as error:
+            raise Unavailable(f"there is no room to prepare {self.size:,} bytes of an answer ({error})") from error
+
+    def whole(self) -> bytes | None:
+        """Return the body if it is in memory; None if it is in a file."""
+        return None if self._file is not None else b"".join(self._parts)
+
+    def pieces(self) -> Generator[bytes]:
+        """Yield the body; it is gone afterwards."""
+        with closing(self):
+            if self._file is None:
+                yield b"".join(self._parts)
+                return
+            self._flush()
+            self._file.seek(0)
+            while piece := self._file.read(_PIECE):
+                yield piece
+
+    def close(self) -> None:
+        """Let go of the body."""
+        self._parts = []
+        if self._file is not None:
+            self._file.close()
+
+
+async def send_spooled(scope: Scope, send: Send, body: Spool) -> None:
+    """Send the rest of an answer whose head was sent, as fast as its client reads.
+
+    Raises:
+        ClientLeft: it took nothing for `STALL_SECONDS`.
+    """
+    pieces = body.pieces()
+    with closing(pieces):
+        for piece in pieces:
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await send(_part(piece, more=True))
+            except TimeoutError:
+                await _cut_off(scope, send)
+                raise ClientLeft from None
+    await send(_part(b"", more=False))
+
+
+def _part(piece: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": piece, "more_body": more}
+
+
+async def _cut_off(scope: Scope, send: Send) -> None:
+    connection = scope.get("rollbook.connection")
+    if connection is not None:
+        # Closing would wait until all of it was read.
+        connection.transport.abort()
+        # Returns once the connection is known to be gone, and with it the need to complete the answer.
+        await send(_part(b"", more=True))

@@ -1,0 +1,62 @@
+"""The certificate of a server: found to be usable before anything is served with it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its private key, in files in PEM."""
+
+    cert: Path
+    """The certificate, followed by those that lead to its authority."""
+    key: Path
+
+    def check(self) -> None:
+        """Check that a server can use them.
+
+        Raises:
+            Invalid: a file is missing, is not to be read, or holds something else; the key is encrypted, or another
+                certificate's.
+        """
+        for option, path in (("--tls-cert", self.cert), ("--tls-key", self.key)):
+            _check_file(option, path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # Without this OpenSSL would ask on the terminal.
+            context.load_cert_chain(self.cert, self.key, password=self._refuse_password)
+        except ssl.SSLError as error:
+            raise self._fault(error) from None
+
+    def _refuse_password(self) -> str:
+        raise Invalid(
+            "--tls-key",
+            f"{self.key} is encrypted, and nobody is there to type its password; write it without one:"
+            " openssl pkey -in KEY -out PLAIN",
+        )
+
+    def _fault(self, error: ssl.SSLError) -> Invalid:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return Invalid("--tls-key", f"{self.key} is not the key of the certificate in {self.cert}")
+        if not _holds(self.cert, b"CERTIFICATE"):
+            return Invalid("--tls-cert", f"{self.cert} holds no certificate in PEM")
+        if not _holds(self.key, b"PRIVATE KEY"):
+            return Invalid("--tls-key", f"{self.key} holds no private key in PEM")
+        return Invalid("--tls-cert", f"{self.cert} and {self.key} cannot be used: {error.reason or error}")
+
+
+def _check_file(option: str, path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise Invalid(option, f"{path} cannot be read: {error.strerror}") from None
+
+
+def _holds(path: Path, what: bytes) -> bool:
+    return b"-----BEGIN " in (text := path.read_bytes()) and what + b"-----" in text

@@ -1,0 +1,79 @@
+"""Why an attempt did not succeed: kept in the log, and no reason to move a rollout that is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import AttemptError, Rollout, RolloutConfig
+from store.testing.contract.given import reread, started, worker_of
+
+ERROR = AttemptError(type="LookupError", message="no such page", span_id="00f067aa0ba902b7")
+
+
+class AttemptErrorsContract:
+    """update_attempt with an error."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    async def test_the_error_of_an_attempt_is_in_its_history(self, store: Store, status: Any) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status=status, error=ERROR)
+        assert await errors_of(store, rollout) == [ERROR.model_dump()]
+
+    async def test_an_error_may_come_without_a_span(self, store: Store) -> None:
+        rollout = await started(store)
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=AttemptError(type="spool"))
+        assert await errors_of(store, rollout) == [{"type": "spool", "message": ""}]
+
+    async def test_a_long_error_is_cut(self, store: Store) -> None:
+        rollout = await started(store)
+        error = AttemptError(type="ä" * 300, message="é" * 5000)
+        await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
+        assert await errors_of(store, rollout) == [{"type": "ä" * 200, "message": "é" * 500}]
+
+    async def test_an_error_needs_a_status_that_is_none_of_success(self, store: Store) -> None:
+        rollout = await started(store)
+        without: list[dict[str, Any]] = [{}, {"status": "succeeded"}, {"status": "running"}, {"metadata": {}}]
+        for given in without:
+            with pytest.raises(Invalid, match="error: goes with a status"):
+                await store.update_attempt(rollout.rollout_id, "latest", **given, error=ERROR)
+        assert await errors_of(store, rollout) == []
+
+    async def test_no_error_is_left_out_not_none(self, store: Store) -> None:
+        rollout = await started(store)
+        nothing: Any = None
+        with pytest.raises(Invalid, match="error"):
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=nothing)
+
+    async def test_an_error_with_text_that_no_database_keeps_is_refused(self, store: Store) -> None:
+        rollout = await started(store)
+        for error in (AttemptError(type="a\0b"), AttemptError(type="a", message="\0")):
+            with pytest.raises(Invalid, match="error"):
+                await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
+
+    async def test_a_rollout_at_work_follows_the_attempt_as_without_an_error(self, store: Store) -> None:
+        for retries, expected in ((0, "failed"), (1, "requeuing")):
+            config = RolloutConfig(max_attempts=1 + retries, retry_condition=["failed"])
+            rollout = await store.start_rollout(1, config=config)
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=ERROR)
+            assert (await reread(store, rollout)).status == expected
+
+    @pytest.mark.parametrize("status", ["cancelled", "succeeded", "requeuing"])
+    async def test_a_rollout_that_is_over_stays_as_it_is(self, store: Store, status: Any) -> None:
+        config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+        rollout = await store.start_rollout(1, config=config, worker_id="w1")
+        await store.update_rollout(rollout.rollout_id, status=status)
+        attempt = await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=ERROR)
+        assert attempt.status == "failed"
+        assert (await reread(store, rollout)).status == status
+        assert (await worker_of(store, "w1")).status == "idle"
+
+
+async def errors_of(store: Store, rollout: Rollout) -> list[Any]:
+    """Return the errors in a rollout's history."""
+    return [event.data["error"] for event in await store.history(rollout.rollout_id) if "error" in event.data]

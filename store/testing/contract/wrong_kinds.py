@@ -1,0 +1,162 @@
+"""What callers may rely on when an argument is of another kind than its annotation says: a refusal that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.testing.contract.given import reread, started
+from store.testing.samples import make_sdk_span
+
+__all__ = ["WrongKindsContract"]
+
+NO_TEXT: Sequence[Any] = (7, True, 1.5, b"x", ["x"], {"a": 1}, object())
+NO_WHOLE_NUMBER: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
+NO_SECONDS: Sequence[Any] = ("1", True, b"1", [1], object(), 10**400)
+NO_TEXTS: Sequence[Any] = (7, True, 1.5, "text", b"x", {"a": 1}, object(), [7], [None], [b"x"])
+NO_THINGS: Sequence[Any] = (7, True, None, "text", b"x", {"a": 1}, object(), [7], [None])
+NO_PAIRS: Sequence[Any] = (*NO_THINGS, ["ab"], [("a",)], [("a", "b", "c")], [("a", 1)], [(1, "b")])
+
+Case = tuple[str, Callable[[Any], Awaitable[Any]], Sequence[Any]]
+
+
+async def expect_refused(cases: Sequence[Case]) -> None:
+    """Expect that each call refuses each value, and names the argument."""
+    for field, call, values in cases:
+        for value in values:
+            with pytest.raises(Invalid) as refused:
+                await call(value)
+            assert refused.value.field.startswith(field), (field, value, refused.value)
+            assert isinstance(refused.value, ValueError)
+
+
+class WrongKindsContract:
+    """Arguments of another kind are refused on every backend alike, and nothing is done."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_what_names_something_is_text(self, store: Store) -> None:
+        rollout = await started(store)
+        ro = rollout.rollout_id
+        span = make_sdk_span()
+        none = (*NO_TEXT, None)
+        await expect_refused(
+            [
+                ("rollout_id", store.get_rollout_by_id, none),
+                ("rollout_id", store.query_attempts, none),
+                ("rollout_id", store.get_latest_attempt, none),
+                ("rollout_id", store.query_spans, none),
+                ("rollout_id", store.start_attempt, none),
+                ("rollout_id", lambda value: store.update_rollout(value, status="running"), none),
+                ("rollout_id", lambda value: store.update_attempt(value, "latest", status="running"), none),
+                ("rollout_id", lambda value: store.add_otel_span(value, "at", span), none),
+                ("rollout_id", lambda value: store.get_next_span_sequence_id(value, "at"), none),
+                ("attempt_id", lambda value: store.update_attempt(ro, value, status="running"), none),
+                ("attempt_id", lambda value: store.add_otel_span(ro, value, span), none),
+                ("attempt_id", lambda value: store.get_next_span_sequence_id(ro, value), none),
+                ("attempt_id", lambda value: store.query_spans(ro, value), NO_TEXT),
+                ("resources_id", store.get_resources_by_id, none),
+                ("resources_id", lambda value: store.update_resources(value, {}), none),
+                ("resources_id", lambda value: store.start_rollout(1, resources_id=value), NO_TEXT),
+                ("worker_id", store.get_worker_by_id, none),
+                ("worker_id", store.update_worker, none),
+                ("worker_id", store.dequeue_rollout, NO_TEXT),
+                ("worker_id", lambda value: store.start_attempt(ro, value), NO_TEXT),
+            ]
+        )
+        assert await reread(store, rollout) == rollout
+        assert await store.get_next_span_sequence_id(ro, "at") == 1
+
+    async def test_what_is_looked_for_is_text(self, store: Store) -> None:
+        ro = (await started(store)).rollout_id
+        fields = ["trace_id", "span_id_contains", "parent_id", "name_contains"]
+        spans: list[Case] = [(f, lambda value, f=f: store.query_spans(ro, **{f: value}), NO_TEXT) for f in fields]
+        await expect_refused(
+            [
+                *spans,
+                ("rollout_id_contains", lambda value: store.query_rollouts(rollout_id_contains=value), NO_TEXT),
+                ("rollout_id_in", lambda value: store.query_rollouts(rollout_id_in=value), NO_TEXTS),
+                ("status_in", lambda value: store.query_rollouts(status_in=value), NO_TEXTS),
+                ("status_in", lambda value: store.query_workers(status_in=value), NO_TEXTS),
+                ("worker_id_contains", lambda value: store.query_workers(worker_id_contains=value), NO_TEXT),
+                ("resources_id", lambda value: store.query_resources(resources_id=value), NO_TEXT),
+            ]
+        )
+
+    async def test_a_page_is_counted_in_whole_numbers_and_sorted_by_words(self, store: Store) -> None:
+        ro = (await started(store)).rollout_id
+        queries: list[Callable[..., Awaitable[Any]]] = [
+            store.query_rollouts,
+            partial(store.query_attempts, ro),
+            partial(store.query_spans, ro),
+            store.query_resources,
+            store.query_workers,
+        ]
+        for query in queries:
+            await expect_refused(
+                [
+                    ("limit", lambda value, query=query: query(limit=value), (*NO_WHOLE_NUMBER, None)),
+                    ("offset", lambda value, query=query: query(offset=value), (*NO_WHOLE_NUMBER, None)),
+                    ("sort_by", lambda value, query=query: query(sort_by=value), NO_TEXT),
+                    ("sort_order", lambda value, query=query: query(sort_order=value), (*NO_TEXT, None)),
+                ]
+            )
+        words = (*NO_TEXT, None, "xor")
+        await expect_refused(
+            [
+                ("filter_logic", lambda value: store.query_rollouts(filter_logic=value), words),
+                ("filter_logic", lambda value: store.query_spans(ro, filter_logic=value), words),
+                ("filter_logic", lambda value: store.query_workers(filter_logic=value), words),
+            ]
+        )
+
+    async def test_a_length_of_time_is_a_number(self, store: Store) -> None:
+        rollout = await started(store)
+        ro = rollout.rollout_id
+        await expect_refused(
+            [
+                ("wait_seconds", lambda value: store.dequeue_rollout(wait_seconds=value), (*NO_SECONDS, None)),
+                ("wait_seconds", lambda value: store.dequeue_many_rollouts(wait_seconds=value), (*NO_SECONDS, None)),
+                ("timeout", lambda value: store.wait_for_rollouts([ro], timeout=value), NO_SECONDS),
+                (
+                    "last_heartbeat_time",
+                    lambda value: store.update_attempt(ro, "latest", last_heartbeat_time=value),
+                    (*NO_SECONDS, None),
+                ),
+            ]
+        )
+        assert await reread(store, rollout) == rollout
+
+    async def test_how_many_and_which_number_are_whole(self, store: Store) -> None:
+        ro = (await started(store)).rollout_id
+        span = make_sdk_span()
+        await expect_refused(
+            [
+                ("limit", store.dequeue_many_rollouts, (*NO_WHOLE_NUMBER, None)),
+                ("sequence_id", lambda value: store.add_otel_span(ro, "at", span, value), NO_WHOLE_NUMBER),
+            ]
+        )
+
+    async def test_what_is_many_is_a_list(self, store: Store) -> None:
+        rollout = await started(store)
+        await expect_refused(
+            [
+                ("rollouts", store.enqueue_many_rollouts, NO_THINGS),
+                ("span", store.add_many_spans, NO_THINGS),
+                ("rollout_attempt_ids", store.get_many_span_sequence_ids, NO_PAIRS),
+                ("rollout_ids", lambda value: store.wait_for_rollouts(value, timeout=0), (*NO_TEXTS, None)),
+            ]
+        )
+        assert (await store.query_rollouts()).total == 1
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, "any") == 1
+
+    async def test_a_span_of_the_sdk_is_one(self, store: Store) -> None:
+        rollout = await started(store)
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        await expect_refused([("readable_span", lambda value: store.add_otel_span(*ids, value), (*NO_TEXT, None, "x"))])
+        assert (await store.query_spans(rollout.rollout_id)).total == 0

@@ -1,0 +1,193 @@
+"""`rollbook keys`, and how `rollbook serve` depends on them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from store import open_store
+from store.cli.times import seconds_in
+from store.db.url import with_partition
+from store.keys import Keys, digest
+from tests.cli.conftest import Rollbook, runner
+from tests.conftest import POSTGRES, SQLITE
+from tests.server.keyed import bearer, own_database
+from tests.server.test_serving import run, serving
+
+KEY = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}\n")
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return own_database(request, tmp_path)
+
+
+@pytest.fixture
+def rollbook(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
+    return runner(url, monkeypatch)
+
+
+async def _kept(url: str) -> dict[str, bytes]:
+    keys = await Keys.open(url, create=False)
+    try:
+        return {key.key_id: key.hash for key in await keys.all()}
+    finally:
+        await keys.close()
+
+
+def test_a_key_alone_is_printed_and_all_else_is_said_aside(rollbook: Rollbook, url: str) -> None:
+    printed = rollbook("keys", "create", "--role", "runner", "--expires", "30d")
+    found = KEY.fullmatch(printed.out)
+    assert printed.code == 0
+    assert found
+    assert asyncio.run(_kept(url)) == {found[1]: digest(printed.out.strip())}
+    assert "shown this once" in printed.err
+    assert "the first one" in printed.err
+    assert printed.out.strip() not in printed.err
+    assert "the first one" not in rollbook("keys", "create", "--role", "admin").err
+
+
+def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) -> None:
+    made = rollbook("keys", "create", "--role", "reader", "--partition", "one", "--name", "night é", "--json").json
+    other = rollbook("keys", "create", "--role", "admin", "--expires", "12h", "--json").json
+    for terminal in (False, True):
+        listed = rollbook("keys", "list", terminal=terminal).out
+        assert all(each["id"] in listed and each["key"][15:] not in listed for each in (made, other))
+    rows = rollbook("keys", "list").table
+    assert [(row["id"], row["role"], row["partition"], row["state"], row["name"]) for row in rows] == [
+        (made["id"], "reader", "one", "active", "night é"),
+        (other["id"], "admin", "all", "active", ""),
+    ]
+    assert rows[1]["expires"] > rows[1]["created"] > ""
+    as_json = rollbook("keys", "list", "--json").json
+    assert as_json == [{name: value for name, value in each.items() if name != "key"} for each in (made, other)]
+    assert as_json[1]["expires_at"] - as_json[1]["created_at"] == pytest.approx(12 * 3600)
+
+
+def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) -> None:
+    keys = [rollbook("keys", "create", "--role", "admin", "--json").json for _ in range(3)]
+    for given, key in zip((keys[0]["id"], keys[1]["id"][:9], keys[2]["key"]), keys, strict=True):
+        printed = rollbook("keys", "revoke", given)
+        assert printed.out == f"{key['id']} revoked\n"
+        assert ("No key is left" in printed.err) == (key is keys[2])
+    assert rollbook("keys", "list").table == []
+    assert [row["state"] for row in rollbook("keys", "list", "--all").table] == ["revoked"] * 3
+    assert rollbook("keys", "revoke", keys[0]["id"], "--json").json["state"] == "revoked"
+
+
+def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
+    rollbook("keys", "create", "--role", "admin")
+    rollbook("keys", "create", "--role", "admin")
+    missing = rollbook("keys", "revoke", "zz")
+    assert (missing.code, "keys list" in missing.err) == (5, True)
+    for _ in range(16):
+        rollbook("keys", "create", "--role", "reader")
+    firsts = [row["id"][0] for row in rollbook("keys", "list").table]
+    twice = next(each for each in firsts if firsts.count(each) > 1)
+    ambiguous = rollbook("keys", "revoke", twice)
+    assert (ambiguous.code, "write more of it" in ambiguous.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create",),
+        ("create", "--role", "emperor"),
+        ("create", "--role", "admin", "--partition", "../x"),
+        ("create", "--role", "admin", "--expires", "soon"),
+        ("create", "--role", "admin", "--expires", "0d"),
+        ("create", "--role", "admin", "--expires", "5months"),
+        ("create", "--role", "admin", "--expires", "999999999d"),
+        ("create", "--role", "admin", "--db", "memory://"),
+        ("list", "--db", "http://127.0.0.1:4747"),
+        ("revoke",),
+    ],
+    ids=" ".join,
+)
+def test_what_is_mistyped_is_usage(bare: Rollbook, arguments: tuple[str, ...]) -> None:
+    printed = bare("keys", *arguments)
+    assert (printed.code, printed.out) == (2, "")
+    assert printed.err
+
+
+def test_keys_of_a_store_that_is_not_there_are_not_found(bare: Rollbook) -> None:
+    assert bare("keys", "list").code == bare("keys", "revoke", "0").code == 5
+
+
+def test_a_database_without_the_partition_that_holds_keys_has_none(rollbook: Rollbook, url: str) -> None:
+    one, two = with_partition(url, "one"), with_partition(url, "two")
+    rollbook("partitions", "create", "one")
+    assert rollbook("keys", "list", db=one).table == []
+    assert rollbook("keys", "list", db=two).code == 5
+    made = rollbook("keys", "create", "--role", "admin", "--json", db=one).json
+    assert [row["id"] for row in rollbook("keys", "list", db=one).table] == [made["id"]]
+    assert rollbook("partitions", "ls").out.split() == ["default", "one"]
+
+
+@pytest.mark.parametrize("text,seconds", [("30d", 30 * 86400), ("12h", 43200), ("1.5 m", 90), ("90S", 90)])
+def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
+    assert seconds_in(text) == seconds
+
+
+# -- serving -----------------------------------------------------------------------------------------------------------
+
+
+def test_other_machines_are_let_in_with_keys_alone(make_url: Callable[[str], str]) -> None:
+    refused = run("serve", "--db", make_url("run.db"), "--host", "0.0.0.0", "--port", "0")
+    assert (refused.returncode, "rollbook keys create" in refused.stderr) == (2, True)
+    assert not Path(make_url("run.db").removeprefix("sqlite:///")).exists()
+
+
+async def _status(url: str, key: str | None = None) -> int:
+    headers = {} if key is None else bearer(key)
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{url}/v1/agl/statistics") as answer:
+        return answer.status
+
+
+async def _until(url: str, status: int, key: str | None = None) -> None:
+    async with asyncio.timeout(60):
+        while await _status(url, key) != status:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_the_first_key_and_the_last_one_change_a_server_that_runs(url: str) -> None:
+    with serving("serve", "--db", url, "--port", "0") as (_, endpoint):
+        assert await _status(endpoint) == 200
+        keys = await Keys.open(url, create=False)
+        key, text = await keys.create("reader")
+        await _until(endpoint, 401)
+        assert await _status(endpoint, text) == 200
+        await keys.revoke(key.key_id)
+        await _until(endpoint, 200)
+        await keys.close()
+
+
+@pytest.mark.slow
+async def test_a_server_for_other_machines_stays_shut_when_its_last_key_is_revoked(url: str) -> None:
+    keys = await Keys.open(url, create=True)
+    key, text = await keys.create("reader")
+    with serving("serve", "--db", url, "--port", "0", "--host", "0.0.0.0") as (_, shown):
+        endpoint = f"http://127.0.0.1:{shown.rpartition(':')[2]}"
+        assert await _status(endpoint, text) == 200
+        await keys.revoke(key.key_id)
+        await _until(endpoint, 401, text)
+        assert await _status(endpoint) == 401
+    await keys.close()
+
+
+@pytest.mark.slow
+async def test_the_keys_of_a_database_count_for_a_server_of_any_of_its_partitions(url: str) -> None:
+    keys = await Keys.open(url, create=True)
+    _, of_one = await keys.create("admin", partition="one")
+    _, of_default = await keys.create("admin", partition="default")
+    await keys.close()
+    one = with_partition(url, "one")
+    await (await open_store(one)).close()
+    with serving("serve", "--db", one, "--port", "0") as (_, endpoint):
+        assert [await _status(endpoint, key) for key in (None, of_default, of_one)] == [401, 403, 200]

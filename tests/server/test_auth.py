@@ -1,0 +1,391 @@
+"""Keys: whoever has none that counts gets nothing, on every database and whatever they try."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from store.interface import Store
+from store.keys import ROLES, Keys, Role, digest
+from store.server.access import ACCESS, WEBSOCKET, may
+from store.server.app import OPERATIONS, build_app
+from store.server.partitions import Partitions
+from store.server.streams import LOG_SOCKET
+from store.testing import ManualClock
+from tests import databases
+from tests.conftest import POSTGRES, SQLITE
+from tests.server.api import Api
+from tests.server.given import served
+from tests.server.keyed import Keyed, bearer, keyed_server, own_database
+
+STRANGERS = "rbk_0123456789_" + "a" * 32
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return own_database(request, tmp_path)
+
+
+@pytest.fixture
+async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterator[Keyed]:
+    async with keyed_server(store, store_url, clock) as keyed:
+        yield keyed
+
+
+# -- when keys are demanded --------------------------------------------------------------------------------------------
+
+
+async def test_nobody_needs_a_key_until_there_is_one_and_then_everybody_does(keyed: Keyed) -> None:
+    assert (await keyed.ask(None)).status == 200
+    key = await keyed.key("reader")
+    assert (await keyed.ask(None)).status == 401
+    assert (await keyed.ask(key)).status == 200
+
+
+async def test_what_is_known_of_keys_is_read_again_beside_the_requests(keyed: Keyed) -> None:
+    await keyed.ask(None)
+    await keyed.keys.create("reader")
+    keyed.steps.now += 1.9
+    assert (await keyed.ask(None)).status == 200
+    keyed.steps.now += 0.2
+    # This one need not wait for it, but it begins.
+    await keyed.ask(None)
+    while not len(keyed.ring):
+        await keyed.ask(None)
+    assert (await keyed.ask(None)).status == 401
+
+
+async def test_a_key_that_was_revoked_counts_no_more(keyed: Keyed) -> None:
+    await keyed.key("admin")
+    revoked, text = await keyed.make("admin")
+    assert (await keyed.ask(text)).status == 200
+    await keyed.revoke(revoked)
+    refused = await keyed.ask(text)
+    assert refused.status == 401
+    assert refused.json["error_type"] == "Unauthorized"
+    assert text not in refused.body.decode()
+
+
+async def test_the_last_key_that_is_revoked_opens_only_a_server_that_was_open_before(
+    store: Store, store_url: str, clock: ManualClock
+) -> None:
+    for always, status in ((False, 200), (True, 401)):
+        async with keyed_server(store, store_url, clock, always=always) as keyed:
+            key, text = await keyed.make("admin")
+            assert (await keyed.ask(text)).status == 200
+            await keyed.revoke(key)
+            assert (await keyed.ask(None)).status == status
+
+
+async def test_a_key_ends_when_its_time_is_over_and_still_keeps_the_door_shut(keyed: Keyed, clock: ManualClock) -> None:
+    key = await keyed.key("reader", expires_seconds=3600)
+    made = (await keyed.keys.all())[0]
+    assert made.expires_at is not None
+    clock.advance((made.expires_at - clock()) / 1e6 - 1)
+    assert (await keyed.ask(key)).status == 200
+    clock.advance(1)
+    assert (await keyed.ask(key)).status == 401
+    assert (await keyed.ask(None)).status == 401
+
+
+async def test_nobody_is_let_in_while_keys_cannot_be_read(keyed: Keyed, store_url: str) -> None:
+    key = await keyed.key("admin")
+    assert (await keyed.ask(key)).status == 200
+    database = await databases.connect(store_url)
+    await database.execute("ALTER TABLE keys RENAME TO gone")
+    try:
+        keyed.grow_old()
+        for sent in (key, None):
+            refused = await keyed.ask(sent)
+            assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    finally:
+        await database.execute("ALTER TABLE gone RENAME TO keys")
+        await database.close()
+    assert (await keyed.ask(key)).status == 200
+
+
+# -- what is no key ----------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, list[tuple[str, str]]] = {
+    "none": [],
+    "empty": [("Authorization", "")],
+    "no text": [("Authorization", "Bearer ")],
+    "another scheme": [("Authorization", "Token {key}")],
+    "digest": [("Authorization", 'Digest username="a", response="{key}"')],
+    "the key alone": [("Authorization", "{key}")],
+    "two keys in one": [("Authorization", "Bearer {key}, Bearer {key}")],
+    "two headers": [("Authorization", "Bearer {key}"), ("Authorization", "Bearer {key}")],
+    "two kinds of header": [("Authorization", "Bearer {key}"), ("x-api-key", "{key}")],
+    "one good and one bad": [("x-api-key", "{key}"), ("x-api-key", "no")],
+    "huge": [("Authorization", "Bearer " + "a" * 30_000)],
+    "not ASCII": [("x-api-key", "clé")],
+    "in the wrong case": [("x-api-key", "{KEY}")],
+    "cut short": [("x-api-key", "{short}")],
+    "with more": [("x-api-key", "{key}a")],
+    "a stranger's": [("x-api-key", STRANGERS)],
+    "another secret": [("x-api-key", "{forged}")],
+    "not Basic": [("Authorization", "Basic !!!")],
+    "Basic without a password": [("Authorization", "Basic {nobody}")],
+    "in a cookie": [("Cookie", "api_key={key}")],
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_no_key_is_answered_with_401(keyed: Keyed, what: str) -> None:
+    key = await keyed.key("admin")
+    texts = {
+        "key": key,
+        "KEY": key.upper(),
+        "short": key[:-1],
+        "forged": key[:-1] + ("a" if key[-1] != "a" else "b"),
+        "nobody": base64.b64encode(key.encode()).decode(),
+    }
+    headers = [(name, value.format(**texts)) for name, value in REFUSED[what]]
+    answer = await keyed.api.get("/rollouts", headers=headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert answer.json["error_type"] == "Unauthorized"
+    assert "rollbook keys create" in answer.detail
+    assert key[16:] not in answer.body.decode()
+
+
+async def test_a_key_in_the_url_is_none(keyed: Keyed) -> None:
+    key = await keyed.key("admin")
+    assert (await keyed.api.get(f"/rollouts?api_key={key}")).status == 401
+
+
+@pytest.mark.parametrize("header", ["Authorization", "authorization", "x-api-key", "X-API-Key"])
+async def test_a_key_comes_in_either_header(keyed: Keyed, header: str) -> None:
+    key = await keyed.key("reader")
+    value = key if header.lower() == "x-api-key" else f"bearer  {key}"
+    assert (await keyed.api.get("/rollouts", headers={header: value})).status == 200
+
+
+async def test_a_client_whose_url_may_hold_a_password_sends_the_key_as_one(keyed: Keyed) -> None:
+    key = await keyed.key("reader")
+    url = keyed.api.url.replace("http://", f"http://agent:{key}@")
+    async with keyed.api.session.get(f"{url}/v1/agl/rollouts") as answer:
+        assert answer.status == 200
+
+
+async def test_what_was_changed_in_the_database_is_no_key(keyed: Keyed, store_url: str) -> None:
+    key, text = await keyed.make("reader")
+    database = await databases.connect(store_url)
+    try:
+        other = digest(STRANGERS).hex()
+        literal = f"X'{other}'" if store_url.startswith("sqlite") else f"'\\x{other}'::bytea"
+        await database.execute(f"UPDATE keys SET hash = {literal}")
+        keyed.grow_old()
+        assert (await keyed.ask(text)).status == 401
+        good = "X'" + key.hash.hex() + "'" if store_url.startswith("sqlite") else f"'\\x{key.hash.hex()}'::bytea"
+        await database.execute(f"UPDATE keys SET hash = {good}, role = 'emperor'")
+        keyed.grow_old()
+        assert (await keyed.ask(text)).status == 403
+    finally:
+        await database.close()
+
+
+async def test_only_a_hash_is_kept_and_nothing_is_logged(
+    keyed: Keyed, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key, text = await keyed.make("reader")
+    assert (await keyed.ask(text)).status == 200
+    assert (await keyed.ask(text, "POST", "/rebuild")).status == 403
+    assert (await keyed.ask(text + "x")).status == 401
+    database = await databases.connect(store_url)
+    (row,) = await database.rows("SELECT * FROM keys")
+    await database.close()
+    secret = text[16:]
+    assert secret not in repr(row)
+    assert bytes(row[1]) == digest(text)
+    assert secret not in repr(key)
+    told = [record for record in caplog.records if not record.name.startswith(("asyncio", "aiosqlite"))]
+    assert not any(secret in repr(vars(record)) for record in told)
+    assert any(vars(record).get("key") == key.key_id for record in told)
+
+
+# -- what each role may ------------------------------------------------------------------------------------------------
+
+
+def test_every_route_has_an_entry_and_every_entry_a_route() -> None:
+    app = build_app(Partitions(_no_store()))
+    routes = {(operation.method, operation.path) for operation in OPERATIONS} | {(WEBSOCKET, LOG_SOCKET)}
+    for route in app.router.routes:
+        assert isinstance(route, Route | WebSocketRoute)
+        methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()
+        routes |= {(method, route.path) for method in methods - {"HEAD"}}
+    assert routes == set(ACCESS)
+
+
+def _no_store() -> Any:
+    return object()
+
+
+def test_each_role_may_what_those_before_it_may() -> None:
+    for place, role in enumerate(ROLES):
+        assert [needed for needed in ROLES if may(role, needed)] == list(ROLES[: place + 1])
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_may_do_exactly_what_the_table_says(keyed: Keyed, role: Role) -> None:
+    key = await keyed.key(role)
+    for (method, template), access in ACCESS.items():
+        if method == WEBSOCKET:
+            continue
+        path = template.replace("{", "").replace("}", "")
+        body: Any = None if method == "GET" else b'{"limit": 0}'
+        headers = {"Content-Type": "application/json"}
+        answer = await keyed.ask(key, method, f"/{path}", data=body, headers=headers)
+        if access == "open" or may(role, access):
+            assert answer.status not in {401, 403, 404, 405}, (method, path, answer)
+        else:
+            assert answer.status == 403, (method, path, answer)
+            assert answer.json["error_type"] == "Forbidden"
+            assert f"the role {access}" in answer.detail
+        nobody = await keyed.api.send(method, f"/{path}", data=body, headers=headers)
+        assert (nobody.status == 401) == (access != "open"), (method, path, nobody)
+
+
+async def test_what_has_no_entry_does_not_exist_for_anybody_with_a_key(store: Store, keyed: Keyed) -> None:
+    key = await keyed.key("admin")
+
+    async def secret(request: Any) -> Response:
+        del request
+        return Response("secret")
+
+    app = build_app(Partitions(store), ring=keyed.ring)
+    app.add_route("/secret", secret, ["GET", "POST"])
+    async with served(app) as url, aiohttp.ClientSession() as session:
+        for method, headers, status in (("GET", bearer(key), 404), ("POST", bearer(key), 405), ("GET", {}, 401)):
+            async with session.request(method, f"{url}/secret", headers=headers) as answer:
+                assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    "method,path",
+    [
+        ("POST", "/rollouts/x%2Fattempts"),
+        ("POST", "/rollouts/search%2F..%2Fx"),
+        ("POST", "/rollouts/%73earch"),
+        ("POST", "//v1/agl/../agl/rebuild"),
+        ("POST", "//v1/agl/%72ebuild"),
+        ("POST", "//v1/agl/rebuild/"),
+        ("POST", "//V1/AGL/REBUILD"),
+        ("POST", "//p/default/v1/agl/rebuild"),
+        ("POST", "//p/%64efault/v1/agl/rebuild"),
+        ("POST", "//p/%64efault/v1/agl/%72ebuild"),
+        ("POST", "//p%2Fdefault/v1/agl/rebuild"),
+        ("POST", "//livez/../v1/agl/rebuild"),
+        ("POST", "//livez%2f..%2fv1/agl/rebuild"),
+        ("PUT", "/rebuild"),
+        ("GET", "/rebuild"),
+    ],
+)
+async def test_no_spelling_of_a_path_gives_a_reader_more(keyed: Keyed, method: str, path: str) -> None:
+    key = await keyed.key("reader")
+    for sent, statuses in ((key, {403, 404, 405}), (None, {401})):
+        answer = await keyed.ask(sent, method, path, data=b"{}", headers={"Content-Type": "application/json"})
+        assert answer.status in statuses, answer
+
+
+# -- of which partition ------------------------------------------------------------------------------------------------
+
+
+def _in(partition: str, path: str) -> str:
+    return f"//p/{partition}/v1/agl{path}"
+
+
+async def test_a_key_of_one_partition_opens_no_other(keyed: Keyed) -> None:
+    admin, of_default = await keyed.key("admin"), await keyed.key("admin", partition="default")
+    assert (await keyed.ask(admin, path=_in("one", "/statistics"))).status == 200
+    of_one = await keyed.key("admin", partition="one")
+    assert (await keyed.ask(of_one, path=_in("one", "/statistics"))).status == 200
+    assert (await keyed.ask(of_default)).status == 200
+    assert (await keyed.ask(of_default, path=_in("default", "/statistics"))).status == 200
+    for path in ("/statistics", _in("default", "/statistics"), _in("two", "/statistics"), "//metrics"):
+        assert (await keyed.ask(of_one, path=path)).status == 403, path
+    # It tells of all partitions, wherever it is asked for.
+    assert (await keyed.ask(of_one, path="//p/one/metrics")).status == 403
+    assert (await keyed.ask(admin, path="//metrics")).status == 200
+
+
+async def test_a_partition_is_made_for_an_admin_and_for_nobody_else(keyed: Keyed) -> None:
+    admin, of_one = await keyed.key("admin"), await keyed.key("admin", partition="one")
+    algorithm = await keyed.key("algorithm")
+    for name in ("one", "two"):
+        assert (await keyed.ask(algorithm, path=_in(name, "/store"))).status == 404
+        assert (await keyed.ask(None, path=_in(name, "/store"))).status == 401
+    assert (await keyed.ask(of_one, path=_in("two", "/store"))).status == 403
+    assert (await keyed.ask(of_one, path=_in("one", "/store"))).ok()["partition"] == "one"
+    assert (await keyed.ask(admin, path=_in("two", "/store"))).ok()["partition"] == "two"
+    assert (await keyed.ask(algorithm, path=_in("two", "/store"))).status == 200
+    for name in ("No", "..", "%2e%2e", "a" * 41):
+        assert (await keyed.ask(admin, path=_in(name, "/store"))).status == 404
+
+
+async def test_nobody_learns_which_partitions_there_are(keyed: Keyed) -> None:
+    admin = await keyed.key("admin")
+    await keyed.ask(admin, path=_in("one", "/store"))
+    answers = [await keyed.ask(None, path=_in(name, "/health")) for name in ("one", "none")]
+    assert [(each.status, each.body) for each in answers] == [(401, answers[0].body)] * 2
+    of_two = await keyed.key("reader", partition="two")
+    answers = [await keyed.ask(of_two, path=_in(name, "/store")) for name in ("one", "none")]
+    assert [(each.status, each.body) for each in answers] == [(403, answers[0].body)] * 2
+
+
+async def test_strangers_are_not_told_what_ails_the_database(keyed: Keyed, store: Store) -> None:
+    await store.close()
+    answer = await keyed.api.get("//readyz")
+    assert "closed store" in answer.json["missing"]["database"]
+    await keyed.key("reader")
+    assert (await keyed.ask(None)).status == 401
+    answer = await keyed.api.get("//readyz")
+    assert (answer.status, answer.json["missing"]) == (503, {"database": "the server's log says more"})
+
+
+# -- idempotency -------------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_is_answered_with_what_another_key_did(keyed: Keyed) -> None:
+    one, two = await keyed.key("algorithm"), await keyed.key("algorithm")
+    headers = {"Idempotency-Key": "same", "Content-Type": "application/json"}
+    body = b'{"rollouts": [{"input": 1}]}'
+    ids = [
+        (await keyed.ask(key, "POST", "/queues/rollouts/enqueue", data=body, headers=headers)).ok(201)[0]["rollout_id"]
+        for key in (one, two, one, two)
+    ]
+    assert ids == [ids[0], ids[1]] * 2
+    assert ids[0] != ids[1]
+
+
+# -- what is kept of their use -----------------------------------------------------------------------------------------
+
+
+async def test_it_is_kept_when_a_key_was_last_used(store: Store, store_url: str, clock: ManualClock) -> None:
+    async with keyed_server(store, store_url, clock) as keyed:
+        used, text = await keyed.make("reader")
+        await keyed.make("reader")
+        assert (await keyed.ask(text)).status == 200
+    keys = await Keys.open(store_url, create=False)
+    kept = {key.key_id: key.used_at for key in await keys.all()}
+    await keys.close()
+    assert kept.pop(used.key_id) == clock() - clock() % 60_000_000
+    assert list(kept.values()) == [None]
+
+
+async def test_the_api_works_as_ever_for_whoever_may(keyed: Keyed) -> None:
+    key = await keyed.key("algorithm")
+    keyed.api.session.headers.update(bearer(key))
+    api: Api = keyed.api
+    rollout_id, attempt_id = await api.claimed()
+    done = await api.post(f"/rollouts/{rollout_id}/attempts/{attempt_id}", {"status": "succeeded"})
+    assert done.ok()["status"] == "succeeded"

@@ -1,0 +1,155 @@
+"""All streams of a log share one reader of it, and each still sees everything once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.errors import Closed
+from store.interface import Store
+from store.models import EnqueueRolloutRequest
+from store.server import hub
+from store.server.feed import Fact, Wanted
+from store.server.hub import Hubs
+from store.sql_store import SQLStore
+
+ALL = Wanted(None, None, None)
+HANG = 60
+
+
+class Counting(SQLStore):
+    """A store that knows how many follow it."""
+
+    following = 0
+    followed = 0
+
+    async def tail(self, after: str | None = None, *, follow: bool = False, **more: Any) -> AsyncIterator[Any]:
+        self.following += follow
+        self.followed += follow
+        try:
+            async for event in super().tail(after, follow=follow, **more):
+                yield event
+        finally:
+            self.following -= follow
+
+
+@pytest.fixture
+async def counting(store_url: str, store: Store) -> AsyncIterator[Counting]:
+    """The test's store once more."""
+    async with await Counting.open(store_url) as counting:
+        yield counting
+
+
+async def enqueue(store: Store, count: int) -> None:
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(count)])
+
+
+async def take(facts: AsyncGenerator[Fact], count: int) -> list[int]:
+    async with asyncio.timeout(HANG):
+        return [(await anext(facts)).position for _ in range(count)]
+
+
+async def test_many_streams_follow_the_store_once_and_the_last_one_ends_it(store: Store, counting: Counting) -> None:
+    await enqueue(store, 10)
+    hubs = Hubs()
+    streams = [hubs.follow(counting, ALL) for _ in range(20)]
+    assert await asyncio.gather(*(take(each, 10) for each in streams)) == [list(range(1, 11))] * 20
+    # Some wait, and some do not when it is written.
+    waiting = asyncio.gather(*(take(each, 5) for each in streams[:10]))
+    await enqueue(store, 5)
+    assert await waiting == [list(range(11, 16))] * 10
+    assert await asyncio.gather(*(take(each, 5) for each in streams[10:])) == [list(range(11, 16))] * 10
+    assert (counting.followed, counting.following) == (1, 1)
+    for each in streams:
+        await each.aclose()
+    assert counting.following == 0
+    async with aclosing(hubs.follow(counting, ALL)) as again:
+        assert await take(again, 15) == list(range(1, 16))
+    assert (counting.followed, counting.following) == (2, 0)
+
+
+async def test_who_falls_behind_what_is_remembered_misses_nothing(
+    store: Store, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "REMEMBERED", 4)
+    hubs = Hubs()
+    async with aclosing(hubs.follow(counting, ALL)) as slow, aclosing(hubs.follow(counting, ALL)) as quick:
+        await enqueue(store, 1)
+        assert await take(slow, 1) == await take(quick, 1) == [1]
+        for turn in range(5):
+            await enqueue(store, 30)
+            assert await take(quick, 30) == list(range(2 + 30 * turn, 32 + 30 * turn))
+        assert await take(slow, 150) == list(range(2, 152))
+
+
+async def test_large_events_are_forgotten_sooner(
+    store: Store, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_REMEMBERED_BYTES", 50_000)
+    hubs = Hubs()
+    async with aclosing(hubs.follow(counting, ALL)) as stream:
+        first = asyncio.ensure_future(take(stream, 1))
+        for _ in range(20):
+            await store.enqueue_rollout("x" * 20_000)
+        assert await first == [1]
+        (opened,) = hubs._open.values()  # pyright: ignore[reportPrivateUsage] - how much it holds shows nowhere else
+        assert await take(stream, 19) == list(range(2, 21))
+        assert len(opened._facts) < 10  # pyright: ignore[reportPrivateUsage] - as above
+
+
+async def test_each_stream_gets_what_it_wants(store: Store, counting: Counting) -> None:
+    hubs = Hubs()
+    wanted = await store.start_rollout("wanted")
+    only = Wanted(None, None, wanted.rollout_id)
+    claims = Wanted(None, ["attempt.started"], None)
+    async with aclosing(hubs.follow(counting, only)) as one, aclosing(hubs.follow(counting, claims)) as other:
+        assert await take(one, 2) == [1, 2]
+        assert await take(other, 1) == [2]
+        await enqueue(store, 3)
+        await store.start_rollout("another")
+        await store.update_rollout(wanted.rollout_id, status="cancelled")
+        expected = [event.position async for event in store.tail(rollout_id=wanted.rollout_id)]
+        assert await take(one, len(expected) - 2) == expected[2:]
+        assert await take(other, 1) == [7]
+
+
+async def test_readers_that_come_while_others_write_each_see_everything_once(store: Store, counting: Counting) -> None:
+    hubs = Hubs()
+    total = 300
+
+    async def write() -> None:
+        for _ in range(total // 3):
+            await enqueue(store, 3)
+
+    async def read(begin: int) -> list[int]:
+        async with aclosing(hubs.follow(counting, ALL)) as stream:
+            before = await take(stream, begin)
+            cursor = (await anext(stream)).cursor
+        async with aclosing(hubs.follow(counting, Wanted(cursor, None, None))) as stream:
+            return [*before, begin + 1, *await take(stream, total - begin - 1)]
+
+    writing = asyncio.ensure_future(write())
+    found = await asyncio.gather(*(read(begin) for begin in range(0, 200, 20)))
+    await writing
+    assert found == [list(range(1, total + 1))] * 10
+
+
+async def test_the_end_of_the_store_ends_all_streams_and_a_later_one_is_told_at_once(durable_url: str) -> None:
+    store = await open_store(durable_url)
+    assert isinstance(store, SQLStore)
+    hubs = Hubs()
+    streams = [hubs.follow(store, ALL) for _ in range(3)]
+    waiting = [asyncio.ensure_future(anext(each)) for each in streams]
+    await enqueue(store, 1)
+    assert [(await each).position for each in waiting] == [1, 1, 1]
+    waiting = [asyncio.ensure_future(anext(each)) for each in streams]
+    await store.close()
+    async with asyncio.timeout(HANG):
+        for each in [*waiting, anext(hubs.follow(store, ALL))]:
+            with pytest.raises(Closed):
+                await each

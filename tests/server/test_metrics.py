@@ -1,0 +1,228 @@
+"""What `/metrics` says is true, is documented, and does not grow with a run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from store.db.counting import Counts
+from store.interface import Store
+from store.journal.histogram import Histogram
+from store.server.gauges import Measured
+from store.server.metrics import Family, Metrics, text_of
+from store.server.partitions import Partitions
+from store.server.peers import Peers, merged
+from store.sql_store import SQLStore
+from store.testing.samples import make_span
+from tests.server.api import Api, speaking_to
+from tests.server.stream_given import LOG, serving, until
+
+PAGE = Path(__file__).parents[2] / "docs" / "server.md"
+HANG = 60
+# Only of several workers.
+OF_MANY = "rollbook_worker_up"
+
+
+def documented() -> dict[str, tuple[str, set[str]]]:
+    """The page's table: kind and labels by name."""
+    rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def families(text: str) -> dict[str, tuple[str, set[str]]]:
+    """What was told: kind and labels by name."""
+    told: dict[str, tuple[str, set[str]]] = {}
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE):
+        labels = re.findall(rf"^{name}(?:_bucket|_sum|_count)?{{(.*)}} ", text, re.MULTILINE)
+        told[name] = (kind, {label for each in labels for label in re.findall(r"(\w+)=\"", each)} - {"le"})
+    return told
+
+
+async def measured(api: Api) -> dict[str, float]:
+    lines = (await api.get("//metrics")).body.decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+async def test_every_measure_is_documented_with_its_kind_and_labels_and_no_other(store: Store) -> None:
+    async with serving(store) as client, client.events(LOG) as stream:
+        await stream.frame()
+        await store.enqueue_rollout(1)
+        async with client.session.get(f"{client.url}/v1/agl/health") as answer:
+            assert answer.status == 200
+        async with client.session.get(f"{client.url}/metrics") as answer:
+            told = families(await answer.text())
+    page = documented()
+    assert page.pop(OF_MANY) == ("gauge", {"worker"})
+    assert told == page
+
+
+async def test_the_numbers_are_those_of_what_was_done(store: Store, api: Api) -> None:
+    created = await api.enqueue(1, 2, 3)
+    (claimed,) = await api.dequeue()
+    await store.add_span(make_span((await store.query_attempts(claimed["rollout_id"]))[0]))
+    found = await measured(api)
+
+    def of(name: str, **labels: str) -> float:
+        shown = ",".join(f'{key}="{value}"' for key, value in {"partition": "default", **labels}.items())
+        return found[f"rollbook_{name}{{{shown}}}"]
+
+    assert of("queue_depth") == len(created) - 1
+    assert (of("rollouts", status="queuing"), of("rollouts", status="running")) == (2, 1)
+    assert (of("attempts", status="running"), of("attempts", status="preparing")) == (1, 0)
+    events = [event async for event in store.tail()]
+    assert of("log_position") == events[-1].position
+    assert of("written_events_total") == len(events)
+    assert of("commits_total") == of("commit_calls_count") == of("commit_seconds_count")
+    assert of("commit_calls_sum") >= 3
+    assert 0 < of("commit_seconds_sum") < HANG
+    assert (of("inbox_calls"), of("inbox_bytes")) == (0, 0)
+    assert found["process_cpu_seconds_total"] > 0
+    assert found["process_resident_memory_bytes"] > 2**20
+    assert 0 < found["process_open_fds"] < found["process_max_fds"]
+
+
+async def test_the_answer_does_not_grow_with_a_run(api: Api) -> None:
+    await api.enqueue(1)
+    before = (await measured(api)).keys()
+    for value in range(20):
+        (created,) = await api.enqueue(value)
+        await api.get(f"/rollouts/{created['rollout_id']}")
+    grown = (await measured(api)).keys() - before
+    assert {re.sub(r".*route=\"([^\"]*)\".*", r"\1", name) for name in grown} == {
+        "/metrics",
+        "/v1/agl/rollouts/{rollout_id}",
+    }
+
+
+async def test_a_reader_that_takes_nothing_is_seen_to_lag(store: Store) -> None:
+    for _ in range(60):
+        await store.enqueue_rollout("x" * 200_000)
+    async with serving(store) as client:
+        api = Api(client.session, client.url, client.app.state.parked)
+        async with client.session.get(client.url + LOG, headers={"Accept": "text/event-stream"}) as answer:
+            # The session's buffer is far smaller than the log; what is not taken stays with the server.
+            answer.content._high_water = 1  # pyright: ignore[reportPrivateUsage] - aiohttp offers no other way
+            await until(lambda: any(feed.untaken for feed in client.app.state.parked.streams))
+            found = await measured(api)
+            assert found['rollbook_streams{partition="default"}'] == 1
+            assert 0 < found['rollbook_stream_lag_positions{partition="default"}'] <= 60
+            # The store's clock stands still, long ago.
+            assert found['rollbook_stream_lag_seconds{partition="default"}'] > 0
+        await client.quiet()
+        assert 'rollbook_streams{partition="default"}' not in await measured(api)
+
+
+async def test_counting_a_large_database_takes_a_small_part_of_the_time() -> None:
+    counted: list[float] = []
+    takes = 0.05
+
+    class Large(SQLStore):
+        async def counts(self) -> Counts:
+            counted.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(takes)
+            return Counts({}, {}, 0, None, 0)
+
+    import_module("store.opening")  # makes the databases known
+    async with await Large.open("memory://") as large:
+        known = Measured()
+        for _ in range(3):
+            await known.families([("default", large)])
+    assert len(counted) == 1
+
+
+def test_numbers_keep_all_their_digits() -> None:
+    family = Family("n", "Help.", "counter").set(12_345_678_901).set(0.1, a="b").set(2.0, c='d"\\\n')
+    assert text_of([family]).decode().splitlines() == [
+        "# HELP n Help.",
+        "# TYPE n counter",
+        "n 12345678901",
+        'n{a="b"} 0.1',
+        'n{c="d\\"\\\\\\n"} 2',
+    ]
+
+
+def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
+    histogram = Histogram((1, 2, 4))
+    for value in (0, 1, 1.5, 4, 5, 100):
+        histogram.add(value)
+    lines = Family("h", "Help.", "histogram").observed(histogram, a="b").lines()[2:]
+    assert [line.rpartition(" ")[::2] for line in lines] == [
+        ('h_bucket{a="b",le="1"}', "2"),
+        ('h_bucket{a="b",le="2"}', "3"),
+        ('h_bucket{a="b",le="4"}', "4"),
+        ('h_bucket{a="b",le="+Inf"}', "6"),
+        ('h_sum{a="b"}', "111.5"),
+        ('h_count{a="b"}', "6"),
+    ]
+
+
+def _own(count: int) -> list[Family]:
+    counted = Metrics()
+    for _ in range(count):
+        counted.request("GET", "/", 200, 0.1)
+    return counted.families()
+
+
+def test_numbers_of_workers_are_kept_apart_and_shared_ones_told_once() -> None:
+    depth = [Family("depth", "D.").set(5, partition="a").set(1, partition="b")]
+    text = text_of(
+        merged([(_own(2), depth[:1]), None, (_own(3), [Family("depth", "D.").set(6, partition="a")])])
+    ).decode()
+    assert re.findall(r'^rollbook_requests_total{worker="(\d)".* (\d)$', text, re.MULTILINE) == [("0", "2"), ("2", "3")]
+    assert re.findall(r"^depth.*$", text, re.MULTILINE) == ['depth{partition="a"} 5', 'depth{partition="b"} 1']
+    assert text.count("# TYPE rollbook_requests_total") == 1
+
+
+async def test_workers_ask_each_other_and_say_who_does_not_answer(tmp_path: Path) -> None:
+    def peer(number: int) -> Peers:
+        async def measure() -> Any:
+            return _own(number + 1), []
+
+        return Peers(tmp_path, number, 3, measure)
+
+    first, second = peer(0), peer(1)
+    # What a worker leaves that was killed.
+    (tmp_path / "2.sock").touch()
+    await first.open()
+    await second.open()
+    try:
+        for each in (first, second):
+            text = text_of(await each.families()).decode()
+            assert re.findall(r'^rollbook_worker_up{worker="(\d)"} (\d)', text, re.MULTILINE) == [
+                ("0", "1"),
+                ("1", "1"),
+                ("2", "0"),
+            ]
+            assert re.findall(r'^rollbook_requests_total{worker="(\d)".* (\d)$', text, re.MULTILINE) == [
+                ("0", "1"),
+                ("1", "2"),
+            ]
+        third = peer(2)
+        await third.open()
+        assert 'rollbook_worker_up{worker="2"} 1' in text_of(await first.families()).decode()
+        await third.close()
+    finally:
+        await first.close()
+        await second.close()
+    assert [socket for number in range(3) if (socket := tmp_path / f"{number}.sock").exists()] == []
+
+
+@pytest.mark.parametrize("origins,allowed", [([], False), (["http://page.test"], True), (["*"], True)])
+async def test_a_page_may_open_a_socket_exactly_when_it_may_call(
+    store: Store, origins: list[str], *, allowed: bool
+) -> None:
+    async with speaking_to(Partitions(store), cors_origins=origins) as api:
+        connecting = api.session.ws_connect(f"{api.url}{LOG}/ws", headers={"Origin": "http://page.test"})
+        if allowed:
+            async with connecting as socket:
+                assert (await socket.receive_json())["kind"] == "hello"
+        else:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await connecting
+            assert refused.value.status == 403

@@ -1,0 +1,100 @@
+"""The OpenAPI document: all that is served, nothing else, and the same that lies in docs/."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from store.errors import StoreError
+from store.models import LLM, Rollout, Span, Worker
+from store.server.app import OPERATIONS
+from store.server.openapi import document
+from store.wire.errors import error_body
+from store.wire.paths import IDEMPOTENCY_KEY, NOT_TAKEN, OTLP_TRACES
+from tests.server.api import Api
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = document(OPERATIONS)
+BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in NOT_TAKEN)} | {
+    ("get", path) for path in ("/livez", "/readyz", "/metrics")
+}
+
+
+@pytest.fixture
+def store_url() -> str:
+    """The document is the same whatever the database."""
+    return "memory://"
+
+
+def _operations() -> dict[tuple[str, str], Any]:
+    return {(method, path): each for path, methods in DOCUMENT["paths"].items() for method, each in methods.items()}
+
+
+async def test_what_is_served_is_what_lies_in_the_documentation(api: Api) -> None:
+    written = (ROOT / "docs/openapi.json").read_text()
+    assert (await api.get("//openapi.json")).ok() == json.loads(written), "run `make openapi`"
+    assert written == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "run `make openapi`"
+
+
+def test_it_is_a_document_of_openapi() -> None:
+    validate(DOCUMENT)
+
+
+def test_it_holds_every_route_and_no_other() -> None:
+    assert set(_operations()) == {(each.method.lower(), each.path) for each in OPERATIONS} | BESIDE
+    names = [each["operationId"] for each in _operations().values()]
+    assert len(set(names)) == len(names)
+
+
+def test_every_operation_says_what_it_takes_and_gives() -> None:
+    models = DOCUMENT["components"]["schemas"]
+    assert {each.__name__ for each in (Span, Rollout, Worker, LLM)} <= set(models)
+    for operation in OPERATIONS:
+        described = _operations()[operation.method.lower(), operation.path]
+        assert described["summary"]
+        assert ("requestBody" in described) == (operation.body is not None), operation.path
+        answer = described["responses"][str(operation.status)]["content"]["application/json"]["schema"]
+        assert answer, operation.path
+        named = {each.get("name") for each in described["parameters"]}
+        assert set(re.findall(r"\{(\w+)\}", operation.path)) <= named
+        assert operation.query is None or set(operation.query.model_fields) <= named
+        refused = {"400", "401", "403", "404", "413", "422", "500", "503"}
+        assert refused <= described["responses"].keys()
+        if operation.method == "POST":
+            assert {"$ref": f"#/components/parameters/{IDEMPOTENCY_KEY}"} in described["parameters"]
+
+
+def test_the_logs_are_streams_too() -> None:
+    for path in ("/v1/agl/log", "/v1/agl/rollouts/{rollout_id}/history"):
+        assert "text/event-stream" in _operations()["get", path]["responses"]["200"]["content"]
+
+
+def test_a_refusal_is_what_every_error_becomes() -> None:
+    described = DOCUMENT["components"]["schemas"]["Error"]
+    assert set(described["required"]) <= error_body(StoreError("x")).keys()
+    assert set(described["properties"]) <= error_body(StoreError("x")).keys()
+
+
+def test_keys_are_declared_and_not_demanded_of_everybody() -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    assert (schemes["bearer"]["scheme"], schemes["apiKey"]["name"]) == ("bearer", "x-api-key")
+    assert {name for each in DOCUMENT["security"] for name in each} == set(schemes)
+    assert {} in DOCUMENT["security"]
+
+
+def test_nothing_refers_to_what_is_not_there() -> None:
+    for kind, name in re.findall(r'"#/components/(\w+)/([^"]+)"', json.dumps(DOCUMENT)):
+        assert name in DOCUMENT["components"][kind], (kind, name)
+
+
+def test_an_operation_without_an_answer_is_not_overlooked() -> None:
+    assert all(each.answer is not None for each in OPERATIONS)
+
+
+async def test_it_is_there_to_be_read_by_people(api: Api) -> None:
+    assert (await api.get("//docs")).status == 200

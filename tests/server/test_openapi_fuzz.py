@@ -1,0 +1,125 @@
+"""The server does what its OpenAPI document says: requests made up from it get answers that are declared in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, cast
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from store import open_store
+from store.server.app import OPERATIONS
+from store.server.openapi import document
+from store.testing.samples import make_llm, make_span
+from store.wire.paths import NOT_TAKEN
+from tests.conftest import IS_TORTURE
+from tests.server.test_serving import serving
+
+EXAMPLES: Final = 60 if IS_TORTURE else 6
+_checks = import_module("schemathesis.checks")
+CHECKS: Final = [
+    _checks.not_a_server_error,
+    _checks.status_code_conformance,
+    _checks.content_type_conformance,
+    _checks.response_headers_conformance,
+    _checks.response_schema_conformance,
+]
+DOCUMENT: Final = document(OPERATIONS)
+ROUTES: Final = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+WITH_ARGUMENTS: Final = [
+    (method, path)
+    for method, path in ROUTES
+    if {"parameters", "requestBody"} & DOCUMENT["paths"][path][method.lower()].keys()
+]
+FITTING, UNFITTING = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
+SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server of a store that holds a little of everything."""
+
+    schema: Any
+    known: dict[str, str]
+    """Ids that are there, by the names they have in paths and bodies."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server on SQLite, which all these tests use."""
+    db = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'run.db'}"
+    known = asyncio.run(_fill(db))
+    # Nobody reads its log, which would fill up the pipe with what it refused.
+    with serving("serve", "--db", db, "--port", "0", "--log-level", "error") as (_, url):
+        schema: Any = schemathesis.openapi.from_dict(DOCUMENT)
+        schema.config.update(base_url=url)
+        yield Running(schema, known)
+
+
+async def _fill(db: str) -> dict[str, str]:
+    async with await open_store(db) as store:
+        started = await store.start_rollout({"question": 1}, worker_id="w1")
+        await store.add_span(make_span(started.attempt))
+        resources = await store.add_resources(make_llm())
+        return {
+            "rollout_id": started.rollout_id,
+            "attempt_id": started.attempt.attempt_id,
+            "worker_id": "w1",
+            "resources_id": resources.resources_id,
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method,path", ROUTES)
+def test_every_answer_to_a_request_that_fits_is_declared(running: Running, method: str, path: str) -> None:
+    _try(running, method, path, FITTING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method,path", WITH_ARGUMENTS)
+def test_every_answer_to_a_request_that_does_not_fit_is_declared(running: Running, method: str, path: str) -> None:
+    _try(running, method, path, UNFITTING)
+
+
+def _try(running: Running, method: str, path: str, mode: GenerationMode) -> None:
+    operation = running.schema[path][method]
+    # What is never taken is answered with 501.
+    checks = [each for each in CHECKS if path not in NOT_TAKEN or each is not CHECKS[0]]
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans())
+    def ask(case: Any, *, is_known: bool) -> None:
+        if is_known:
+            _name_what_is_there(case, running.known)
+        _wait_for_nothing(case)
+        answer = case.call(timeout=SECONDS)
+        case.validate_response(answer, checks=checks)
+
+    ask()
+
+
+def _name_what_is_there(case: Any, known: dict[str, str]) -> None:
+    for place in (case.path_parameters, case.query, case.body):
+        if isinstance(place, dict):
+            cast("dict[str, Any]", place).update({name: value for name, value in known.items() if name in place})
+
+
+def _wait_for_nothing(case: Any) -> None:
+    body: Any = case.body
+    if isinstance(body, dict):
+        # Left out, a timeout is endless; nothing else takes one.
+        cast("dict[str, Any]", body).update({"timeout": 0, "wait_seconds": 0})

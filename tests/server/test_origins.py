@@ -1,0 +1,148 @@
+"""Pages of strangers: what a browser on this machine sends for them changes nothing and reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from store import open_store
+from store.interface import Store
+from store.keys import Keys
+from store.server.keyring import KeyRing
+from store.server.partitions import Partitions
+from store.server.store_server import StoreServer
+from store.server.streams import LOG_SOCKET
+from store.testing import ManualClock
+from tests.server.api import Api, speaking_to
+from tests.server.keyed import bearer
+
+EVIL = "http://evil.example"
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[Store]:
+    """A store in memory: the database makes no difference here."""
+    async with await open_store("memory://", clock=clock, scan_debounce_seconds=0) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _local(store: Store, *origins: str) -> AsyncGenerator[Api]:
+    async with speaking_to(Partitions(store), is_local=True, cors_origins=origins) as api:
+        yield api
+
+
+# -- what they send ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://localhost", "x"])
+@pytest.mark.parametrize(
+    "method,path", [("POST", "/rebuild"), ("POST", "/rollouts/search"), ("PATCH", "/rollouts/x"), ("DELETE", "/x")]
+)
+async def test_a_page_of_a_stranger_changes_nothing(store: Store, origin: str, method: str, path: str) -> None:
+    async with _local(store) as api:
+        answer = await api.send(method, path, headers={"Origin": origin})
+    assert answer.status == 403
+    assert answer.json["error_type"] == "Forbidden"
+    assert "--cors-origin" in answer.detail
+
+
+async def test_not_even_without_a_body_or_with_one_a_form_could_send(store: Store) -> None:
+    async with _local(store) as api:
+        for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+            for path in ("/queues/rollouts/dequeue", "/workers/w", "//v1/traces", "//p/default/v1/agl/rebuild"):
+                sent = {"Origin": EVIL, **headers}
+                assert (await api.send("POST", path, data=b"", headers=sent)).status == 403
+    assert (await store.query_workers()).total == 0
+
+
+async def test_what_reads_is_answered_and_no_page_of_another_origin_is_shown_it(store: Store) -> None:
+    async with _local(store) as api:
+        answer = await api.get("/rollouts", headers={"Origin": EVIL})
+    assert answer.status == 200
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_pages_of_its_own_and_those_it_was_told_of_may(store: Store) -> None:
+    async with _local(store, "http://a.test") as api:
+        for origin in (api.url, "http://a.test", "HTTP://A.TEST"):
+            assert (await api.post("/workers/w", headers={"Origin": origin})).status == 200
+        assert (await api.post("/workers/w", headers={"Origin": EVIL})).status == 403
+    async with _local(store, "*") as api:
+        assert (await api.post("/workers/w", headers={"Origin": EVIL})).status == 200
+
+
+async def test_whoever_is_no_browser_names_no_origin_and_may(store: Store) -> None:
+    async with _local(store) as api:
+        assert (await api.post("/workers/w")).status == 200
+
+
+# -- by which name they found it ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4747", "127.0.0.1.evil.example", "localhost.evil.example"]
+)
+async def test_a_name_that_a_stranger_gave_to_this_machine_is_refused(store: Store, host: str) -> None:
+    async with _local(store) as api:
+        for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+            for method, path in (("GET", "/rollouts"), ("POST", "/workers/w"), ("GET", "//metrics")):
+                answer = await api.send(method, path, headers=headers)
+                assert answer.status == 403, answer
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            async with api.session.ws_connect(api.url + LOG_SOCKET, headers={"Host": host, "Origin": f"http://{host}"}):
+                pass
+    assert (await store.query_workers()).total == 0
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:4747", "LOCALHOST", "app.localhost", "127.0.0.1", "[::1]:4747", "192.168.0.7:80", "a.test:99"]
+)
+async def test_its_own_names_are_not(store: Store, host: str) -> None:
+    async with _local(store, "https://a.test") as api:
+        assert (await api.get("/rollouts", headers={"Host": host})).status == 200
+
+
+async def test_a_server_that_others_reach_has_names_nobody_told_it(store: Store) -> None:
+    async with speaking_to(Partitions(store)) as api:
+        assert (await api.get("/rollouts", headers={"Host": "rollbook.internal"})).status == 200
+
+
+async def test_with_keys_any_name_will_do(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keyed.db'}"
+    keys = await Keys.open(url, create=True)
+    _, key = await keys.create("reader")
+    await keys.close()
+    ring = await KeyRing.open(url)
+    async with await open_store(url) as store, speaking_to(Partitions(store), is_local=True, ring=ring) as api:
+        headers = {"Host": "rollbook.internal"}
+        assert (await api.get("/rollouts", headers={**headers, **bearer(key)})).status == 200
+        assert (await api.get("/rollouts", headers=headers)).status == 401
+    await ring.close()
+
+
+async def test_a_store_server_refuses_them_too(store: Store) -> None:
+    server = StoreServer(store, port=0)
+    async with server, aiohttp.ClientSession() as session:
+        for headers in ({"Host": "evil.example"}, {"Origin": EVIL}):
+            async with session.post(f"{server.endpoint}/v1/agl/workers/w", headers=headers) as answer:
+                assert answer.status == 403
+
+
+# -- what every answer says --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/rollouts", "/nothing", "//livez", "//metrics", "//openapi.json", "//docs"])
+async def test_every_answer_keeps_browsers_from_doing_more_with_it(store: Store, path: str) -> None:
+    async with _local(store) as api:
+        answers = [await api.get(path), await api.get(path, headers={"Host": "evil.example"})]
+    for answer in answers:
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert answer.headers["referrer-policy"] == "no-referrer"

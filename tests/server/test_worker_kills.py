@@ -1,0 +1,54 @@
+"""A server of several processes that are killed under load, one of them or their parent: clients notice a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.client.load import Load
+from tests.server.fleet import HANG, Fleet, fleet, until
+
+CLIENTS = 4
+BETWEEN_KILLS = 15
+
+
+@pytest.mark.slow
+@pytest.mark.torture
+@pytest.mark.postgres
+@pytest.mark.timeout(1800)
+async def test_clients_outlive_workers_and_their_parents_and_lose_and_double_nothing(
+    postgres_url: str, rounds: Callable[[int], int]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    chance = random.Random(20)
+    async with AsyncExitStack() as running:
+        server = await running.enter_async_context(fleet(postgres_url, port=port))
+        load = Load(server.url)
+        clients = [asyncio.ensure_future(load.live(f"w{number}")) for number in range(CLIENTS)]
+        follower = asyncio.ensure_future(load.follow())
+        for turn in range(rounds(100)):
+            await load.progresses(BETWEEN_KILLS, clients, follower)
+            if turn % 5 < 4:
+                workers = server.workers()
+                os.kill(chance.choice(workers).pid, signal.SIGKILL)
+            else:
+                await _kill_parent(server)
+                server = await running.enter_async_context(fleet(postgres_url, port=port))
+        await load.end(clients, follower, postgres_url)
+
+
+async def _kill_parent(server: Fleet) -> None:
+    workers = server.workers()
+    server.process.kill()
+    async with asyncio.timeout(HANG):
+        await server.process.wait()
+    # They hold the port until they have ended.
+    await until(lambda: not any(worker.is_running() for worker in workers))

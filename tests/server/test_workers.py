@@ -1,0 +1,166 @@
+"""`rollbook serve --workers`: several processes behind one port, which live and end as one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from store import open_store
+from store.client import HTTPStore
+from tests.server.fleet import HANG, SCRIPT, Fleet, fleet, until
+
+ENQUEUE = "/v1/agl/queues/rollouts/enqueue"
+ONE = {"rollouts": [{"input": 1}]}
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+
+async def enqueue(url: str) -> str:
+    """Enqueue on a connection of its own, which any worker may take."""
+    async with aiohttp.ClientSession() as session, session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
+        assert answer.status == 201
+        return (await answer.json())[0]["rollout_id"]
+
+
+async def test_all_workers_serve_and_any_of_them_tells_the_metrics_of_all(postgres_url: str) -> None:
+    async with fleet(postgres_url) as server:
+        assert server.told.rstrip().endswith("with 2 workers")
+        await asyncio.gather(*(enqueue(server.url) for _ in range(40)))
+        tellers: set[str] = set()
+        async with asyncio.timeout(HANG):
+            while len(tellers) < 2:
+                async with aiohttp.ClientSession() as session:
+                    before = await server.measured(session)
+                    measured = await server.measured(session)
+                assert [measured[f'rollbook_worker_up{{worker="{number}"}}'] for number in (0, 1)] == [1, 1]
+                enqueued = [value for name, value in measured.items() if _is_enqueue(name)]
+                assert sum(enqueued) == 40
+                commits = [value for name, value in measured.items() if name.startswith("rollbook_commits_total")]
+                assert 0 < sum(commits) <= 40
+                # What comes from the database is told once, whoever is asked.
+                (waiting,) = [value for name, value in measured.items() if name.startswith("rollbook_queue_depth")]
+                assert waiting == 40
+                # The two requests of this session met the same worker, which counted the first.
+                tellers |= {
+                    name for name, value in measured.items() if _is_scrape(name) and value > before.get(name, 0)
+                }
+        async with await open_store(postgres_url) as store:
+            assert (await store.statistics()).get("total_rollouts") == 40
+
+
+def _is_enqueue(name: str) -> bool:
+    return name.startswith("rollbook_requests_total{") and ENQUEUE in name
+
+
+def _is_scrape(name: str) -> bool:
+    return name.startswith("rollbook_request_seconds_count{") and 'route="/metrics"' in name
+
+
+async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(postgres_url: str) -> None:
+    async with fleet(postgres_url) as server:
+        before = {worker.pid for worker in server.workers()}
+        assert len(before) == 2
+        os.kill(min(before), signal.SIGKILL)
+        async with HTTPStore(server.url, retry_seconds=HANG) as store:
+            for number in range(20):
+                await store.enqueue_rollout(number)
+        await until(lambda: len({worker.pid for worker in server.workers()} - {min(before)}) == 2)
+        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
+            while True:
+                measured = await server.measured(session)
+                if all(measured[f'rollbook_worker_up{{worker="{number}"}}'] for number in (0, 1)):
+                    break
+        server.process.terminate()
+        code, logged = await server.ended()
+        assert (code, logged.count("ended with -9")) == (0, 1)
+
+
+@pytest.mark.parametrize("whom", ["parent", "group"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_all_of_it_in_peace(postgres_url: str, whom: str, how: signal.Signals) -> None:
+    async with fleet(postgres_url) as server:
+        workers = server.workers()
+        directories = _directories(server)
+        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
+            waiting = asyncio.ensure_future(
+                session.post(f"{server.url}/v1/agl/queues/rollouts/dequeue", json={"wait_seconds": 100_000})
+            )
+            while not any("parked_calls" in name and value for name, value in (await server.measured(session)).items()):
+                pass
+            (os.kill if whom == "parent" else os.killpg)(server.process.pid, how)
+            async with await waiting as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        code, logged = await server.ended()
+        assert code == 0, logged
+        assert "Traceback" not in logged
+        assert not any(worker.is_running() for worker in workers)
+        assert not any(directory.exists() for directory in directories)
+
+
+def _directories(server: Fleet) -> list[Path]:
+    """Where the workers meet: the directories of their Unix sockets."""
+    sockets = [each.laddr for worker in server.workers() for each in worker.net_connections("unix")]
+    found = {Path(address).parent for address in sockets if isinstance(address, str) and "rollbook-workers" in address}
+    assert len(found) == 1
+    return list(found)
+
+
+async def test_workers_do_not_outlive_their_parent(postgres_url: str) -> None:
+    async with fleet(postgres_url) as server:
+        workers = server.workers()
+        server.process.kill()
+        await server.process.wait()
+        await until(lambda: not any(worker.is_running() for worker in workers))
+
+
+async def test_under_load_all_that_was_answered_is_there_after_the_end(postgres_url: str) -> None:
+    answered: list[str] = []
+
+    async def enqueue_on_and_on(url: str) -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                async with session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
+                    if answer.status != 201:
+                        return
+                    answered.append((await answer.json())[0]["rollout_id"])
+
+    async with fleet(postgres_url) as server:
+        callers = [asyncio.ensure_future(enqueue_on_and_on(server.url)) for _ in range(16)]
+        await until(lambda: len(answered) >= 100)
+        server.process.terminate()
+        async with asyncio.timeout(HANG):
+            ends = await asyncio.gather(*callers, return_exceptions=True)
+        code, logged = await server.ended()
+    assert code == 0, logged
+    assert all(end is None or isinstance(end, aiohttp.ClientError | ConnectionError) for end in ends)
+    async with await open_store(postgres_url) as store:
+        assert {each.rollout_id for each in await store.query_rollouts()} >= set(answered)
+        assert (await store.verify()).ok
+
+
+@pytest.mark.parametrize(
+    "db,code,told",
+    [
+        ("postgresql://postgres@127.0.0.1:1/postgres", 4, "is not reached"),
+        ("sqlite:///run.db", 2, "--workers"),
+        ("memory://", 2, "--workers"),
+    ],
+)
+def test_workers_that_cannot_start_are_one_line(tmp_path: Path, db: str, code: int, told: str) -> None:
+    command = [sys.executable, "-c", SCRIPT, "serve", "--db", db, "--port", "0", "--workers", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done: Any = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
