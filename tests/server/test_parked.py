@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import count
 from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
@@ -96,15 +97,19 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
     store_url: str, rounds: Callable[[int], int]
 ) -> None:
     read = unread = 0
+    turns = rounds(1000)
     async with await GivesBack.open(store_url) as store, speaking_to(Partitions(store)) as api:
-        for turn in range(rounds(1000)):
+        for turn in count():
+            # A busy machine may need longer instants to see both kinds.
+            if turn >= turns and read and unread:
+                break
             leaver = Leaver(api.url)
             leaver.post(DEQUEUE, b'{"wait_seconds": 600}')
             async with asyncio.timeout(HANG):
                 await api.until_parked()
                 enqueueing = asyncio.ensure_future(store.enqueue_rollout(turn))
                 # Before, at and after the claim, as often as not when its answer is on the way or has come.
-                await asyncio.sleep(turn % 25 / 1000)
+                await asyncio.sleep(turn % 25 / 1000 * (1 + turn // turns))
                 leaver.leave()
                 created = await enqueueing
                 claimed = await store.dequeue_rollout(wait_seconds=HANG)
@@ -114,8 +119,6 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
             unread += "claim.released" in history
             read += "claim.released" not in history
             await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-    assert read > 0
-    assert unread > 0
 
 
 async def test_a_client_that_never_reads_is_let_go(store: Store) -> None:

@@ -1,0 +1,199 @@
+"""`rollbook train` and `rollbook runner`: a training, or more runners for one, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+import typer
+
+from store.cli.printing import line, note
+from store.cli.trouble import FAILED
+from store.errors import Invalid
+from store.training.agent import LitAgent
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.training.trainer import Trainer
+
+_INTERRUPTED: Final = 130
+_REFRESH_SECONDS: Final = 0.5
+
+
+def train(
+    target: str,
+    *,
+    agent: str | None,
+    db: str | None,
+    train_file: Path | None,
+    val_file: Path | None,
+    runners: int | None,
+    seed: int | None,
+) -> None:
+    """Run a trainer of a module on an agent of it, and print the report.
+
+    Raises:
+        Invalid: a name leads nowhere, or a file holds no tasks.
+    """
+    from store.training.trainer import Trainer
+
+    trainer: Trainer = _named("MODULE:TRAINER", target, Trainer)
+    acting: LitAgent[Any] = _only_agent(target) if agent is None else _named("--agent", agent, LitAgent)
+    # What the command line says outranks what the module says.
+    if db is not None:
+        trainer.use_store(db)
+    if runners is not None:
+        trainer.strategy.n_runners = runners
+    if seed is not None:
+        trainer.seed = seed
+    tasks, judged = _tasks("--train", train_file), _tasks("--val", val_file)
+    with _told(), contextlib.closing(trainer), _progress(trainer.store):
+        report = trainer.fit(acting, tasks, judged, quiet=True)
+    line(str(report))
+
+
+def runner(target: str, *, store: str, count: int) -> None:
+    """Run an agent of a module on a store that a server or a database has, until Ctrl+C or SIGTERM.
+
+    Raises:
+        Invalid: the name leads nowhere.
+        Unavailable: the server does not answer, or not any more.
+    """
+    from store.training.execution import ClientServerExecutionStrategy
+    from store.training.sides import RunnerBundle
+
+    acting: LitAgent[Any] = _named("MODULE:AGENT", target, LitAgent)
+    strategy = ClientServerExecutionStrategy("runner", n_runners=count)
+    with _told(), contextlib.ExitStack() as stack:
+        if sys.stderr.isatty():
+            watched = _opened(store)
+            stack.callback(watched.sync.close)
+            stack.enter_context(_progress(watched))
+        strategy.run_runners(RunnerBundle(acting), store)
+
+
+def _opened(url: str) -> Store:
+    """Open a store for use without await."""
+    if url.startswith("http"):
+        # Made in no loop, it belongs to that of its `sync` alone.
+        from store.client import HTTPStore
+
+        return HTTPStore(url)
+    from store.opening import open_store
+
+    return asyncio.run(open_store(url, create=False))
+
+
+@contextlib.contextmanager
+def _told() -> Generator[None]:
+    """Tell a shell how a training ended."""
+    from store.training.execution import RunnersGone
+    from store.training.failing import AgentFails
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("interrupted: what was at work is closed, what was done is kept")
+        raise typer.Exit(_INTERRUPTED) from None
+    except (AgentFails, RunnersGone) as error:
+        note(f"rollbook: {error}")
+        raise typer.Exit(FAILED) from error
+
+
+# -- what is named ---------------------------------------------------------------------------------------------------
+
+
+def _module(option: str, name: str) -> Any:
+    # As `python -m` does: what lies where the user stands can be imported, here and in processes of runners.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise Invalid(option, f"{name!r} cannot be imported from {Path.cwd()}: {error}") from error
+
+
+def _named(option: str, target: str, kind: type[Any]) -> Any:
+    module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise Invalid(option, f"{target!r} is not of the form package.module:NAME")
+    found: Any = _module(option, module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(cast("type[Any]", found), kind):
+        found = found()
+    if not isinstance(found, kind):
+        raise Invalid(option, f"{target!r} is {'missing' if found is None else f'no {kind.__name__}'}")
+    return found
+
+
+def _only_agent(target: str) -> Any:
+    module = _module("MODULE:TRAINER", target.partition(":")[0])
+    defined: dict[str, Any] = module.__dict__
+    agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}
+    if len(agents) != 1:
+        found = ", ".join(sorted(agents)) or "none"
+        raise Invalid("--agent", f"name one: the agents of {module.__name__} are {found}")
+    return next(iter(agents.values()))
+
+
+def _tasks(option: str, path: Path | None) -> list[Any] | None:
+    """Return the tasks of a file, one JSON document a line."""
+    if path is None:
+        return None
+    tasks: list[Any] = []
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            if text.strip():
+                tasks.append(orjson.loads(text))
+        except orjson.JSONDecodeError as error:
+            raise Invalid(option, f"line {number} of {path} is no JSON: {error}") from None
+    if not tasks:
+        raise Invalid(option, f"{path} holds no tasks")
+    return tasks
+
+
+# -- how far it is ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _progress(store: Store) -> Generator[None]:
+    """Show how many rollouts wait, run and have ended, on one line, while a person is there to see."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Event, Thread
+
+    from rich.console import Console
+
+    ended = Event()
+    with Console(stderr=True, markup=False, emoji=False).status("training …") as status:
+
+        def show() -> None:
+            while not ended.wait(_REFRESH_SECONDS):
+                with contextlib.suppress(Exception):
+                    status.update(_state(store))
+
+        telling = Thread(target=show, name="progress", daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            telling.join(_REFRESH_SECONDS)
+    note(_state(store))
+
+
+def _state(store: Store) -> str:
+    def count(*statuses: Any) -> int:
+        return store.sync.query_rollouts(status_in=statuses, limit=0).total
+
+    waiting, at_work = count("queuing", "requeuing"), count("preparing", "running")
+    succeeded, failed = count("succeeded"), count("failed", "cancelled")
+    return f"{succeeded:,} succeeded, {failed:,} failed, {at_work:,} at work, {waiting:,} waiting"

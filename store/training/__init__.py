@@ -1,0 +1,196 @@
+"""The training loop around a store, from emitters to the trainer. Names are Agent-lightning's where it has them.
+
+Importing it starts nothing; each name brings what it needs when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from store.training.agent import LitAgent, llm_rollout, prompt_rollout, rollout
+    from store.training.algorithm import Algorithm, FastAlgorithm, algo, with_llm_proxy, with_store
+    from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
+    from store.training.baseline import Baseline
+    from store.training.continuous import Finished, follow
+    from store.training.core_fields import SpanCoreFields
+    from store.training.emit import (
+        emit_annotation,
+        emit_exception,
+        emit_message,
+        emit_object,
+        emit_reward,
+        get_message_value,
+        get_object_value,
+    )
+    from store.training.execution import (
+        ClientServerExecutionStrategy,
+        ExecutionReport,
+        ExecutionStrategy,
+        RunnersGone,
+        SharedMemoryExecutionStrategy,
+    )
+    from store.training.failing import AgentFails
+    from store.training.fit_report import FitReport
+    from store.training.hooks import Hook
+    from store.training.messages import OpenAIMessages, TraceToMessages
+    from store.training.openai_spans import instrument_openai
+    from store.training.operations import operation
+    from store.training.outcome import Outcome
+    from store.training.plan import Plan
+    from store.training.proxy import Backend, LLMProxy, ProxySettings
+    from store.training.records import AdaptReport, Dropped, Lost, Triplet
+    from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
+    from store.training.rewards import RewardMatchPolicy
+    from store.training.rows import LeftOut, Trajectories, trajectories
+    from store.training.runner import LitAgentRunner, Runner
+    from store.training.scope import AttemptScope, current_scope, run_in_scope
+    from store.training.tracer import Tracer
+    from store.training.trainer import Trainer
+    from store.training.tree import TraceTree
+    from store.training.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
+
+# Where each name lives. A module is imported when one of its names is first used.
+_LATE = {
+    "AdaptReport": "store.training.records",
+    "AgentFails": "store.training.failing",
+    "Algorithm": "store.training.algorithm",
+    "AttemptScope": "store.training.scope",
+    "Backend": "store.training.proxy",
+    "Baseline": "store.training.baseline",
+    "ClientServerExecutionStrategy": "store.training.execution",
+    "Dropped": "store.training.records",
+    "ExecutionReport": "store.training.execution",
+    "ExecutionStrategy": "store.training.execution",
+    "FastAlgorithm": "store.training.algorithm",
+    "Finished": "store.training.continuous",
+    "FitReport": "store.training.fit_report",
+    "Hook": "store.training.hooks",
+    "LLMProxy": "store.training.proxy",
+    "LeftOut": "store.training.rows",
+    "LitAgent": "store.training.agent",
+    "LitAgentRunner": "store.training.runner",
+    "LlmProxyTraceToTriplet": "store.training.triplets",
+    "Lost": "store.training.records",
+    "OpenAIMessages": "store.training.messages",
+    "Outcome": "store.training.outcome",
+    "Plan": "store.training.plan",
+    "ProxySettings": "store.training.proxy",
+    "RewardMatchPolicy": "store.training.rewards",
+    "Runner": "store.training.runner",
+    "RunnersGone": "store.training.execution",
+    "SharedMemoryExecutionStrategy": "store.training.execution",
+    "SpanCoreFields": "store.training.core_fields",
+    "TraceToMessages": "store.training.messages",
+    "TraceTree": "store.training.tree",
+    "Tracer": "store.training.tracer",
+    "TracerTraceToTriplet": "store.training.triplets",
+    "Trainer": "store.training.trainer",
+    "Trajectories": "store.training.rows",
+    "Triplet": "store.training.records",
+    "algo": "store.training.algorithm",
+    "current_scope": "store.training.scope",
+    "emit_annotation": "store.training.emit",
+    "emit_exception": "store.training.emit",
+    "emit_message": "store.training.emit",
+    "emit_object": "store.training.emit",
+    "emit_reward": "store.training.emit",
+    "find_final_reward": "store.training.reward_spans",
+    "find_reward_spans": "store.training.reward_spans",
+    "follow": "store.training.continuous",
+    "get_message_value": "store.training.emit",
+    "get_object_value": "store.training.emit",
+    "get_reward_value": "store.training.reward_spans",
+    "instrument_openai": "store.training.openai_spans",
+    "is_reward_span": "store.training.reward_spans",
+    "llm_rollout": "store.training.agent",
+    "make_link_attributes": "store.training.attrs",
+    "make_tag_attributes": "store.training.attrs",
+    "operation": "store.training.operations",
+    "prompt_rollout": "store.training.agent",
+    "query_linked_spans": "store.training.attrs",
+    "rollout": "store.training.agent",
+    "run_in_scope": "store.training.scope",
+    "trajectories": "store.training.rows",
+    "with_llm_proxy": "store.training.algorithm",
+    "with_store": "store.training.algorithm",
+}
+
+__all__ = [
+    "AdaptReport",
+    "AgentFails",
+    "Algorithm",
+    "AttemptScope",
+    "Backend",
+    "Baseline",
+    "ClientServerExecutionStrategy",
+    "Dropped",
+    "ExecutionReport",
+    "ExecutionStrategy",
+    "FastAlgorithm",
+    "Finished",
+    "FitReport",
+    "Hook",
+    "LLMProxy",
+    "LeftOut",
+    "LitAgent",
+    "LitAgentRunner",
+    "LlmProxyTraceToTriplet",
+    "Lost",
+    "OpenAIMessages",
+    "Outcome",
+    "Plan",
+    "ProxySettings",
+    "RewardMatchPolicy",
+    "Runner",
+    "RunnersGone",
+    "SharedMemoryExecutionStrategy",
+    "SpanCoreFields",
+    "TraceToMessages",
+    "TraceTree",
+    "Tracer",
+    "TracerTraceToTriplet",
+    "Trainer",
+    "Trajectories",
+    "Triplet",
+    "algo",
+    "current_scope",
+    "emit_annotation",
+    "emit_exception",
+    "emit_message",
+    "emit_object",
+    "emit_reward",
+    "find_final_reward",
+    "find_reward_spans",
+    "follow",
+    "get_message_value",
+    "get_object_value",
+    "get_reward_value",
+    "instrument_openai",
+    "is_reward_span",
+    "llm_rollout",
+    "make_link_attributes",
+    "make_tag_attributes",
+    "operation",
+    "prompt_rollout",
+    "query_linked_spans",
+    "rollout",
+    "run_in_scope",
+    "trajectories",
+    "with_llm_proxy",
+    "with_store",
+]
+
+# A type checker that saw it would believe that every name exists.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

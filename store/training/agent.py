@@ -1,0 +1,289 @@
+"""Agents: what a runner calls with a task, as a class or as a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+
+from store.models import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
+from store.training.scope import current_scope
+
+if TYPE_CHECKING:
+    from store.training.runner import Runner
+    from store.training.tracer import Tracer
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Resource)
+F = TypeVar("F", bound=Callable[..., Any])
+
+logger = logging.getLogger(__name__)
+
+_ASYNC_METHODS: Final = ("training_rollout_async", "validation_rollout_async", "rollout_async")
+
+
+class LitAgent(Generic[T]):
+    """Does a task and returns a reward, or spans, or nothing. Override `rollout`, or `rollout_async`.
+
+    `training_rollout` and `validation_rollout` (each also `…_async`) may be overridden to do something else in
+    training, mode "train", than in any other mode; they call `rollout`.
+
+    What may be returned: None; a number, or a dict of numbers with "primary" among them, which is recorded as the
+    reward; a list of spans, of OpenTelemetry's, the store's or `SpanCoreFields`.
+    """
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        self.trained_agents = trained_agents
+        """Which agents of a trace training uses; a hint to adapters."""
+        self._runner: weakref.ref[Any] | None = None
+        self._trainer: weakref.ref[Any] | None = None
+
+    def is_async(self) -> bool:
+        """Whether the async methods are those to call: one of them is overridden."""
+        return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in _ASYNC_METHODS)
+
+    def set_runner(self, runner: Runner[Any]) -> None:
+        """Say who runs the agent; the last who said so, outside of an attempt."""
+        self._runner = weakref.ref(runner)
+
+    def set_trainer(self, trainer: Any) -> None:
+        """Say which trainer the agent belongs to."""
+        self._trainer = weakref.ref(trainer)
+
+    @property
+    def runner(self) -> Runner[Any]:
+        """Who runs the attempt that the calling code belongs to, else who ran the agent last.
+
+        Raises:
+            ValueError: nobody does.
+        """
+        scope = current_scope()
+        mine = scope.runner if scope is not None else None
+        found = mine or (self._runner() if self._runner is not None else None)
+        if found is None:
+            raise ValueError("the agent has no runner; run it with runner.init(agent) or a Trainer")
+        return cast("Runner[Any]", found)
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = self._trainer() if self._trainer is not None else None
+        if found is None:
+            raise ValueError("the agent has no trainer; it is set by Trainer.fit")
+        return found
+
+    @property
+    def tracer(self) -> Tracer:
+        """The tracer of the runner.
+
+        Raises:
+            ValueError: there is no runner.
+        """
+        return self.runner.tracer
+
+    def get_runner(self) -> Runner[Any]:
+        """Return `runner`."""
+        return self.runner
+
+    def get_trainer(self) -> Any:
+        """Return `trainer`."""
+        return self.trainer
+
+    def get_tracer(self) -> Tracer:
+        """Return `tracer`."""
+        return self.tracer
+
+    def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task.
+
+        Args:
+            task: the rollout's input.
+            resources: what the algorithm published, by name.
+            rollout: the rollout, with its attempt.
+        """
+        raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
+
+    async def rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task, as `rollout` does."""
+        raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
+
+    def training_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task in mode "train"."""
+        return self.rollout(task, resources=resources, rollout=rollout)
+
+    def validation_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task in any other mode, or none."""
+        return self.rollout(task, resources=resources, rollout=rollout)
+
+    async def training_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task in mode "train"."""
+        return await self.rollout_async(task, resources=resources, rollout=rollout)
+
+    async def validation_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
+        """Do a task in any other mode, or none."""
+        return await self.rollout_async(task, resources=resources, rollout=rollout)
+
+
+class FunctionalLitAgent(LitAgent[Any]):
+    """A function as an agent; it can still be called as the function it is.
+
+    What it declares, it gets, by name: `task`; `llm`, the first language model among the resources; `prompt_template`,
+    the first prompt; `resources`, all of them; `rollout`.
+
+    Args:
+        function: sync or async.
+        strip_proxy: give a proxy's model as a plain one, whose endpoint records for this attempt.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
+        super().__init__()
+        self._function = function
+        self._strip_proxy = strip_proxy
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._declared = frozenset(inspect.signature(function).parameters)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._function(*args, **kwargs)
+
+    def is_async(self) -> bool:
+        """Whether the function is."""
+        return self._is_async
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        """Call the function with what it declares.
+
+        Raises:
+            RuntimeError: it is async.
+            ValueError: a resource that it declares does not exist.
+        """
+        if self._is_async:
+            raise RuntimeError(f"{self._name} is async; call rollout_async")
+        return self._function(task, **self._injected(resources, rollout))
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        """Call the function with what it declares.
+
+        Raises:
+            RuntimeError: it is not async.
+            ValueError: a resource that it declares does not exist.
+        """
+        if not self._is_async:
+            raise RuntimeError(f"{self._name} is not async; call rollout")
+        called: Awaitable[Any] = self._function(task, **self._injected(resources, rollout))
+        return await called
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", type(self._function).__name__)
+
+    def _injected(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
+        injected: dict[str, Any] = {}
+        if "rollout" in self._declared:
+            injected["rollout"] = rollout
+        if "resources" in self._declared:
+            injected["resources"] = resources
+        if "llm" in self._declared:
+            llm = _first(resources, LLM)
+            injected["llm"] = _stripped(llm, rollout) if self._strip_proxy else llm
+        if "prompt_template" in self._declared:
+            injected["prompt_template"] = _first(resources, PromptTemplate)
+        return injected
+
+
+def _first(resources: Mapping[str, Resource], kind: type[R]) -> R:
+    found = {name: each for name, each in resources.items() if isinstance(each, kind)}
+    if not found:
+        raise ValueError(f"the agent needs a {kind.__name__}, and among the resources {sorted(resources)} is none")
+    name, first = next(iter(found.items()))
+    if len(found) > 1:
+        logger.warning("there are %d resources of kind %s; %r, the first, is used", len(found), kind.__name__, name)
+    return first
+
+
+def _stripped(llm: LLM, rollout: Rollout) -> LLM:
+    if not isinstance(llm, ProxyLLM):
+        return llm
+    if not isinstance(rollout, AttemptedRollout):
+        raise ValueError(f"rollout {rollout.rollout_id} comes without its attempt, for which the proxy would record")  # noqa: TRY004
+    return LLM(
+        endpoint=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
+        model=llm.model,
+        api_key=llm.api_key,
+        sampling_parameters=llm.sampling_parameters,
+    )
+
+
+# -- decorators ------------------------------------------------------------------------------------------------------
+
+
+@overload
+def llm_rollout(func: Callable[..., Any], *, strip_proxy: bool = True) -> FunctionalLitAgent: ...
+@overload
+def llm_rollout(
+    func: None = None, *, strip_proxy: bool = True
+) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
+def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = True) -> Any:
+    """Make an agent of a function `(task, llm)`, which may declare more; see `FunctionalLitAgent`.
+
+    Args:
+        func: the function.
+        strip_proxy: give a proxy's model as a plain one, whose endpoint records for this attempt.
+
+    Raises:
+        ValueError: the first parameter is not `task`, or none is `llm`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
+        _check(function, "llm")
+        return FunctionalLitAgent(function, strip_proxy=strip_proxy)
+
+    return decorate if func is None else decorate(func)
+
+
+@overload
+def prompt_rollout(func: Callable[..., Any]) -> FunctionalLitAgent: ...
+@overload
+def prompt_rollout(func: None = None) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
+def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
+    """Make an agent of a function `(task, prompt_template)`, which may declare more; see `FunctionalLitAgent`.
+
+    Raises:
+        ValueError: the first parameter is not `task`, or none is `prompt_template`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
+        _check(function, "prompt_template")
+        return FunctionalLitAgent(function)
+
+    return decorate if func is None else decorate(func)
+
+
+def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
+    """Make an agent of a function that declares `llm` or `prompt_template`, as `llm_rollout` and `prompt_rollout` do.
+
+    Raises:
+        NotImplementedError: it declares neither.
+    """
+    for decorator in (llm_rollout, prompt_rollout):
+        try:
+            return decorator(func)
+        except ValueError:
+            continue
+    raise NotImplementedError(
+        f"{getattr(func, '__name__', func)} is no agent: declare (task, llm), (task, prompt_template), or more"
+    )
+
+
+def _check(function: Callable[..., Any], needed: str) -> None:
+    names = list(inspect.signature(function).parameters)
+    if len(names) < 2 or names[0] != "task" or needed not in names:
+        raise ValueError(f"the function declares ({', '.join(names)}); it needs (task, {needed}, …)")

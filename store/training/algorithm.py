@@ -1,0 +1,244 @@
+"""Algorithms: what chooses the tasks, learns from what came of them, and publishes what was learned."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import NamedResources, Span
+    from store.training.proxy import LLMProxy
+    from store.training.trainer import Trainer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A", bound="Algorithm")
+
+Dataset = Sequence[Any]
+"""Tasks: anything with a length and items, each any JSON value."""
+
+
+@runtime_checkable
+class TraceAdapter(Protocol):
+    """What turns the spans of an attempt into what an algorithm learns from."""
+
+    def adapt(self, source: Sequence[Span], /) -> Any:
+        """Return what the spans give."""
+        ...
+
+
+class Algorithm:
+    """Runs on one side of the store, the runners on the other; the two never call each other.
+
+    A trainer sets what the algorithm works with before it calls `run`. Trainer, adapter and proxy are held weakly:
+    whoever made them keeps them.
+    """
+
+    _store: Store | None = None
+    _initial_resources: NamedResources | None = None
+    _trainer: weakref.ref[Trainer] | None = None
+    _adapter: weakref.ref[Any] | None = None
+    _llm_proxy: weakref.ref[LLMProxy] | None = None
+
+    def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
+        """Train; a coroutine function or a plain one. Where it returns, training has ended."""
+        raise NotImplementedError(f"{type(self).__name__} has no run(train_dataset, val_dataset)")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do as `run`."""
+        return self.run(*args, **kwargs)
+
+    def is_async(self) -> bool:
+        """Whether `run` is a coroutine function."""
+        return inspect.iscoroutinefunction(self.run)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process takes along: all but what a trainer sets anew there."""
+        given = {"_store", "_initial_resources", "_trainer", "_adapter", "_llm_proxy"}
+        return {name: value for name, value in vars(self).items() if name not in given}
+
+    # -- what a trainer sets -----------------------------------------------------------------------------------------
+
+    def set_store(self, store: Store) -> None:
+        """Set the store to work with."""
+        self._store = store
+
+    def get_store(self) -> Store:
+        """Return the store.
+
+        Raises:
+            ValueError: none was set.
+        """
+        if self._store is None:
+            raise ValueError("the algorithm has no store; a trainer sets it, or call set_store(store)")
+        return self._store
+
+    def set_trainer(self, trainer: Trainer) -> None:
+        """Set the trainer that runs it."""
+        self._trainer = weakref.ref(trainer)
+
+    def get_trainer(self) -> Trainer:
+        """Return the trainer.
+
+        Raises:
+            ValueError: none was set, or it is gone.
+        """
+        return _alive(self._trainer, "trainer")
+
+    def set_adapter(self, adapter: TraceAdapter) -> None:
+        """Set what turns spans into what it learns from."""
+        self._adapter = weakref.ref(adapter)
+
+    def get_adapter(self) -> Any:
+        """Return the adapter.
+
+        Raises:
+            ValueError: none was set, or it is gone.
+        """
+        return _alive(self._adapter, "adapter")
+
+    def set_llm_proxy(self, llm_proxy: LLMProxy | None) -> None:
+        """Set the proxy through which agents call models, or None for none."""
+        self._llm_proxy = None if llm_proxy is None else weakref.ref(llm_proxy)
+
+    def get_llm_proxy(self) -> LLMProxy | None:
+        """Return the proxy, or None if there is none.
+
+        Raises:
+            ValueError: there was one, and it is gone.
+        """
+        return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
+
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
+        """Set what training starts from; the algorithm publishes it, nobody else does."""
+        self._initial_resources = resources
+
+    def get_initial_resources(self) -> NamedResources | None:
+        """Return what training starts from, or None."""
+        return self._initial_resources
+
+
+def _alive(reference: weakref.ref[R] | None, name: str) -> R:
+    if reference is None:
+        raise ValueError(f"the algorithm has no {name}; a trainer sets it, or call set_{name}(...)")
+    if (held := reference()) is None:
+        raise ValueError(f"the {name} is gone: algorithms hold it weakly, so whoever made it has to keep it")
+    return held
+
+
+class FastAlgorithm(Algorithm):
+    """An algorithm that ends in seconds or minutes and needs no accelerator: what `Trainer.dev` takes."""
+
+
+class FunctionAlgorithm(Algorithm, Generic[P, R]):
+    """A function as an algorithm; see `algo`. Called, it is the function itself."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._function = function
+        self._names = frozenset(
+            name
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        )
+        functools.update_wrapper(self, function)
+
+    def __reduce__(self) -> str:
+        # The name it was defined under leads to this very object; the function alone would not.
+        return self._function.__qualname__
+
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self._function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function as it is, with nothing injected."""
+        return self._function(*args, **kwargs)
+
+    def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
+        """Call the function with what it names.
+
+        Raises:
+            TypeError: a dataset is given that the function has no parameter for.
+            ValueError: it asks for a store or an adapter, and none was set.
+        """
+        given: dict[str, Callable[[], Any]] = {
+            "store": self.get_store,
+            "adapter": self.get_adapter,
+            "llm_proxy": self.get_llm_proxy,
+            "initial_resources": self.get_initial_resources,
+            "train_dataset": lambda: train_dataset,
+            "val_dataset": lambda: val_dataset,
+        }
+        for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            if dataset is not None and name not in self._names:
+                raise TypeError(f"a {name} was given, and {self._function.__name__} has no parameter of that name")
+        call = cast("Callable[..., Any]", self._function)
+        return call(**{name: give() for name, give in given.items() if name in self._names})
+
+
+def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
+    """Make an algorithm of a function, plain or async.
+
+    It is given, by the names of its parameters, what it asks for of `store`, `adapter`, `llm_proxy`,
+    `initial_resources`, `train_dataset` and `val_dataset`.
+    """
+    return FunctionAlgorithm(function)
+
+
+def with_store(
+    method: Callable[Concatenate[A, Store, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[A, P], Coroutine[Any, Any, R]]:
+    """Give a method of an algorithm the store as its first argument."""
+
+    @functools.wraps(method)
+    async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await method(self, self.get_store(), *args, **kwargs)
+
+    return call
+
+
+def with_llm_proxy(
+    required: bool = False,  # noqa: FBT001, FBT002 - Agent-lightning's signature
+    auto_start: bool = True,  # noqa: FBT001, FBT002 - the same
+) -> Callable[
+    [Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]]],
+    Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+]:
+    """Give a method of an algorithm the proxy as its first argument, running.
+
+    Args:
+        required: raise ValueError if there is no proxy, instead of giving None.
+        auto_start: start the proxy if it does not run, and stop it afterwards; one that runs is left running.
+    """
+
+    def decorate(
+        method: Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]],
+    ) -> Callable[Concatenate[A, P], Coroutine[Any, Any, R]]:
+        @functools.wraps(method)
+        async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            proxy = self.get_llm_proxy()
+            if proxy is None and required:
+                raise ValueError(f"{method.__name__} needs an LLM proxy; give one as Trainer(llm_proxy=...)")
+            async with _running(proxy if auto_start else None):
+                return await method(self, proxy, *args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@contextlib.asynccontextmanager
+async def _running(proxy: LLMProxy | None) -> AsyncGenerator[None]:
+    """Have a proxy run; whoever started it stops it."""
+    if proxy is None or proxy.is_running:
+        yield
+        return
+    async with proxy:
+        yield

@@ -1,0 +1,328 @@
+"""One attempt, from its claim to its report: resources, hooks, trace, agent, reward, status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from store.errors import StoreError
+from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, Span
+from store.training.core_fields import type_name
+from store.training.hooks import call_hooks
+from store.training.outcome import Outcome, Reason
+from store.training.returned import record_returned
+from store.training.scope import AttemptScope, entered
+
+if TYPE_CHECKING:
+    from store.training.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 60.0
+"""How long a status is sent again and again to a store that cannot be reached."""
+
+INTERRUPTED_SECONDS: Final = 5.0
+"""How long an attempt that was interrupted waits for the store to take its spans."""
+
+_PAUSE_SECONDS: Final = 0.5
+_AT_WORK: Final = ("preparing", "running")
+
+
+class Stopped(Exception):
+    """The agent was stopped from outside."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+class AttemptRun:
+    """Runs the agent of a runner once.
+
+    Args:
+        runner: whose agent, tracer and hooks.
+        rollout: what was claimed.
+    """
+
+    def __init__(self, runner: Runner[Any], rollout: AttemptedRollout) -> None:
+        self._runner = runner
+        self._rollout = rollout
+        self._store = runner.store
+        self._loop = asyncio.get_running_loop()
+        self._told: asyncio.Future[Reason] = self._loop.create_future()
+        self._began = self._loop.time()
+        self._scope: AttemptScope | None = None
+        self._hooks_ran = False
+        self.outcome = Outcome()
+
+    def tell(self, reason: Reason) -> None:
+        """Say that the attempt is not wanted any more. From any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and the attempt with it
+            self._loop.call_soon_threadsafe(self._set_told, reason)
+
+    def _set_told(self, reason: Reason) -> None:
+        if not self._told.done():
+            self._told.set_result(reason)
+
+    async def run(self) -> Outcome:
+        """Do all of it; what the agent raises is in the outcome.
+
+        Raises:
+            BaseException: what interrupted it, such as `CancelledError`, once the attempt was reported.
+        """
+        interruption: BaseException | None = None
+        try:
+            await self._work()
+        except Stopped as stopped:
+            self.outcome.fail(stopped.reason, TimeoutError(str(stopped)) if stopped.reason == "timeout" else stopped)
+        except Exception as error:
+            logger.exception("the agent failed on rollout %s", self._rollout.rollout_id)
+            self.outcome.fail("error", error)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            self.outcome.fail("interrupted", error)
+            interruption = error
+        finishing = asyncio.ensure_future(self._finish())
+        while not finishing.done():
+            try:
+                await asyncio.shield(finishing)
+            except asyncio.CancelledError as error:
+                # It ends soon, and a report that is broken off would leave the attempt open.
+                interruption = interruption or error
+        if interruption is not None:
+            raise interruption
+        finishing.result()
+        return self.outcome
+
+    async def refuse(self) -> None:
+        """Report that it was interrupted before it began."""
+        self.outcome.fail("interrupted")
+        await self._report(0)
+
+    # -- the agent ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        runner, rollout = self._runner, self._rollout
+        resources = await self._resources()
+        if resources is None:
+            return
+        self._hooks_ran = True
+        await self._call("on_rollout_start")
+        tracer = runner.tracer
+        self._scope = scope = tracer.open_scope(
+            store=self._store,
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            worker_id=runner.label,
+            runner=runner,
+        )
+        with entered(scope), tracer.root_span(scope) as root:
+            self.outcome.error_span_id = f"{root.get_span_context().span_id:016x}"
+            await self._call("on_trace_start", tracer=tracer)
+            await record_returned(await self._call_agent(resources), scope)
+            await self._call("on_trace_end", tracer=tracer)
+
+    async def _resources(self) -> NamedResources | None:
+        resources_id = self._rollout.resources_id
+        if resources_id is None:
+            update = await self._store.get_latest_resources()
+        else:
+            update = await self._store.get_resources_by_id(resources_id)
+        if update is not None:
+            return update.resources
+        named = "there are none" if resources_id is None else f"there are none of id {resources_id}"
+        error = RuntimeError(f"rollout {self._rollout.rollout_id} needs resources, and {named}; publish them first")
+        logger.error("%s", error)
+        self.outcome.fail("resources", error)
+        return None
+
+    async def _call_agent(self, resources: NamedResources) -> Any:
+        agent, rollout = self._runner.agent, self._rollout
+        trains = rollout.mode == "train"
+        if agent.is_async():
+            method: Any = agent.training_rollout_async if trains else agent.validation_rollout_async
+            work: asyncio.Future[Any] = asyncio.create_task(
+                returning_exits(method(rollout.input, resources=resources, rollout=rollout))
+            )
+        else:
+            method = agent.training_rollout if trains else agent.validation_rollout
+            if not self._runner.sync_in_thread:
+                return method(rollout.input, resources=resources, rollout=rollout)
+            work = _in_thread(lambda: method(rollout.input, resources=resources, rollout=rollout), self._loop)
+        try:
+            await asyncio.wait({work, self._told}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await self._stop(work)
+            raise
+        if work.done():
+            return _result(work)
+        await self._stop(work)
+        if self._told.done():
+            reason = self._told.result()
+            raise Stopped(reason, f"the rollout was {'cancelled' if reason == 'cancelled' else 'decided elsewhere'}")
+        raise Stopped("timeout", f"the attempt took longer than {rollout.config.timeout_seconds:g} s")
+
+    def _seconds_left(self) -> float | None:
+        limit = self._rollout.config.timeout_seconds
+        return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
+
+    async def _stop(self, work: asyncio.Future[Any]) -> None:
+        """Cancel an async agent and give it a moment; a thread cannot be stopped, and goes on unheard."""
+        if isinstance(work, asyncio.Task):
+            work.cancel()
+            await asyncio.wait({work}, timeout=self._runner.grace_seconds)
+        if not work.done():
+            logger.warning("the agent of rollout %s does not stop; it goes on unheard", self._rollout.rollout_id)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        outcome = self.outcome
+        lost = 0
+        if outcome.reason == "superseded":
+            # The last spans may wake an attempt that the watchdog has given up; what it decided is said again then.
+            outcome.status = await self._decided() or outcome.status
+        if self._scope is not None:
+            wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
+            recorded = await self._runner.tracer.close_scope(self._scope, wait)
+            outcome.spans, lost = recorded.spans, recorded.lost
+            if recorded.left:
+                outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
+        if self._told.done() and outcome.reason is None:
+            # Somebody else has decided while the agent's last spans were on their way.
+            outcome.fail(self._told.result())
+        if outcome.error is not None:
+            outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
+        if self._runner.hooks_before_status:
+            await self._call_end()
+        await self._report(lost)
+        if not self._runner.hooks_before_status:
+            await self._call_end()
+
+    async def _report(self, lost: int) -> None:
+        outcome, attempt = self.outcome, self._rollout.attempt
+        fields: dict[str, Any] = {"status": outcome.status}
+        notes: dict[str, Any] = {} if outcome.reason is None else {"reason": outcome.reason}
+        if lost:
+            notes["spans_lost"] = lost
+        if notes:
+            fields["metadata"] = {**(attempt.metadata or {}), **notes}
+        if outcome.reason is not None:
+            fields["error"] = self._error(outcome)
+        deadline = self._loop.time() + REPORT_SECONDS
+        while True:
+            try:
+                if outcome.reason != "superseded" or await self._decided() is None:
+                    await self._store.update_attempt(self._rollout.rollout_id, attempt.attempt_id, **fields)
+            except StoreError as error:
+                if error.retryable and self._loop.time() < deadline:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    continue
+                logger.exception("attempt %s is over, %s, and cannot be reported", attempt.attempt_id, outcome.status)
+            return
+
+    async def _decided(self) -> AttemptStatus | None:
+        """Return the status that the watchdog, or somebody, has given the attempt; None while it is at work."""
+        with suppress(StoreError):
+            for each in await self._store.query_attempts(self._rollout.rollout_id):
+                if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
+                    return each.status
+        return None
+
+    def _error(self, outcome: Outcome) -> AttemptError:
+        error = outcome.error
+        if error is None or isinstance(error, Stopped):
+            return AttemptError(type=str(outcome.reason), message=str(error or ""))
+        return AttemptError(
+            type=_storable(type_name(error)), message=_storable(str(error)), span_id=outcome.error_span_id
+        )
+
+    async def _call(self, name: str, **about: Any) -> None:
+        runner = self._runner
+        await call_hooks(runner.hooks, name, agent=runner.agent, runner=runner, rollout=self._rollout, **about)
+
+    async def _call_end(self) -> None:
+        if self._hooks_ran:
+            runner, outcome = self._runner, self.outcome
+            about = {"agent": runner.agent, "runner": runner, "rollout": self._rollout, "spans": outcome.spans}
+            await call_hooks(runner.hooks, "on_rollout_end", {"outcome": outcome}, **about)
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+class Exit:
+    """What an agent raised to end the process; a result, where raising it would end the event loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def returning_exits(work: Awaitable[Any]) -> Any:
+    """Return an exit instead of raising it: out of a task it would end the event loop, with attempts unreported."""
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        return Exit(error)
+
+
+def _result(work: asyncio.Future[Any]) -> Any:
+    if work.cancelled():
+        raise RuntimeError("the agent was cancelled by itself, or by a library that it uses")
+    result = work.result()
+    if isinstance(result, Exit):
+        raise result.error
+    return result
+
+
+def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    """Run a function in a thread of its own, with this context; one that never returns holds nothing up."""
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def give(result: Any, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        result: Any = None
+        raised: Exception | None = None
+        try:
+            result = context.run(function)
+        except StopIteration as error:
+            # A future cannot hold it.
+            raised = RuntimeError("the agent raised StopIteration")
+            raised.__cause__ = error
+        except Exception as error:  # noqa: BLE001 - given to who waits
+            raised = error
+        except BaseException as error:  # noqa: BLE001 - as above
+            result = Exit(error)
+        with suppress(RuntimeError):  # the loop was closed, and nobody waits
+            loop.call_soon_threadsafe(give, result, raised)
+
+    threading.Thread(target=run, name="rollbook-agent", daemon=True).start()
+    return answer
+
+
+def _span_of(error: BaseException, spans: list[Span]) -> str | None:
+    """Return the first span to have ended with an error: the one in which it was raised."""
+    kind, message = type_name(error), str(error)
+    for span in spans:
+        for event in span.events:
+            said = event.attributes
+            if said.get("exception.type") == kind and said.get("exception.message") == message:
+                return span.span_id
+    return None
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

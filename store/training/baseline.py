@@ -1,0 +1,115 @@
+"""An algorithm that learns nothing: it runs every task and logs what came of it, to see that the parts fit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from store.errors import Incompatible, Invalid, Unsupported
+from store.training.algorithm import Dataset, FastAlgorithm
+from store.training.continuous import left_the_queue
+from store.training.plan import STEADY
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import Attempt, Rollout, RolloutMode, Span
+
+logger = logging.getLogger(__name__)
+
+RESOURCES_ID: Final = "default"
+"""The id under which the initial resources are published."""
+
+SpanVerbosity = Literal["keys", "key_values", "none"]
+
+
+class Baseline(FastAlgorithm):
+    """Runs the training tasks, then the validation tasks, in order, and logs attempts, spans and adapted data of each.
+
+    Args:
+        n_epochs: how often.
+        train_split: taken for Agent-lightning's sake and not used.
+        polling_interval: how often the queue is looked at, in seconds, where a store does not tell of its changes.
+        max_queue_length: tasks are enqueued while no more than so many wait; none are left out.
+        span_verbosity: what is logged of a span's attributes.
+
+    Raises:
+        Invalid: `train_split` is not between 0 and 1, or another number is too small.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_epochs: int = 1,
+        train_split: float = 0.5,
+        polling_interval: float = 5.0,
+        max_queue_length: int = 4,
+        span_verbosity: SpanVerbosity = "keys",
+    ) -> None:
+        if not 0 < train_split < 1:
+            raise Invalid("train_split", f"{train_split} is not between 0 and 1")
+        if n_epochs < 1:
+            raise Invalid("n_epochs", f"{n_epochs} is below 1")
+        if max_queue_length < 0:
+            raise Invalid("max_queue_length", f"{max_queue_length} is below 0")
+        if span_verbosity not in {"keys", "key_values", "none"}:
+            raise Invalid("span_verbosity", f"{span_verbosity!r} is none of 'keys', 'key_values' and 'none'")
+        self.n_epochs = n_epochs
+        self.train_split = train_split
+        self.polling_interval = polling_interval
+        self.max_queue_length = max_queue_length
+        self.span_verbosity: SpanVerbosity = span_verbosity
+
+    async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
+        """Run every task of every epoch, and return when all have ended."""
+        parts: list[tuple[RolloutMode, Dataset]] = []
+        if train_dataset is not None:
+            parts.append(("train", train_dataset))
+        if val_dataset is not None:
+            parts.append(("val", val_dataset))
+        if not parts:
+            logger.error("there is nothing to run: give a train_dataset or a val_dataset")
+            return
+        store = self.get_store()
+        if (resources := self.get_initial_resources()) is not None:
+            await store.update_resources(RESOURCES_ID, resources)
+        async with asyncio.TaskGroup() as watchers:
+            for epoch in range(self.n_epochs):
+                for mode, dataset in parts:
+                    for index in range(len(dataset)):
+                        await self._room(store)
+                        rollout = await store.enqueue_rollout(dataset[index], mode=mode, config=STEADY)
+                        logger.info("epoch %d, %s task %d is rollout %s", epoch, mode, index, rollout.rollout_id)
+                        watchers.create_task(self._watch(store, rollout))
+
+    async def _room(self, store: Store) -> None:
+        """Return when no more than `max_queue_length` rollouts wait."""
+        while True:
+            waiting = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
+            if waiting.total <= self.max_queue_length:
+                return
+            try:
+                await left_the_queue(store, waiting[0])
+            except (Unsupported, Incompatible):
+                await asyncio.sleep(self.polling_interval)
+
+    async def _watch(self, store: Store, rollout: Rollout) -> None:
+        """Log what came of a rollout once it has ended."""
+        (ended,) = await store.wait_for_rollouts([rollout.rollout_id])
+        logger.info("rollout %s ended %s", rollout.rollout_id, ended.status)
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            self._tell(attempt, list(await store.query_spans(rollout.rollout_id, attempt.attempt_id)))
+
+    def _tell(self, attempt: Attempt, spans: list[Span]) -> None:
+        name = f"rollout {attempt.rollout_id}, attempt {attempt.sequence_id}"
+        logger.info("%s by %s: %s, %d spans", name, attempt.worker_id, attempt.status, len(spans))
+        for span in spans if self.span_verbosity != "none" else ():
+            said: Any = span.attributes if self.span_verbosity == "key_values" else sorted(span.attributes)
+            logger.info("%s, span %d %s: %s", name, span.sequence_id, span.name, said)
+        # An attempt may well leave no spans, and some adapters refuse to be given none.
+        if not spans or self._adapter is None:
+            return
+        try:
+            logger.info("%s gives %s", name, self.get_adapter().adapt(spans))
+        except Exception:
+            logger.exception("%s cannot be adapted", name)

@@ -1,0 +1,201 @@
+"""What the span of a call to a language model says of it: token ids, log probabilities, texts, by any known name.
+
+Known are the spans of Agent-lightning 0.3's tracers (OpenAI client, Weave) and of its LiteLLM proxy with any provider,
+and `agl.call.*`, the names for whoever traces calls of another kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import orjson
+
+from store.semconv import OPERATION_INPUT, OPERATION_OUTPUT
+from store.training.nested import below, decoded, indexed
+
+__all__ = [
+    "MODEL_VERSION",
+    "PROXY_MARK",
+    "PROXY_NAMES",
+    "Reading",
+    "image_urls",
+    "may_have_tokens",
+    "metadata",
+    "raw_content",
+    "read",
+    "response_id",
+]
+
+PROXY_NAMES: Final = frozenset({"raw_gen_ai_request", "litellm_request"})
+"""Spans that a LiteLLM proxy makes of one call."""
+
+PROXY_MARK: Final = "agl.call.backend"
+"""Our own proxy names the backend that answered; no tracer knows it."""
+MODEL_VERSION: Final = "agl.call.model_version"
+
+RESPONSE_IDS: Final = ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "agl.call.response_id")
+PROMPT_TOKENS: Final = (
+    "prompt_token_ids",
+    f"{OPERATION_OUTPUT}.prompt_token_ids",
+    "agl.call.prompt_token_ids",
+)
+RESPONSE_TOKENS: Final = (
+    "response_token_ids",
+    f"{OPERATION_OUTPUT}.response_token_ids.0",
+    f"{OPERATION_OUTPUT}.choices.0.token_ids",
+    f"{OPERATION_OUTPUT}.choices.0.provider_specific_fields.token_ids",
+    "agl.call.response_token_ids",
+)
+_WITH_TOKENS: Final = frozenset((*PROMPT_TOKENS, *RESPONSE_TOKENS))
+_LOG_PROBS: Final = ("logprobs.content", "agl.call.logprobs")
+_PROVIDER: Final = re.compile(r"llm\.([^.]+)\.(?:id|prompt_token_ids|response_token_ids|choices|messages)")
+_OF_A_LITELLM_SPAN: Final = "llm."
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one span says of a call; what it does not say is empty."""
+
+    response_id: str | None = None
+    prompt_ids: tuple[int, ...] = ()
+    response_ids: tuple[int, ...] = ()
+    logprobs: list[Any] | None = None
+    """One entry for each response token, as the engine gave them: numbers, or objects with a `logprob`."""
+    prompt: Any = None
+    """The messages."""
+    response: Any = None
+    """The choices, or what of them was recorded."""
+    request_metadata: Any = None
+    response_metadata: Any = None
+    image_urls: list[str] = field(default_factory=list[str])
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there are token ids of any kind."""
+        return bool(self.prompt_ids or self.response_ids)
+
+
+def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
+    """Whether there is an attribute that could hold token ids: a quick look, which `read` confirms."""
+    return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_OF_A_LITELLM_SPAN) for name in attributes)
+
+
+def read(attributes: Mapping[str, Any]) -> Reading:
+    """Return what a span's attributes say of a call. Never raises: what is malformed says nothing."""
+    provider = _of_a_provider(attributes)
+    prompt = raw_content(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages") or provider.prompt
+    return Reading(
+        response_id=response_id(attributes) or provider.response_id,
+        prompt_ids=_first_ids(attributes.get(name) for name in PROMPT_TOKENS) or provider.prompt_ids,
+        response_ids=_first_ids(attributes.get(name) for name in RESPONSE_TOKENS) or provider.response_ids,
+        logprobs=_log_probs(attributes) or provider.logprobs,
+        prompt=prompt,
+        response=raw_content(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices") or provider.response,
+        request_metadata=metadata(attributes, "gen_ai.request", OPERATION_INPUT, {"messages"}),
+        response_metadata=metadata(
+            attributes, "gen_ai.response", OPERATION_OUTPUT, {"choices", "prompt_token_ids", "response_token_ids"}
+        ),
+        image_urls=image_urls(prompt),
+    )
+
+
+def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_IDS) -> str | None:
+    """Return the id that the engine gave its answer: equal for all spans of one call."""
+    return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
+
+
+def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:
+    """Return what lies below the first of the prefixes that has anything, or None."""
+    return next((found for prefix in prefixes if (found := below(attributes, prefix))), None)
+
+
+def metadata(attributes: Mapping[str, Any], first: str, second: str, without: set[str]) -> Any:
+    """Return what a call was made with or answered with, but for the parts that a triplet has of its own."""
+    found = raw_content(attributes, first, second)
+    if isinstance(found, dict):
+        said = cast("dict[str, Any]", found)
+        return {name: value for name, value in said.items() if name not in without}
+    return found
+
+
+def image_urls(prompt: Any) -> list[str]:
+    """Return the URLs of the images in the messages of a prompt, in order; what is malformed is passed over."""
+    messages = indexed(prompt) or ([prompt] if isinstance(prompt, Mapping) else [])
+    return [url for message in messages for url in _urls(message)]
+
+
+def _urls(message: Any) -> Iterable[str]:
+    if not isinstance(message, Mapping):
+        return
+    parts = _parts(cast("Mapping[str, Any]", message).get("content"))
+    for part in cast("list[Any]", parts) if isinstance(parts, list) else []:
+        if isinstance(part, Mapping):
+            said = cast("Mapping[str, Any]", part)
+            image: Any = said.get("image_url") if said.get("type") == "image_url" else None
+            url: Any = cast("Mapping[str, Any]", image).get("url") if isinstance(image, Mapping) else None
+            if isinstance(url, str):
+                yield url
+
+
+def _parts(content: Any) -> Any:
+    """Return the parts of a message, which a tracer keeps as the text of their JSON."""
+    if not isinstance(content, str):
+        return content
+    try:
+        return orjson.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _of_a_provider(attributes: Mapping[str, Any]) -> Reading:
+    """Return what LiteLLM recorded of the provider's own answer, as the text of Python literals."""
+    names = {
+        match[1]
+        for name in attributes
+        if isinstance(cast("Any", name), str)
+        and name.startswith(_OF_A_LITELLM_SPAN)
+        and (match := _PROVIDER.match(name))
+    }
+    if not names:
+        return Reading()
+    said = f"{_OF_A_LITELLM_SPAN}{min(names, key=lambda name: (name != 'hosted_vllm', name))}."
+    choices = indexed(decoded(attributes.get(f"{said}choices")))
+    choice = cast("dict[str, Any]", choices[0]) if choices and isinstance(choices[0], dict) else dict[str, Any]()
+    response_ids = _first_ids(indexed(decoded(attributes.get(f"{said}response_token_ids")))[:1])
+    messages = decoded(attributes.get(f"{said}messages"))
+    return Reading(
+        response_id=response_id(attributes, (f"{said}id",)),
+        prompt_ids=_first_ids([attributes.get(f"{said}prompt_token_ids")]),
+        response_ids=response_ids or _first_ids([choice.get("token_ids")]),
+        logprobs=_entries(_content(choice.get("logprobs"))),
+        prompt=messages if isinstance(messages, list) else None,
+        response=choices or None,
+    )
+
+
+def _content(logprobs: Any) -> Any:
+    """Return the entries of OpenAI's `logprobs` object."""
+    return cast("Mapping[str, Any]", logprobs).get("content") if isinstance(logprobs, Mapping) else None
+
+
+def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
+    """Return the first of the values that is a list of token ids, or the text of one, and not empty."""
+    for value in values:
+        given = decoded(value)
+        if isinstance(given, (list, tuple)):
+            ids = cast("Sequence[Any]", given)
+            if ids and all(type(number) is int and number >= 0 for number in ids):
+                return tuple(ids)
+    return ()
+
+
+def _log_probs(attributes: Mapping[str, Any]) -> list[Any] | None:
+    return next((found for name in _LOG_PROBS if (found := _entries(attributes.get(name)))), None)
+
+
+def _entries(value: Any) -> list[Any] | None:
+    given = decoded(value)
+    return list(cast("Sequence[Any]", given)) or None if isinstance(given, (list, tuple)) else None

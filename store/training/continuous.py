@@ -1,0 +1,182 @@
+"""Waiting for rollouts to end, as the log tells of it: nothing is polled, missed or told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from store.errors import Incompatible, Invalid, NotFound, Unsupported
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import LoggedEvent, Rollout
+
+ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
+"""The statuses in which nothing more happens to a rollout, unless it is opened again."""
+QUEUED: Final = frozenset({"queuing", "requeuing"})
+"""The statuses in which a rollout waits to be claimed."""
+
+_CHANGED: Final = "rollout.status_changed"
+_CREATED: Final = ("rollout.enqueued", "rollout.started")
+_STREAM: Final = "rollout/"
+_READ_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Rollouts that ended, and where to go on after them."""
+
+    rollouts: list[Rollout]
+    """In the order in which they ended, each with its latest attempt, as they are now."""
+    cursor: str | None
+    """What `follow(after=)` takes to go on behind these; None as long as nothing ever ended."""
+
+
+async def follow(
+    store: Store,
+    after: str | None = None,
+    *,
+    min_rollouts: int = 1,
+    timeout: float | None = None,  # noqa: ASYNC109 - of a batch, not of the call
+) -> AsyncIterator[Finished]:
+    """Yield rollouts as they end, whoever created them, for ever: for algorithms that learn while agents work.
+
+    Keep the cursor together with what came of the batch, in one transaction or one file: who starts again with it
+    misses no rollout and gets none twice. A rollout that was opened again and ends again is told of again.
+
+    Args:
+        store: a store that keeps a log.
+        after: the cursor of the last batch that was dealt with; None begins with the first rollout of the store.
+        min_rollouts: how many make a batch; there may be more.
+        timeout: after so many seconds a batch holds what there is, perhaps nothing; None waits for `min_rollouts`.
+
+    Raises:
+        Invalid: `min_rollouts` is below 1, or `timeout` is not above 0.
+        Incompatible: the cursor is of another store.
+        Unsupported: the store keeps no log.
+    """
+    if min_rollouts < 1:
+        raise Invalid("min_rollouts", f"{min_rollouts} is below 1")
+    if timeout is not None and not timeout > 0:
+        raise Invalid("timeout", f"{timeout} is not above 0; leave it out to wait for ever")
+    async with aclosing(_endings(store, after)) as endings:
+        cursor, upcoming = after, None
+        try:
+            while True:
+                seen: dict[str, None] = {}
+                deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+                while len(seen) < min_rollouts:
+                    upcoming = upcoming or asyncio.ensure_future(anext(endings))
+                    if not await _done_by(upcoming, deadline):
+                        break
+                    (rollout_id, cursor), upcoming = upcoming.result(), None
+                    # The place in the batch is that of the last end.
+                    seen.pop(rollout_id, None)
+                    seen[rollout_id] = None
+                yield Finished(await _ended(store, seen), cursor)
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await upcoming
+
+
+async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | None) -> bool:
+    """Wait for a future without cancelling it; False if the deadline came first."""
+    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    done, _ = await asyncio.wait({future}, timeout=left)
+    return bool(done)
+
+
+async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
+    """Yield each of these rollouts once it has ended, with its latest attempt: first those that have, in their order.
+
+    Args:
+        store: the store they are of; it must keep a log.
+        rollouts: whom to wait for, as `enqueue` returned them; one that is named twice is yielded once.
+
+    Raises:
+        NotFound: they are of another store.
+        Unsupported: the store keeps no log.
+    """
+    pending = {rollout.rollout_id: rollout for rollout in rollouts}
+    if not pending:
+        return
+    # From before the reading below, so that no end falls between the two.
+    cursor = await _cursor_at_creation(store, max(pending.values(), key=lambda rollout: rollout.start_time))
+    for rollout in await _ended(store, pending):
+        del pending[rollout.rollout_id]
+        yield rollout
+    async with aclosing(_endings(store, cursor)) as endings:
+        while pending:
+            rollout_id, _ = await anext(endings)
+            if rollout_id in pending:
+                for rollout in await _ended(store, [rollout_id]):
+                    del pending[rollout_id]
+                    yield rollout
+
+
+async def left_the_queue(store: Store, rollout: Rollout) -> None:
+    """Wait until a rollout is neither queuing nor requeuing.
+
+    Raises:
+        Unsupported: the store keeps no log.
+    """
+    async with aclosing(_tail(store, None, [_CHANGED], rollout.rollout_id)) as events:
+        async for event in events:
+            if event.data["to"] in QUEUED:
+                continue
+            # It may have been in the queue more than once.
+            now = await store.get_rollout_by_id(rollout.rollout_id)
+            if now is None or now.status not in QUEUED:
+                return
+
+
+async def newest_cursor(store: Store) -> str | None:
+    """Return a cursor before which all is of the past, and near the end of the log; None if nothing is near.
+
+    Whoever goes on behind it hears of everything that is still to come, and perhaps of some of the past.
+    """
+    newest = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
+    cursor = None
+    if newest:
+        with suppress(Unsupported, Incompatible):
+            async for event in store.tail(rollout_id=newest[0].rollout_id):
+                cursor = event.cursor
+    return cursor
+
+
+async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str, str]]:
+    """Yield the id of each rollout that ends, and the cursor after that."""
+    async with aclosing(_tail(store, after, [_CHANGED], None)) as events:
+        async for event in events:
+            # An end that is only stamped anew is no news.
+            if event.data["to"] in ENDED and event.data["from"] not in ENDED:
+                yield event.stream.removeprefix(_STREAM), event.cursor
+
+
+async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:
+    async with aclosing(_tail(store, None, _CREATED, rollout.rollout_id, follow=False)) as events:
+        async for event in events:
+            return event.cursor
+    raise NotFound.rollout(rollout.rollout_id)
+
+
+def _tail(
+    store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
+) -> AsyncGenerator[LoggedEvent]:
+    # Every tail is a generator, and has to be closed when it is left early.
+    return cast("AsyncGenerator[LoggedEvent]", store.tail(after, follow=follow, types=types, rollout_id=rollout_id))
+
+
+async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:
+    """Return those that have ended, in the order given."""
+    wanted = list(rollout_ids)
+    found: dict[str, Rollout] = {}
+    for start in range(0, len(wanted), _READ_AT_ONCE):
+        page = await store.query_rollouts(rollout_id_in=wanted[start : start + _READ_AT_ONCE], status_in=[*ENDED])  # pyright: ignore[reportArgumentType]
+        found |= {rollout.rollout_id: rollout for rollout in page}
+    return [found[rollout_id] for rollout_id in wanted if rollout_id in found]

@@ -1,0 +1,37 @@
+"""Execution strategies: an algorithm and its runners, as threads of one process or as processes of any machines."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from store.training.execution.client_server import ClientServerExecutionStrategy
+    from store.training.execution.shared_memory import SharedMemoryExecutionStrategy
+    from store.training.execution.strategy import ExecutionReport, ExecutionStrategy, RunnersGone
+
+# A runner's process, which is started often, needs no server.
+_LATE = {
+    "ClientServerExecutionStrategy": "store.training.execution.client_server",
+    "ExecutionReport": "store.training.execution.strategy",
+    "ExecutionStrategy": "store.training.execution.strategy",
+    "RunnersGone": "store.training.execution.strategy",
+    "SharedMemoryExecutionStrategy": "store.training.execution.shared_memory",
+}
+
+__all__ = [
+    "ClientServerExecutionStrategy",
+    "ExecutionReport",
+    "ExecutionStrategy",
+    "RunnersGone",
+    "SharedMemoryExecutionStrategy",
+]
+
+# A type checker that saw it would believe that every name exists.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        return value

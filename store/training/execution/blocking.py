@@ -1,0 +1,63 @@
+"""Running a coroutine to its end from code that is not async."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_TERMINATED: Final = 128 + signal.SIGTERM
+
+
+def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run what a function gives in a loop of its own.
+
+    Raises:
+        RuntimeError: a loop runs in this thread already.
+        KeyboardInterrupt: Ctrl+C; the coroutine was cancelled and has ended.
+        SystemExit: the same after SIGTERM, unless the program has a handler of its own.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_until_terminated(work))
+    raise RuntimeError("an event loop runs in this thread; call it as `await asyncio.to_thread(trainer.fit, ...)`")
+
+
+async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    task = asyncio.current_task()
+    assert task is not None  # in a coroutine
+    was_told = threading.Event()
+
+    def cancel() -> None:
+        was_told.set()
+        task.cancel()
+
+    with on_sigterm(cancel):
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if was_told.is_set():
+                raise SystemExit(_TERMINATED) from None
+            raise
+
+
+@contextlib.contextmanager
+def on_sigterm(act: Callable[[], object]) -> Generator[None]:
+    """Do something at SIGTERM, where this is the thread that hears of it and nobody else has a handler."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if is_main else None
+    if before is not signal.SIG_DFL:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, act)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,229 @@
+"""Algorithm and runners as processes, of this machine or of several, that meet at a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncGenerator, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+from store.errors import Invalid, StoreError, Unavailable
+from store.interface import Store
+from store.training.execution import environment
+from store.training.execution.blocking import run_blocking
+from store.training.execution.parts import Part, TaskPart
+from store.training.execution.processes import ProcessPart, Seat, opened
+from store.training.execution.sending import pack
+from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
+from store.training.execution.supervisor import Supervisor, close_open, settle
+
+if TYPE_CHECKING:
+    from store.training.execution.environment import Role
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 5.0
+
+
+class ClientServerExecutionStrategy(ExecutionStrategy):
+    """Runs the algorithm beside a server of its store, and each runner in a process that knows the server's URL.
+
+    The runners may be here (role `both`), or on other machines: start the same program there with role `runner`, and
+    here with role `algorithm`. What is sent to a process is pickled, so agents are defined at the top of a module.
+
+    Args:
+        role: which side this process is; None for `AGL_CURRENT_ROLE`, else both.
+        server_host: where the server listens, or is; None for `AGL_SERVER_HOST`, else localhost.
+        server_port: its port, 0 for any that is free; None for `AGL_SERVER_PORT`, else 4747.
+        managed_store: serve the store; None for `AGL_MANAGED_STORE`, else yes. False: the store given is one that
+            processes can open by themselves, behind a server or in a database, and is used as it is.
+        n_runners: how many runners this process starts.
+        main_process: who runs in this process: the "algorithm", or the only "runner", for debugging.
+        graceful_timeout: how long attempts that run at the end may go on, in seconds.
+        terminate_timeout: how long who is interrupted may take to leave, in seconds, before it is killed.
+        allowed_exit_codes: taken for Agent-lightning's sake and not used.
+        restarts: how many runners that were killed, by the system or somebody, are replaced.
+        server_patience: role `runner`: how long the server may be gone, in seconds, before the runners end too.
+
+    Raises:
+        Invalid: an argument or a variable of the environment makes no sense.
+    """
+
+    def __init__(
+        self,
+        role: Role | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        *,
+        managed_store: bool | None = None,
+        n_runners: int = 1,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        allowed_exit_codes: Collection[int] = (0, -15),
+        restarts: int = 3,
+        server_patience: float = 60.0,
+    ) -> None:
+        del allowed_exit_codes
+        self.role = environment.role(role)
+        self.server_host = environment.host(server_host)
+        self.server_port = environment.port(server_port)
+        self.managed_store = environment.managed(managed_store)
+        if n_runners < 1:
+            raise Invalid("n_runners", f"{n_runners} is below 1")
+        if main_process not in {"algorithm", "runner"}:
+            raise Invalid("main_process", f"{main_process!r} is neither 'algorithm' nor 'runner'")
+        if main_process == "runner" and (self.role != "both" or n_runners != 1):
+            raise Invalid("main_process", "'runner' needs role 'both' and one runner")
+        self.n_runners = n_runners
+        self._main_process = main_process
+        self._graceful_timeout = graceful_timeout
+        self._terminate_timeout = terminate_timeout
+        self._restarts = restarts
+        self._server_patience = server_patience
+
+    def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
+        """Run this process's side, or both, until the algorithm has ended; see `ExecutionStrategy`.
+
+        With role `runner` the store is not used, unless it is not managed.
+
+        Raises:
+            Invalid: a side cannot be sent to another process, or this store cannot be reached from there.
+            RuntimeError: the port is taken; the text names what answers there.
+            Unavailable: role `runner`, and the server is gone.
+        """
+        if self.role == "runner":
+            return self.run_runners(runner, None if self.managed_store else store)
+        return run_blocking(lambda: self._run_algorithm(algorithm, runner, store))
+
+    # -- the algorithm's side ----------------------------------------------------------------------------------------
+
+    async def _run_algorithm(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
+        ours = frozenset(f"Worker-{number}" for number in range(0 if self.role == "algorithm" else self.n_runners))
+        closed: list[str] = []
+        try:
+            async with self._served(store) as place:
+                supervisor = self._supervisor(algorithm, runner, store, place)
+                grace = 0.0
+                try:
+                    await supervisor.run()
+                    grace = self._graceful_timeout
+                finally:
+                    closed += await close_open(store, ours)
+                    if self.managed_store:
+                        # For runners on other machines, which lose the store with this server.
+                        await settle(store, grace)
+        finally:
+            if self.managed_store:
+                # Now nobody can claim any more.
+                closed += await close_open(store)
+        supervisor.report.closed += closed
+        return supervisor.report
+
+    def _supervisor(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, place: str | Store) -> Supervisor:
+        store_id = str(getattr(store, "store_id", ""))
+        stopped = threading.Event()
+        seats: list[Seat] = []
+        if self._main_process == "runner":
+            seat = Seat("algorithm", pack("algorithm", algorithm), 0, pack("managed_store", place), store_id)
+            training: Part = ProcessPart("the algorithm", seat)
+            runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
+        else:
+            seats = self._seats(runner, place, store_id) if self.role == "both" else []
+            training = TaskPart("the algorithm", partial(algorithm, store, stopped), stopped)
+            runners = [_runner(seat) for seat in seats]
+        return self._watched(training, runners, store, seats)
+
+    def _watched(self, training: Part | None, runners: list[Part], store: Store, seats: list[Seat]) -> Supervisor:
+        return Supervisor(
+            training,
+            runners,
+            store,
+            graceful_timeout=self._graceful_timeout,
+            terminate_timeout=self._terminate_timeout,
+            replace=(lambda number: _runner(seats[number])) if seats else None,
+            replacements=self._restarts,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _served(self, store: Store) -> AsyncGenerator[str | Store]:
+        """Give what other processes reach the store by: the URL of its server, or what opens itself there."""
+        if not self.managed_store:
+            yield store
+            return
+        # Processes of runners, which import a user's program anew, need no server.
+        from store.server.store_server import StoreServer
+
+        server = StoreServer(store, self.server_host, self.server_port)
+        await server.start()
+        try:
+            yield server.endpoint
+        finally:
+            await server.stop()
+
+    def _seats(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[Seat]:
+        work, store = pack("agent", runner), pack("managed_store", place)
+        return [Seat("runner", work, number, store, store_id) for number in range(self.n_runners)]
+
+    # -- the runners' side -------------------------------------------------------------------------------------------
+
+    def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
+        """Run the runners' side alone, until they have run as many rollouts as they are to run.
+
+        Args:
+            runner: the side.
+            place: the URL of the store, or a store; None for the server that the settings name.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; what was at work is closed.
+            Invalid: the side cannot be sent to another process.
+            Unavailable: the server does not answer, or not any more.
+            RunnersGone: all runners are lost.
+        """
+        there = place or f"http://{self.server_host}:{self.server_port}"
+        return run_blocking(lambda: self._run_runners(runner, there))
+
+    async def _run_runners(self, runner: RunnerSide, place: str | Store) -> ExecutionReport:
+        stopped = threading.Event()
+        async with opened(place) as ours:
+            seats = self._seats(runner, place, "") if self.n_runners > 1 else []
+            here = TaskPart("runner 0", partial(runner, ours, 0, stopped), stopped)
+            supervisor = self._watched(None, [_runner(seat) for seat in seats] or [here], ours, seats)
+            working = asyncio.ensure_future(supervisor.run())
+            url = str(place if isinstance(place, str) else getattr(place, "url", ""))
+            gone = asyncio.ensure_future(self._server_gone(url))
+            try:
+                await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    raise gone.result()
+                return working.result()
+            finally:
+                gone.cancel()
+                working.cancel()
+                await asyncio.wait({working, gone})
+
+    async def _server_gone(self, url: str) -> Unavailable:
+        """Return when a server has not answered for as long as one has patience; never, for a database."""
+        if not url.startswith("http"):
+            await asyncio.Event().wait()
+        from store.client import HTTPStore
+
+        loop = asyncio.get_running_loop()
+        async with HTTPStore(url, retry_seconds=0.0) as store:
+            answered = loop.time()
+            while loop.time() - answered <= self._server_patience:
+                await asyncio.sleep(min(_LOOK_SECONDS, self._server_patience / 4))
+                try:
+                    await store.statistics()
+                except StoreError as error:
+                    logger.warning("the server does not answer: %s", error)
+                else:
+                    answered = loop.time()
+        return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
+
+
+def _runner(seat: Seat) -> ProcessPart:
+    return ProcessPart(f"runner {seat.worker_id}", seat)

@@ -1,0 +1,155 @@
+"""The parts of an execution: things that run until they end, or are ended, in this thread or in another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a part ended."""
+
+    error: BaseException | None = None
+    """What it raised, or what stands for it."""
+    was_interrupted: bool = False
+    """Whether it was told to end at once, and did."""
+    signal: int | None = None
+    """The signal that killed its process."""
+
+
+class Part(ABC):
+    """Something that runs.
+
+    Args:
+        name: what it is called in messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        """Done when it has ended; never an exception."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask it to end after what it does now."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Ask it to end at once, leaving things in order."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it without asking, where that is possible."""
+
+    def _end(self, end: End) -> None:
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+
+class TaskPart(Part):
+    """A coroutine in the running loop.
+
+    Args:
+        name: what it is called.
+        work: makes the coroutine.
+        event: is set to stop it.
+    """
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
+        super().__init__(name)
+        self._work = work
+        self._event = event
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        async def run() -> None:
+            await self._work()
+
+        self._task = asyncio.create_task(run())
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._end(End(was_interrupted=True) if task.cancelled() else End(task.exception()))
+
+    def stop(self) -> None:
+        self._event.set()
+
+    def interrupt(self) -> None:
+        self._event.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def kill(self) -> None:
+        """Do as `interrupt`: a task cannot be killed."""
+        self.interrupt()
+
+
+class ThreadPart(Part):
+    """A coroutine in a loop, in a daemon thread, of its own.
+
+    Args:
+        name: what it is called.
+        work: makes the coroutine, in that thread.
+        event: is set to stop it.
+    """
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
+        super().__init__(name)
+        self._work = work
+        self._event = event
+        self._home = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_unwanted = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+            end = End()
+        except asyncio.CancelledError:
+            end = End(was_interrupted=True)
+        except BaseException as error:  # noqa: BLE001 - told to who waits for the end
+            end = End(error)
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            self._home.call_soon_threadsafe(self._end, end)
+
+    async def _main(self) -> None:
+        with self._lock:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            if self._is_unwanted:
+                return
+        try:
+            await self._work()
+        finally:
+            with self._lock:
+                self._loop = None
+
+    def stop(self) -> None:
+        self._event.set()
+
+    def interrupt(self) -> None:
+        self._event.set()
+        with self._lock:
+            self._is_unwanted = True
+            if self._loop is not None and self._task is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def kill(self) -> None:
+        """Do as `interrupt`: a thread cannot be killed, and is left behind."""
+        self.interrupt()

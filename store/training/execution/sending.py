@@ -1,0 +1,54 @@
+"""What a new process is given: the agent, the algorithm and their settings, never a store or who made them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import weakref
+from typing import Any
+
+from store.errors import Invalid
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any, /) -> Any:
+        if isinstance(obj, weakref.ref):
+            # Who holds an agent or algorithm here does not exist there, and is set anew.
+            return type(None), ()
+        name = _importable(obj)
+        return NotImplemented if name is None else name
+
+
+def _importable(obj: Any) -> str | None:
+    """Return the name under which a decorated function is found in its module: that name then leads to the object."""
+    name: Any = getattr(obj, "__qualname__", None)
+    if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
+        return None
+    found: Any = sys.modules.get(getattr(obj, "__module__", ""))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is obj else None
+
+
+def pack(what: str, value: Any) -> bytes:
+    """Return a value in a form that another process understands.
+
+    Raises:
+        Invalid: a part of it exists only in this process; the text names it.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Invalid(
+            what,
+            f"cannot be sent to another process: {error}; define it at the top of a module, with nothing open in it, "
+            "or run everything in one process with strategy='shm'",
+        ) from error
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> Any:
+    """Return what was packed."""
+    return pickle.loads(packed)  # noqa: S301 - from the process that started this one

@@ -1,0 +1,81 @@
+"""Algorithm and runners in one process, as threads that share the store."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from store.errors import Invalid
+from store.training.execution.blocking import run_blocking
+from store.training.execution.parts import Part, TaskPart, ThreadPart
+from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
+from store.training.execution.supervisor import Supervisor, close_open
+
+if TYPE_CHECKING:
+    from store.interface import Store
+
+
+class SharedMemoryExecutionStrategy(ExecutionStrategy):
+    """Runs everything in this process: each runner in a thread with a loop of its own, the algorithm in this thread.
+
+    Args:
+        n_runners: how many runners.
+        main_thread: who runs in the calling thread: the "algorithm", or the only "runner".
+        join_timeout: how long who was interrupted may take to leave, in seconds; it is left behind then.
+        graceful_delay: how long attempts that run at the end may go on, in seconds, before they are interrupted.
+        poll_interval: taken for Agent-lightning's sake and not used.
+        managed_store: the same; every store here may be used from any thread.
+
+    Raises:
+        Invalid: a number is too small, or several runners are to share the calling thread.
+    """
+
+    def __init__(
+        self,
+        n_runners: int = 1,
+        main_thread: Literal["algorithm", "runner"] = "algorithm",
+        join_timeout: float = 15.0,
+        graceful_delay: float = 10.0,
+        poll_interval: float = 0.05,
+        managed_store: bool | None = None,  # noqa: FBT001 - Agent-lightning's signature
+    ) -> None:
+        del poll_interval, managed_store
+        if n_runners < 1:
+            raise Invalid("n_runners", f"{n_runners} is below 1")
+        if main_thread not in {"algorithm", "runner"}:
+            raise Invalid("main_thread", f"{main_thread!r} is neither 'algorithm' nor 'runner'")
+        if main_thread == "runner" and n_runners != 1:
+            raise Invalid("main_thread", f"of {n_runners} runners only one could have the calling thread")
+        self.n_runners = n_runners
+        self._main_thread = main_thread
+        self._join_timeout = join_timeout
+        self._graceful_delay = graceful_delay
+
+    def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
+        """Run until the algorithm has ended; see `ExecutionStrategy`."""
+        return run_blocking(lambda: self._execute(algorithm, runner, store))
+
+    async def _execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
+        stop_training, stop_running = threading.Event(), threading.Event()
+        runners_here = self._main_thread == "runner"
+        kind: type[TaskPart | ThreadPart] = ThreadPart if runners_here else TaskPart
+        training = kind("the algorithm", partial(algorithm, store, stop_training), stop_training)
+        kind = TaskPart if runners_here else ThreadPart
+        runners: list[Part] = [
+            kind(f"runner {number}", partial(runner, store, number, stop_running), stop_running)
+            for number in range(self.n_runners)
+        ]
+        supervisor = Supervisor(
+            training,
+            runners,
+            store,
+            graceful_timeout=self._graceful_delay,
+            terminate_timeout=self._join_timeout,
+        )
+        try:
+            await supervisor.run()
+        finally:
+            workers = frozenset(f"Worker-{number}" for number in range(self.n_runners))
+            supervisor.report.closed += await close_open(store, workers)
+        return supervisor.report

@@ -1,0 +1,240 @@
+"""Watches over an algorithm and its runners, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from store.errors import StoreError
+from store.models import AttemptedRollout, AttemptError
+from store.training.execution.parts import End, Part
+from store.training.execution.strategy import ExecutionReport, RunnersGone
+
+if TYPE_CHECKING:
+    from store.interface import Store
+
+logger = logging.getLogger(__name__)
+
+AT_WORK: Final = ("preparing", "running")
+STANDSTILL_SECONDS: Final = 5.0
+"""How long rollouts may wait, and nothing be at work, when every runner has left."""
+
+_LAST_SECONDS: Final = 5.0
+_CLOSING_SECONDS: Final = 10.0
+
+
+class Supervisor:
+    """One algorithm, or none, and the runners beside it.
+
+    Args:
+        algorithm: ends the execution when it ends; None to end with the last runner.
+        runners: who works for it, by worker.
+        store: the store between them.
+        graceful_timeout: how long attempts that run at the end may go on, in seconds.
+        terminate_timeout: how long who is interrupted may take to leave, in seconds.
+        replace: makes another part for the runner of a number, that was killed.
+        replacements: how often that is done.
+    """
+
+    def __init__(
+        self,
+        algorithm: Part | None,
+        runners: Sequence[Part],
+        store: Store,
+        *,
+        graceful_timeout: float,
+        terminate_timeout: float,
+        replace: Callable[[int], Part] | None = None,
+        replacements: int = 0,
+    ) -> None:
+        self.report = ExecutionReport()
+        self._algorithm = algorithm
+        self._runners = list(runners)
+        self._store = store
+        self._graceful = graceful_timeout
+        self._terminate = terminate_timeout
+        self._replace = replace
+        self._replacements = replacements if replace is not None else 0
+        self._last_error: BaseException | None = None
+        self._one_left_in_peace = False
+        self._is_cut_short = False
+
+    async def run(self) -> ExecutionReport:
+        """Start everybody, return when the algorithm has ended and the runners have left.
+
+        Raises:
+            RunnersGone: no runner is left, and the algorithm needs one.
+            CancelledError: it was cancelled; everybody has left.
+            Exception: what the algorithm raised.
+        """
+        try:
+            for part in self._runners:
+                part.start()
+            if self._algorithm is not None:
+                self._algorithm.start()
+            await self._watch()
+        except asyncio.CancelledError:
+            self._is_cut_short = True
+            raise
+        finally:
+            await self._end_all()
+        return self.report
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        algorithm = self._algorithm
+        waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
+        while waiting or (algorithm is not None and not algorithm.ended.done()):
+            if not waiting and algorithm is not None:
+                await self._watch_alone(algorithm)
+                break
+            everybody = waiting if algorithm is None else waiting | {algorithm.ended}
+            await asyncio.wait(everybody, return_when=asyncio.FIRST_COMPLETED)
+            if algorithm is not None and algorithm.ended.done():
+                break
+            for number, part in enumerate(self._runners):
+                if part.ended in waiting and part.ended.done():
+                    waiting.discard(part.ended)
+                    self._runner_ended(number, part)
+            waiting |= {part.ended for part in self._runners if not part.ended.done()}
+            if not waiting and self._last_error is not None and not self._one_left_in_peace:
+                raise self._gone()
+        if algorithm is not None and (error := algorithm.ended.result().error) is not None:
+            raise error
+
+    def _runner_ended(self, number: int, part: Part) -> None:
+        end = part.ended.result()
+        if end.error is None:
+            logger.info("%s has ended", part.name)
+            self._one_left_in_peace = True
+            return
+        self._last_error = end.error
+        self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+        if end.signal is None or self._replacements <= 0 or self._replace is None:
+            logger.error("%s is lost: %s", part.name, end.error, exc_info=end.error)
+            return
+        self._replacements -= 1
+        self.report.replaced += 1
+        logger.warning("%s is lost and replaced: %s", part.name, end.error)
+        self._runners[number] = replacement = self._replace(number)
+        replacement.start()
+        self._last_error = None
+
+    def _gone(self) -> RunnersGone:
+        gone = RunnersGone(f"no runner is left; the last one ended with {self._last_error!r}")
+        gone.__cause__ = self._last_error
+        return gone
+
+    async def _watch_alone(self, algorithm: Part) -> None:
+        """Let the algorithm finish after the last runner has left in peace, unless it waits for what nobody runs."""
+        before: str | None = None
+        algorithm.stop()
+        while not algorithm.ended.done():
+            await asyncio.wait({algorithm.ended}, timeout=STANDSTILL_SECONDS)
+            if algorithm.ended.done():
+                return
+            try:
+                waiting = await self._store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
+                at_work = await self._store.query_rollouts(status_in=AT_WORK, limit=0)
+            except StoreError as error:
+                logger.warning("the queue cannot be read: %s", error)
+                continue
+            first = waiting[0].rollout_id if waiting.total and not at_work.total else None
+            if first is not None and first == before:
+                raise RunnersGone(
+                    f"{waiting.total} rollouts wait, and every runner has ended, as max_rollouts says; "
+                    "raise max_rollouts, or leave it out"
+                )
+            before = first
+
+    # -- at the end --------------------------------------------------------------------------------------------------
+
+    async def _end_all(self) -> None:
+        if self._algorithm is not None and not self._algorithm.ended.done():
+            self._algorithm.interrupt()
+            await _wait([self._algorithm], self._terminate)
+            if not self._algorithm.ended.done():
+                logger.error("the algorithm does not end %g s after it was told to, and is left", self._terminate)
+                self._algorithm.kill()
+                await _wait([self._algorithm], _LAST_SECONDS)
+        await self._end_runners()
+
+    async def _end_runners(self) -> None:
+        started = [part for part in self._runners if not part.ended.done()]
+        for part in started:
+            part.stop()
+        # Whoever interrupts does not want to wait for agents.
+        await _wait(started, 0.0 if self._is_cut_short else self._graceful)
+        for part in (left := _left(started)):
+            if not self._is_cut_short:
+                logger.warning("%s is still at work, and is interrupted", part.name)
+            part.interrupt()
+        await _wait(left, self._terminate)
+        for part in (left := _left(started)):
+            logger.error("%s does not leave, and is killed", part.name)
+            self.report.killed.append(part.name)
+            part.kill()
+        await _wait(left, _LAST_SECONDS)
+        for part in started:
+            if (
+                part.ended.done()
+                and (end := part.ended.result()).error is not None
+                and part.name not in self.report.killed
+            ):
+                self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+
+
+def _left(parts: Iterable[Part]) -> list[Part]:
+    return [part for part in parts if not part.ended.done()]
+
+
+async def _wait(parts: Iterable[Part], seconds: float) -> None:
+    if waiting := {part.ended for part in parts if not part.ended.done()}:
+        await asyncio.wait(waiting, timeout=seconds)
+
+
+async def settle(store: Store, seconds: float) -> None:
+    """Wait until no attempt is at work, for a while."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    try:
+        while (left := deadline - asyncio.get_running_loop().time()) > 0 and (at_work := await _at_work(store, None)):
+            await store.wait_for_rollouts([rollout.rollout_id for rollout in at_work], timeout=left)
+    except StoreError as error:
+        logger.warning("it cannot be seen what is at work: %s", error)
+
+
+async def close_open(store: Store, workers: frozenset[str] | None = None) -> list[str]:
+    """Close the attempts at work as failed, and return their rollouts.
+
+    Args:
+        store: whose attempts.
+        workers: only those of these workers; None for all.
+    """
+    closed: list[str] = []
+    try:
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            for rollout in await _at_work(store, workers):
+                await store.update_attempt(
+                    rollout.rollout_id,
+                    rollout.attempt.attempt_id,
+                    status="failed",
+                    metadata={**(rollout.attempt.metadata or {}), "reason": "interrupted"},
+                    error=AttemptError(type="interrupted", message="the training ended while the attempt was at work"),
+                )
+                closed.append(rollout.rollout_id)
+    except (StoreError, TimeoutError) as error:
+        logger.error("attempts may be left open: %s", error)
+    return closed
+
+
+async def _at_work(store: Store, workers: frozenset[str] | None) -> list[AttemptedRollout]:
+    return [
+        rollout
+        for rollout in await store.query_rollouts(status_in=AT_WORK)
+        if isinstance(rollout, AttemptedRollout)
+        and rollout.attempt.status in AT_WORK
+        and (workers is None or rollout.attempt.worker_id in workers)
+    ]

@@ -1,0 +1,92 @@
+"""Notices early that an agent does nothing but fail, and finds out why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from store.errors import Incompatible, StoreError, Unsupported
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import LoggedEvent, Span
+
+logger = logging.getLogger(__name__)
+
+PATIENCE: Final = 10
+"""How many attempts may fail before one has succeeded."""
+
+_ENDED: Final = "attempt.status_changed"
+_FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
+# These say nothing about the agent.
+_INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded"})
+_STACK: Final = "exception.stacktrace"
+
+
+class AgentFails(RuntimeError):
+    """The first attempts of a training all failed; the text holds the commonest error, with its traceback."""
+
+
+async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
+    """Return once as many attempts as one has patience for have failed and none succeeded; wait for ever otherwise.
+
+    Args:
+        store: whose attempts.
+        after: the cursor behind which the training begins.
+    """
+    failures: list[LoggedEvent] = []
+    try:
+        async with aclosing(_news(store, after)) as events:
+            async for event in events:
+                if event.data["to"] == "succeeded":
+                    break
+                if event.data["to"] in _FAILED and _error(event).get("type") not in _INTERRUPTED:
+                    failures.append(event)
+                if len(failures) >= PATIENCE:
+                    return await _explained(store, failures)
+    except (Unsupported, Incompatible) as error:
+        logger.info("nobody watches whether every attempt fails: %s", error)
+    except StoreError as error:
+        logger.warning("nobody watches any more whether every attempt fails: %s", error)
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def _news(store: Store, after: str | None) -> Any:
+    return store.tail(after, follow=True, types=[_ENDED])
+
+
+async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
+    """Return the commonest of the errors, as the store holds it."""
+    said = [_said(event) for event in failures]
+    commonest, times = Counter(said).most_common(1)[0]
+    text = f"the first {len(failures)} attempts all failed, {times} of them with {commonest}"
+    event = failures[said.index(commonest)]
+    rollout_id = event.stream.removeprefix("rollout/")
+    spans = await store.query_spans(rollout_id, event.data["attempt_id"])
+    stack = _stack(list(spans), _error(event).get("span_id"))
+    where = f"rollout {rollout_id}"
+    return AgentFails(f"{text}\n\n{where}:\n{stack.strip()}" if stack else f"{text}; see `rollbook show {rollout_id}`")
+
+
+def _error(event: LoggedEvent) -> dict[str, Any]:
+    return event.data.get("error") or {}
+
+
+def _said(event: LoggedEvent) -> str:
+    error = _error(event)
+    if not error:
+        return str(event.data["to"])
+    return f"{error.get('type')}: {error.get('message') or ''}".strip(": ")
+
+
+def _stack(spans: list[Span], span_id: str | None) -> str | None:
+    """Return the traceback that the spans of an attempt hold, preferably that of the span it failed in."""
+    for span in sorted(spans, key=lambda span: span.span_id != span_id):
+        for said in (span.attributes, *(event.attributes for event in span.events)):
+            if isinstance(stack := said.get(_STACK), str):
+                return stack
+    return None

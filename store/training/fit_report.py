@@ -1,0 +1,248 @@
+"""What a training came to, as the log of its store tells it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from store.errors import Incompatible, Unsupported
+from store.training.continuous import ENDED
+from store.training.execution.strategy import ExecutionReport
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import LoggedEvent, RolloutMode
+
+_TYPES: Final = (
+    "rollout.enqueued",
+    "rollout.started",
+    "rollout.status_changed",
+    "attempt.started",
+    "attempt.status_changed",
+    "span.recorded",
+)
+_STREAM: Final = "rollout/"
+_READ_AT_ONCE: Final = 500
+_NO_REWARD: Final = "no reward"
+
+
+class Version(NamedTuple):
+    """Resources as a rollout was run with them."""
+
+    resources_id: str | None
+    version: int | None
+
+    def __str__(self) -> str:
+        if self.resources_id is None:
+            return "-"
+        return self.resources_id if self.version is None else f"{self.resources_id} v{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The rollouts of one mode, step and version of the resources."""
+
+    mode: RolloutMode | None
+    step: int | None
+    """As the rollouts' `rollbook.step` says."""
+    version: Version
+    rollouts: int
+    """How many succeeded."""
+    rewarded: int
+    """How many of them have a reward."""
+    mean: float | None
+    """Of the final reward of the last attempt of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What ended while a training ran. Read from the log, it is the same whoever asks."""
+
+    rewards: list[Rewards] = field(default_factory=list[Rewards])
+    """By mode, step and version, in the order in which they first ended."""
+    rollouts: int = 0
+    """How many ended."""
+    attempts: int = 0
+    """How many it took them."""
+    drops: dict[str, int] = field(default_factory=dict[str, int])
+    """Rollouts that give nothing to learn from, by reason: the type of error, the status, or `no reward`."""
+    best: Version | None = None
+    """The version with the greatest mean reward: in validation if there was any, else in training."""
+    seconds: float = 0.0
+    execution: ExecutionReport = field(default_factory=ExecutionReport)
+    """How the runners fared."""
+
+    @property
+    def retries(self) -> int:
+        """How many attempts were not the first of their rollout."""
+        return self.attempts - self.rollouts
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+@dataclass(slots=True)
+class _Story:
+    """One rollout, as far as the log was read."""
+
+    mode: Any = None
+    step: int | None = None
+    resources_id: str | None = None
+    version: int | None = None
+    is_known: bool = False
+    """Whether the log was read from its creation on."""
+    status: str = ""
+    attempts: int = 0
+    latest: str = ""
+    trouble: str = ""
+    """Of the latest attempt."""
+    reward: tuple[int, float] | None = None
+    """Sequence id and value of the latest attempt's final reward."""
+
+    def tell(self, event: LoggedEvent) -> None:
+        """Go on with the next event."""
+        data = event.data
+        match event.type:
+            case "rollout.enqueued" | "rollout.started":
+                self.is_known = True
+                self.mode, self.step = data.get("mode"), data.get("step")
+                self.resources_id, self.version = data.get("resources_id"), data.get("resources_version")
+            case "rollout.status_changed":
+                self.status = data["to"]
+            case "attempt.started":
+                self.attempts += 1
+                self.latest, self.trouble, self.reward = data["attempt_id"], "", None
+                self.version = data.get("resources_version", self.version)
+            case "attempt.status_changed" if data["attempt_id"] == self.latest:
+                error: dict[str, Any] = data.get("error") or {}
+                self.trouble = error.get("type") or (data["to"] if data["to"] != "succeeded" else "")
+            case "span.recorded" if data["attempt_id"] == self.latest and data.get("rewards"):
+                number = data["sequence_id"]
+                if self.reward is None or number >= self.reward[0]:
+                    self.reward = (number, data["rewards"][0][1])
+            case _:
+                pass
+
+    @property
+    def drop(self) -> str | None:
+        """Why it gives nothing to learn from."""
+        if self.status == "succeeded":
+            return _NO_REWARD if self.reward is None else None
+        return "cancelled" if self.status == "cancelled" else self.trouble or self.status
+
+
+async def read_report(store: Store, after: str | None, seconds: float, execution: ExecutionReport) -> FitReport:
+    """Return what ended behind a cursor.
+
+    Args:
+        store: the store of the training.
+        after: where the training began; None for the beginning of the log.
+        seconds: how long it took.
+        execution: how the runners fared.
+    """
+    stories: dict[str, _Story] = defaultdict(_Story)
+    ended: dict[str, _Story] = {}
+    try:
+        async for event in store.tail(after, types=_TYPES):
+            rollout_id = event.stream.removeprefix(_STREAM)
+            story = stories[rollout_id]
+            story.tell(event)
+            if event.type == "rollout.status_changed" and story.status in ENDED:
+                ended.setdefault(rollout_id, story)
+    except (Unsupported, Incompatible):
+        return FitReport(seconds=seconds, execution=execution)
+    # What was opened again is not over.
+    ended = {rollout_id: story for rollout_id, story in ended.items() if story.status in ENDED}
+    await _complete(store, {rollout_id: story for rollout_id, story in ended.items() if not story.is_known})
+    rewards = _rewards(ended.values())
+    drops = Counter(drop for story in ended.values() if (drop := story.drop) is not None)
+    return FitReport(
+        rewards=rewards,
+        rollouts=len(ended),
+        attempts=sum(max(story.attempts, 1) for story in ended.values()),
+        drops=dict(drops.most_common()),
+        best=_best(rewards),
+        seconds=seconds,
+        execution=execution,
+    )
+
+
+async def _complete(store: Store, stories: dict[str, _Story]) -> None:
+    """Read what happened before the training began, to rollouts that it took up again."""
+    for rollout_id, story in stories.items():
+        so_far = _Story()
+        async for event in store.tail(rollout_id=rollout_id, types=_TYPES):
+            so_far.tell(event)
+        for name in _Story.__slots__:
+            setattr(story, name, getattr(so_far, name))
+
+
+def _rewards(stories: Iterable[_Story]) -> list[Rewards]:
+    grouped: dict[tuple[Any, int | None, Version], list[float | None]] = {}
+    for story in stories:
+        if story.status == "succeeded":
+            key = (story.mode, story.step, Version(story.resources_id, story.version))
+            grouped.setdefault(key, []).append(None if story.reward is None else story.reward[1])
+    return [
+        Rewards(
+            mode, step, version, len(values), len(given := [each for each in values if each is not None]), _mean(given)
+        )
+        for (mode, step, version), values in grouped.items()
+    ]
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _best(rewards: list[Rewards]) -> Version | None:
+    for mode in ("val", "train"):
+        judged = [(row.mean, row.version) for row in rewards if row.mode == mode and row.mean is not None]
+        if judged:
+            return max(judged, key=lambda each: each[0])[1]
+    return None
+
+
+# -- in words --------------------------------------------------------------------------------------------------------
+
+
+def _lines(report: FitReport) -> Iterable[str]:
+    rows = [("mode", "step", "resources", "rollouts", "reward")]
+    rows += [
+        (
+            row.mode or "-",
+            "-" if row.step is None else str(row.step),
+            f"{row.version}{' (best)' if row.version == report.best else ''}",
+            str(row.rollouts),
+            "-" if row.mean is None else f"{row.mean:.4f}",
+        )
+        for row in report.rewards
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    if report.rewards:
+        for row in rows:
+            mode, step, version, count, reward = (text for text in row)
+            yield "  ".join(
+                (
+                    mode.ljust(widths[0]),
+                    step.rjust(widths[1]),
+                    version.ljust(widths[2]),
+                    count.rjust(widths[3]),
+                    reward.rjust(widths[4]),
+                )
+            )
+    told = f"{report.rollouts:,} rollouts in {report.attempts:,} attempts ({report.retries:,} retries)"
+    yield f"{told}, {report.seconds:.1f} s"
+    if report.drops:
+        yield "nothing to learn from: " + ", ".join(f"{count:,} {reason}" for reason, count in report.drops.items())
+    execution = report.execution
+    if execution.replaced:
+        yield f"runners replaced: {execution.replaced}"
+    for name, those in (("lost", execution.crashed), ("killed", execution.killed)):
+        for each in those:
+            yield f"{name}: {each.splitlines()[0]}"
+    if execution.closed:
+        yield f"attempts closed at the end: {len(execution.closed)}"

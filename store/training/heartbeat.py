@@ -1,0 +1,152 @@
+"""Signs of life: of a worker, with the state of its machine, and of every attempt it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from store.errors import StoreError
+from store.interface import Store
+from store.models import AttemptedRollout, AttemptError
+from store.training.home import home
+from store.training.machine import is_gone, snapshot
+from store.training.outcome import Reason
+
+logger = logging.getLogger(__name__)
+
+LaunchMode = Literal["thread", "asyncio"]
+
+_AT_WORK: Final = ("preparing", "running")
+_LEAST_SECONDS: Final = 0.01
+
+
+@dataclass(eq=False, slots=True)
+class Beating:
+    """An attempt that is kept alive."""
+
+    rollout: AttemptedRollout
+    tell: Callable[[Reason], None]
+    """Called, in whichever thread, when the store says that the attempt is over."""
+    claimed_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def now(self) -> float:
+        """The time by the store's clock, which stamped the attempt's start when this one began to run."""
+        return self.rollout.attempt.start_time + time.monotonic() - self.claimed_at
+
+
+class Heartbeat:
+    """Sends the signs of life of one worker, for as long as it is entered.
+
+    Args:
+        store: where to.
+        label: of the worker.
+        interval: between two, in seconds; 0 or less for none.
+        jitter: how much each interval may differ, in seconds.
+        mode: "thread", where an agent that blocks the event loop holds nothing up, or "asyncio", in this loop.
+        include_gpu: also what `nvidia-smi` says.
+    """
+
+    def __init__(
+        self, store: Store, label: str, interval: float, jitter: float, mode: LaunchMode, *, include_gpu: bool
+    ) -> None:
+        self._store = store
+        self._label = label
+        self._interval = interval
+        self._jitter = jitter
+        self._mode = mode
+        self._include_gpu = include_gpu
+        self._beating: dict[str, Beating] = {}
+
+    def begin(self, beating: Beating) -> None:
+        """Keep an attempt alive from now on."""
+        self._beating[beating.rollout.attempt.attempt_id] = beating
+
+    def end(self, rollout: AttemptedRollout) -> None:
+        """Keep it alive no more."""
+        self._beating.pop(rollout.attempt.attempt_id, None)
+
+    @contextlib.asynccontextmanager
+    async def sent(self) -> AsyncGenerator[None]:
+        """Send them while inside."""
+        if self._interval <= 0:
+            yield
+            return
+        beats = self._beats()
+        sending = asyncio.wrap_future(home().submit(beats)) if self._mode == "thread" else asyncio.ensure_future(beats)
+        try:
+            yield
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def introduce(self) -> None:
+        """Close what a worker of this label left behind when its process died, and send the first sign of life."""
+        if self._interval > 0:
+            await self._quietly("closing what was left behind", self._close_orphans())
+            await self._beat()
+
+    async def _beats(self) -> None:
+        while True:
+            wait = self._interval + random.uniform(-self._jitter, self._jitter)
+            await asyncio.sleep(max(wait, _LEAST_SECONDS))
+            await self._beat()
+
+    async def _beat(self) -> None:
+        await asyncio.gather(
+            self._quietly("the heartbeat of a worker", self._beat_worker()),
+            *(
+                self._quietly("the heartbeat of an attempt", self._beat_attempt(each))
+                for each in list(self._beating.values())
+            ),
+        )
+
+    async def _quietly(self, what: str, work: Any) -> None:
+        """Do something within one interval, or leave it: the next one comes."""
+        try:
+            async with asyncio.timeout(self._interval):
+                await work
+        except TimeoutError:
+            logger.warning("%s, %s, took longer than %g s", what, self._label, self._interval)
+        except Exception as error:  # noqa: BLE001 - a worker goes on without a heartbeat
+            logger.warning("%s, %s, failed: %s", what, self._label, error)
+
+    async def _beat_worker(self) -> None:
+        state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)
+        await self._store.update_worker(self._label, state)
+
+    async def _beat_attempt(self, beating: Beating) -> None:
+        rollout_id, attempt_id = beating.rollout.rollout_id, beating.rollout.attempt.attempt_id
+        attempt = await self._store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=beating.now)
+        if attempt.status not in _AT_WORK and attempt_id in self._beating:
+            beating.tell("superseded")
+
+    async def _close_orphans(self) -> None:
+        """Report attempts that this worker's last process was running when it died.
+
+        As the watchdog would, when they have been silent for long enough; so they are tried again if the rollout's
+        config says that those which fell silent are.
+        """
+        worker = await self._store.get_worker_by_id(self._label)
+        left = (worker.heartbeat_stats if worker is not None else None) or {}
+        if not is_gone(left):
+            return
+        error = AttemptError(type="WorkerGone", message=f"process {left['pid']} of worker {self._label} is gone")
+        for rollout in await self._store.query_rollouts(status_in=list(_AT_WORK)):
+            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id != self._label:
+                continue
+            if rollout.attempt.status in _AT_WORK:
+                with contextlib.suppress(StoreError):
+                    await self._store.update_attempt(
+                        rollout.rollout_id,
+                        rollout.attempt.attempt_id,
+                        status="unresponsive",
+                        metadata={**(rollout.attempt.metadata or {}), "reason": "interrupted"},
+                        error=error,
+                    )

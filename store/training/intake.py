@@ -1,0 +1,163 @@
+"""What an adapter is given, checked and put in order: the spans of each attempt, each with a place in time."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple, cast
+
+from pydantic import BaseModel, ValidationError
+
+from store.errors import Invalid
+from store.models import Span
+from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
+
+__all__ = ["Attempt", "Place", "Refused", "Timed", "as_span", "sort_in"]
+
+
+class Place(NamedTuple):
+    """Where a span stands among those of its attempt; places compare."""
+
+    start: float
+    sequence_id: int
+    span_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A span with the times it is taken to have, in seconds.
+
+    A span without a start stands where its sequence id puts it: at the latest start of the spans numbered up to it.
+    Without an end, or with one before its start, it ends when it starts.
+    """
+
+    span: Span
+    start: float
+    end: float
+
+    @property
+    def place(self) -> Place:
+        """The order of spans: by start, then sequence id, then span id."""
+        return Place(self.start, self.span.sequence_id, self.span.span_id)
+
+
+class Refused(NamedTuple):
+    """Something in the input that is not used."""
+
+    span_id: str
+    reason: str
+    detail: str
+
+
+class Attempt(NamedTuple):
+    """The spans of one attempt, in order; their ids are distinct."""
+
+    spans: list[Timed]
+
+
+def sort_in(source: Iterable[Any]) -> tuple[list[Attempt], list[Refused]]:
+    """Return the attempts the spans belong to, earliest first, and what is no span or a second one of the same id.
+
+    Args:
+        source: spans of the store, of Agent-lightning or of the OpenTelemetry SDK, or objects of JSON, in any order.
+
+    Raises:
+        Invalid: it cannot be iterated over.
+    """
+    given: Any = source
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        raise Invalid(
+            "source",
+            f"{type(cast('object', given)).__name__} is no sequence of spans; give a list, as query_spans does",
+        )
+    refused: list[Refused] = []
+    found: dict[tuple[str, str], dict[str, list[Span]]] = {}
+    for item in cast("Iterable[Any]", given):
+        span = as_span(item)
+        if span is None:
+            refused.append(Refused("", "not_a_span", type(item).__name__))
+            continue
+        found.setdefault((span.rollout_id, span.attempt_id), {}).setdefault(span.span_id, []).append(span)
+    attempts = [
+        (_timed([_chosen(same, refused) for same in by_id.values()]), ids) for ids, by_id in sorted(found.items())
+    ]
+    attempts.sort(key=lambda attempt: (attempt[0][0].place, attempt[1]))
+    return [Attempt(spans) for spans, _ in attempts], sorted(refused)
+
+
+def _chosen(same: list[Span], refused: list[Refused]) -> Span:
+    """Return one of the spans that have the same id, whatever their order."""
+    if len(same) == 1:
+        return same[0]
+    same.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
+    refused += [Refused(span.span_id, "duplicate_span", f"sequence id {span.sequence_id}") for span in same[1:]]
+    return same[0]
+
+
+def _timed(spans: list[Span]) -> list[Timed]:
+    known = sorted((span.sequence_id, start) for span in spans if (start := _finite(span.start_time)) is not None)
+    numbers = [number for number, _ in known]
+    latest = list(accumulate((start for _, start in known), max))
+    earliest = min((start for _, start in known), default=0.0)
+
+    def placed(span: Span) -> Timed:
+        start, end = _finite(span.start_time), _finite(span.end_time)
+        if start is None:
+            before = bisect_right(numbers, span.sequence_id)
+            start = latest[before - 1] if before else earliest
+        return Timed(span, start, start if end is None else max(start, end))
+
+    return sorted((placed(span) for span in spans), key=lambda timed: timed.place)
+
+
+def _finite(time: Any) -> float | None:
+    if not isinstance(time, (int, float)):
+        return None
+    try:
+        seconds = float(time)
+    except OverflowError:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def as_span(item: Any) -> Span | None:
+    """Return a span of the store, of Agent-lightning or of the OpenTelemetry SDK, or JSON's, as ours; else None."""
+    if isinstance(item, Span):
+        return item if _is_sound(item) else None
+    try:
+        if hasattr(item, "get_span_context"):
+            return _of_the_sdk(item)
+        given = item.model_dump() if isinstance(item, BaseModel) else item
+        return Span.model_validate(given) if isinstance(given, Mapping) else None
+    except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _of_the_sdk(readable: Any) -> Span | None:
+    """Return a span with the ids that a tracer put on it or on its resource; they are empty where there are none."""
+    said: dict[str, Any] = {**readable.resource.attributes, **(readable.attributes or {})}
+    number = str(said.get(SPAN_SEQUENCE_ID, 0))
+    span = Span.from_opentelemetry(
+        readable,
+        rollout_id=str(said.get(ROLLOUT_ID, "")),
+        attempt_id=str(said.get(ATTEMPT_ID, "")),
+        sequence_id=int(number) if number.isdecimal() else 0,
+    )
+    return span if _is_sound(span) else None
+
+
+def _is_sound(span: Span) -> bool:
+    """Whether a span is what its type says; one that was made without validation may not be."""
+    fields = vars(span)
+    texts = (fields.get(name) for name in ("rollout_id", "attempt_id", "span_id", "name"))
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(fields.get("parent_id"), (str, type(None)))
+        and type(fields.get("sequence_id")) is int
+        and isinstance(fields.get("attributes"), Mapping)
+        and all(isinstance(name, str) for name in fields["attributes"])
+        and fields.keys() >= {"start_time", "end_time", "trace_id"}
+    )

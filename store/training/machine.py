@@ -1,0 +1,115 @@
+"""What a worker's heartbeat says of its machine and its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+_GB: Final = 1024**3
+_MB: Final = 1024**2
+_GPU_QUERY: Final = {
+    "gpu": "name",
+    "util_pct": "utilization.gpu",
+    "mem_used_mb": "memory.used",
+    "mem_total_mb": "memory.total",
+    "temp_c": "temperature.gpu",
+}
+
+
+def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
+    """Return the state of this machine, in the fields of Agent-lightning 0.3, and which process this is.
+
+    Memory and disk are in GB, traffic in MB since boot, shares in percent. What only psutil knows is left out where it
+    is not installed.
+
+    Args:
+        include_gpu: also what `nvidia-smi` says of each GPU.
+    """
+    disk = shutil.disk_usage("/")
+    state: dict[str, Any] = {
+        "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "os": platform.platform(terse=True),
+        "cpu_name": platform.processor() or platform.machine(),
+        "cpu_threads": os.cpu_count(),
+        "disk_used_gb": round(disk.used / _GB, 2),
+        "disk_total_gb": round(disk.total / _GB, 2),
+        "disk_pct": round(100 * disk.used / disk.total, 1),
+        **this_process(),
+    }
+    with contextlib.suppress(ImportError):
+        state |= _measured(import_module("psutil"))
+    if include_gpu:
+        state["gpus"] = _gpus()
+    return state
+
+
+def this_process() -> dict[str, Any]:
+    """Return what names this process among all that there are and were."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
+
+
+def _measured(psutil: Any) -> dict[str, Any]:
+    memory, traffic = psutil.virtual_memory(), psutil.net_io_counters()
+    return {
+        "cpu_cores": psutil.cpu_count(logical=False),
+        "cpu_usage_pct": psutil.cpu_percent(),
+        "mem_used_gb": round(memory.used / _GB, 2),
+        "mem_total_gb": round(memory.total / _GB, 2),
+        "mem_pct": memory.percent,
+        "bytes_sent_mb": round(traffic.bytes_sent / _MB, 2) if traffic else 0.0,
+        "bytes_recv_mb": round(traffic.bytes_recv / _MB, 2) if traffic else 0.0,
+    }
+
+
+def _gpus() -> list[dict[str, Any]]:
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY.values())}", "--format=csv,noheader,nounits"]
+    try:
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[each.strip() for each in line.split(",")] for line in printed.splitlines() if line.strip()]
+    return [dict(zip(_GPU_QUERY, map(_number, row), strict=False)) for row in rows]
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def started_at(pid: int) -> int | None:
+    """Return when a process of this machine started, in a unit of its own; None if it is gone, or nobody can say.
+
+    Together with the pid it names a process: pids are used again.
+    """
+    try:
+        # The name in parentheses may hold anything; behind it the fields are numbered from 3, and 22 is the start.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_gone(process: Mapping[str, Any]) -> bool:
+    """Say whether a process, as `this_process` named it, was one of this machine and runs no more."""
+    host, pid, started = process.get("host"), process.get("pid"), process.get("pid_started")
+    if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
+        return False
+    if os.name == "posix":  # elsewhere there is no signal that only asks
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+    now = started_at(pid)
+    return now is not None and started is not None and now != started

@@ -1,0 +1,226 @@
+"""Functions and blocks as spans, with what went in and what came out."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast, overload
+
+from store.models import StatusCode, TraceStatus
+from store.semconv import OPERATION_INPUT, OPERATION_NAME, OPERATION_OUTPUT, OPERATION_SPAN
+from store.training.attrs import flatten_attributes, sanitize_attributes
+from store.training.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes
+from store.training.scope import require_scope
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def operation(fn: F, *, propagate: bool = True, **attributes: Any) -> F: ...
+@overload
+def operation(fn: None = None, *, propagate: bool = True, **attributes: Any) -> OperationContext: ...
+def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> Any:
+    """Record a function, or what happens in a block, as a span of the current attempt.
+
+        @operation
+        def search(query): ...
+
+        @operation(name="rerank")
+        async def order(documents): ...
+
+        with operation(name="vote", round=2) as op:
+            op.set_input(answers)
+            op.set_output(best)
+
+    A function's arguments and its result are recorded; exceptions are recorded and raised on. Which attempt it is, is
+    looked up at each call, so modules may decorate their functions as they are imported; a decorated function that is
+    called outside of any attempt just runs.
+
+    Args:
+        fn: the function.
+        propagate: whether to record the span, or only to build it.
+        attributes: more to say of it; `name` is the operation's name, which otherwise is the function's.
+
+    Raises:
+        ValueError: what was given is no function, or the name was given twice.
+        RuntimeError: a block was entered, and there is no current attempt.
+    """
+    if "name" in attributes:
+        if OPERATION_NAME in attributes:
+            raise ValueError(f"the operation's name was given twice, as name and as {OPERATION_NAME}")
+        attributes[OPERATION_NAME] = attributes.pop("name")
+    context = OperationContext(sanitize_attributes(attributes), propagate=propagate)
+    if fn is None:
+        return context
+    if not callable(fn):
+        raise ValueError(f"operation is given a function, or attributes by name, not {type(fn).__name__}")  # noqa: TRY004
+    return context(fn)
+
+
+class OperationContext:
+    """What `operation(...)` returns: a decorator, or a block."""
+
+    def __init__(self, attributes: Mapping[str, Any], *, propagate: bool) -> None:
+        self._attributes = dict(attributes)
+        self._propagate = propagate
+        self._entered: Any = None
+        self._recording: SpanRecordingContext | None = None
+
+    def __call__(self, function: F) -> F:
+        """Return a function that is recorded whenever it is called."""
+        signature = _signature(function)
+        named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
+
+        def said(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            return named | _flat(OPERATION_INPUT, _bound(signature, args, kwargs))
+
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def awaiting(*args: Any, **kwargs: Any) -> Any:
+                with _recorded(said(args, kwargs), propagate=self._propagate, required=False) as span:
+                    result = await function(*args, **kwargs)
+                    span.record_attributes(_flat(OPERATION_OUTPUT, result))
+                    return result
+
+            return cast("F", awaiting)
+
+        @wraps(function)
+        def calling(*args: Any, **kwargs: Any) -> Any:
+            with _recorded(said(args, kwargs), propagate=self._propagate, required=False) as span:
+                result = function(*args, **kwargs)
+                span.record_attributes(_flat(OPERATION_OUTPUT, result))
+                return result
+
+        return cast("F", calling)
+
+    def __enter__(self) -> Self:
+        self._entered = _recorded(self._attributes, propagate=self._propagate, required=True)
+        self._recording = self._entered.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, trace)
+
+    def set_input(self, *args: Any, **kwargs: Any) -> None:
+        """Record what goes in."""
+        given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
+        self._now().record_attributes(_flat(OPERATION_INPUT, given))
+
+    def set_output(self, output: Any) -> None:
+        """Record what comes out."""
+        self._now().record_attributes(_flat(OPERATION_OUTPUT, output))
+
+    def span(self) -> SpanCoreFields:
+        """Return what was recorded.
+
+        Raises:
+            RuntimeError: the block was not entered, or not left yet.
+        """
+        return self._now().get_recorded_span()
+
+    def _now(self) -> SpanRecordingContext:
+        if self._recording is None:
+            raise RuntimeError("the operation has not begun; use it in a with block")
+        return self._recording
+
+
+class UnrecordedOperation:
+    """A span that is only built."""
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._attributes = sanitize_attributes(attributes)
+        self._start_time = time.time()
+        self._end_time: float | None = None
+        self._status = TraceStatus(status_code="UNSET")
+
+    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; what a span cannot hold becomes JSON text."""
+        self._attributes |= sanitize_attributes(attributes)
+
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Say how it ended."""
+        self._status = TraceStatus(status_code=status_code, description=description)
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Record an exception as attributes, and that the span ended with it."""
+        self._attributes |= exception_attributes(exception)
+        self.record_status("ERROR", str(exception))
+
+    def finish(self) -> None:
+        """End the span."""
+        if self._status.status_code == "UNSET":
+            self.record_status("OK")
+        self._end_time = time.time()
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return what was recorded.
+
+        Raises:
+            RuntimeError: the span has not ended yet.
+        """
+        if self._end_time is None:
+            raise RuntimeError("the operation goes on; ask for its span after its with block")
+        return SpanCoreFields(
+            name=OPERATION_SPAN,
+            status=self._status,
+            attributes=self._attributes,
+            start_time=self._start_time,
+            end_time=self._end_time,
+        )
+
+
+@contextmanager
+def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
+    # Decorated functions are imported where no SDK is needed.
+    from store.training.scope import current_scope
+    from store.training.tracer import recording
+
+    scope = require_scope("operation") if propagate and required else current_scope()
+    if propagate and scope is not None:
+        with recording(scope, OPERATION_SPAN, attributes) as span:
+            yield span
+        return
+    built = UnrecordedOperation(attributes)
+    try:
+        yield built
+    except BaseException as error:
+        built.record_exception(error)
+        raise
+    finally:
+        built.finish()
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # of a builtin
+
+
+def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names of their parameters, defaults included, or as they came where they do not fit."""
+    as_they_came = {"args": list(args), "kwargs": kwargs}
+    if signature is None:
+        return as_they_came
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return as_they_came
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _flat(prefix: str, value: Any) -> dict[str, Any]:
+    """Return a value as attributes below a prefix; what has keys that are no strings is one JSON text."""
+    try:
+        flat = flatten_attributes(value)
+    except ValueError:
+        return sanitize_attributes({prefix: value})
+    return sanitize_attributes({f"{prefix}.{key}" if key else prefix: each for key, each in flat.items()})

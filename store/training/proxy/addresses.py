@@ -1,0 +1,87 @@
+"""What a URL of the proxy names: the attempt that records, and what is asked of the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import unquote
+
+from store.training.proxy.refusals import Refusal
+
+ROLLOUT_HEADER: Final = "x-rollout-id"
+ATTEMPT_HEADER: Final = "x-attempt-id"
+OWN_HEADERS: Final = frozenset({ROLLOUT_HEADER, ATTEMPT_HEADER, "x-sequence-id"})
+"""Headers that are meant for the proxy alone."""
+
+_SCOPED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?")
+
+
+class Endpoint(StrEnum):
+    """What the proxy passes on; the values are paths behind a backend's base URL."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "messages/count_tokens"
+    MODELS = "models"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a span is written of it."""
+        return self not in {Endpoint.MODELS, Endpoint.COUNT_TOKENS}
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether it is of Anthropic's protocol."""
+        return self in {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a request goes."""
+
+    endpoint: Endpoint
+    path: str
+    """Behind a backend's base URL, percent-encoded as it came."""
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+
+
+def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> Address:
+    """Return what a request names; ids in the path go before ids in headers.
+
+    Raises:
+        Refusal: 404 for a path the proxy does not pass on, 405 for another method, 400 for one id without the other.
+    """
+    scoped = _SCOPED.fullmatch(raw_path)
+    if scoped:
+        rollout_id, attempt_id = unquote(scoped[1]), unquote(scoped[2])
+        rest = scoped[3] or "/"
+    else:
+        rollout_id, attempt_id = headers.get(ROLLOUT_HEADER) or None, headers.get(ATTEMPT_HEADER) or None
+        rest = raw_path
+        if (rollout_id is None) != (attempt_id is None):
+            raise Refusal(400, f"give {ROLLOUT_HEADER} and {ATTEMPT_HEADER} together, or neither of them")
+    path = rest.removeprefix("/v1").strip("/")
+    endpoint = _endpoint(path)
+    if endpoint is None:
+        offered = ", ".join(f"/v1/{each}" for each in Endpoint)
+        raise Refusal(404, f"the proxy does not pass on {raw_path}; it knows {offered}, each also behind "
+                      "/rollout/<rollout_id>/attempt/<attempt_id>")  # fmt: skip
+    if method != ("GET" if endpoint is Endpoint.MODELS else "POST"):
+        raise Refusal(405, f"{method} is not for /v1/{endpoint}")
+    return Address(endpoint, path, rollout_id, attempt_id)
+
+
+def _endpoint(path: str) -> Endpoint | None:
+    if path.startswith("models/"):
+        return Endpoint.MODELS
+    try:
+        return Endpoint(path)
+    except ValueError:
+        return None

@@ -1,0 +1,190 @@
+"""The attributes of a call's span, under the names that adapters read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from store.models import AttributeValue
+from store.training.calls import MODEL_VERSION, PROXY_MARK
+from store.training.proxy.addresses import Endpoint
+from store.training.proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
+from store.training.proxy.readings import Choice, Reading, as_json
+
+CALL_SPAN: Final = "openai.chat.completion"
+"""The name of every span of a generation, whichever path it took: adapters find calls by it."""
+EMBEDDINGS_SPAN: Final = "openai.embeddings"
+
+BACKEND: Final = PROXY_MARK
+VERSION: Final = MODEL_VERSION
+LATENCY: Final = "agl.call.latency"
+FIRST_BYTE: Final = "agl.call.first_byte"
+STATUS: Final = "agl.call.status"
+TRIES: Final = "agl.call.tries"
+CACHED: Final = "agl.call.cached"
+TRUNCATED: Final = "agl.call.truncated"
+"""Names what of a call was too long to be recorded whole: `prompt`, `answer` or both."""
+ERROR: Final = "error.type"
+
+_OPERATIONS: Final = {
+    Endpoint.CHAT: "chat",
+    Endpoint.COMPLETIONS: "text_completion",
+    Endpoint.RESPONSES: "responses",
+    Endpoint.MESSAGES: "chat",
+    Endpoint.EMBEDDINGS: "embeddings",
+}
+_SETTINGS: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "n": "choice.count",
+}
+_REDACTED: Final = "[key removed]"
+
+
+class Attributes:
+    """Attributes on their way into a span: cleaned of what a store refuses, of keys, and of what is too much.
+
+    Args:
+        secrets: what must not appear in any text.
+        limit: how many bytes of prompts may be kept.
+    """
+
+    def __init__(self, secrets: tuple[str, ...], limit: int) -> None:
+        self._secrets = secrets
+        self._left = limit
+        self.values: dict[str, AttributeValue] = {}
+        self.is_truncated = False
+
+    def put(self, name: str, value: Any) -> None:
+        """Keep a value; None and what a span cannot hold is left out."""
+        match value:
+            case str():
+                self.values[name] = self.clean(value)
+            case bool():
+                self.values[name] = value
+            case int() if as_count(value) is not None:
+                self.values[name] = value
+            case float() if math.isfinite(value):
+                self.values[name] = value
+            case _:
+                pass
+
+    def put_ids(self, name: str, ids: list[int]) -> None:
+        """Keep token ids, if there are any."""
+        if ids:
+            self.values[name] = ids
+
+    def put_long(self, name: str, value: Any) -> None:
+        """Keep text, or anything else as JSON, while there is room."""
+        if value is None:
+            return
+        text = as_json(value)
+        self._left -= len(name) + (len(text) if text.isascii() else len(text.encode()))
+        if self._left < 0:
+            self.is_truncated = True
+        else:
+            self.values[name] = self.clean(text)
+
+    def clean(self, text: str) -> str:
+        """Return text without keys and without what a store refuses."""
+        for secret in self._secrets:
+            text = text.replace(secret, _REDACTED)
+        # Postgres has no U+0000 in text.
+        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
+    """Keep what was asked."""
+    into.put("gen_ai.system", "anthropic" if endpoint.is_anthropic else "openai")
+    into.put("gen_ai.operation.name", _OPERATIONS.get(endpoint))
+    into.put("gen_ai.request.type", "completion" if endpoint is Endpoint.COMPLETIONS else _OPERATIONS.get(endpoint))
+    into.put("gen_ai.request.model", as_text(request.get("model")))
+    into.put("gen_ai.request.streaming", request.get("stream") is True)
+    for name, attribute in _SETTINGS.items():
+        into.put(f"gen_ai.request.{attribute}", request.get(name))
+    for index, tool in enumerate(as_objects(request.get("tools"))):
+        # Chat nests what it says about a function, Responses does not, and Anthropic has another name for its schema.
+        function = as_object(tool.get("function")) or tool
+        prefix = f"gen_ai.request.functions.{index}"
+        into.put_long(f"{prefix}.name", as_text(function.get("name")))
+        into.put_long(f"{prefix}.description", function.get("description"))
+        into.put_long(f"{prefix}.parameters", function.get("parameters") or function.get("input_schema"))
+    for index, message in enumerate(_messages(endpoint, request)):
+        _put_message(into, f"gen_ai.prompt.{index}", message)
+
+
+def _messages(endpoint: Endpoint, request: Json) -> list[Json]:
+    match endpoint:
+        case Endpoint.CHAT:
+            return as_objects(request.get("messages"))
+        case Endpoint.MESSAGES:
+            system = request.get("system")
+            return [*([{"role": "system", "content": system}] if system else []), *as_objects(request.get("messages"))]
+        case Endpoint.RESPONSES:
+            given, system = request.get("input"), request.get("instructions")
+            items = as_objects(given) if isinstance(given, list) else [{"role": "user", "content": given}]
+            return [*([{"role": "system", "content": system}] if system else []), *map(_message_of_item, items)]
+        case _:
+            given = request.get("prompt") if endpoint is Endpoint.COMPLETIONS else request.get("input")
+            texts = [each for each in as_list(given) if isinstance(each, str)]
+            several: list[Any] = texts or [given]
+            return [{"role": "user", "content": each} for each in several]
+
+
+def _message_of_item(item: Json) -> Json:
+    """Return an item of the Responses API as the message that it is in a chat."""
+    match item.get("type"):
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            return {"role": "assistant", "tool_calls": [{"id": item.get("call_id"), "function": function}]}
+        case "function_call_output":
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        case _:
+            return {"role": item.get("role") or "assistant", "content": item.get("content")}
+
+
+def _put_message(into: Attributes, prefix: str, message: Json) -> None:
+    into.put_long(f"{prefix}.role", as_text(message.get("role")))
+    into.put_long(f"{prefix}.content", message.get("content"))
+    into.put_long(f"{prefix}.tool_call_id", as_text(message.get("tool_call_id")))
+    for index, tool in enumerate(as_objects(message.get("tool_calls"))):
+        function = as_object(tool.get("function"))
+        into.put_long(f"{prefix}.tool_calls.{index}.id", as_text(tool.get("id")))
+        into.put_long(f"{prefix}.tool_calls.{index}.name", as_text(function.get("name")))
+        into.put_long(f"{prefix}.tool_calls.{index}.arguments", function.get("arguments"))
+
+
+def put_reading(into: Attributes, reading: Reading) -> None:
+    """Keep what was answered; the token ids and probabilities are those of the first choice."""
+    into.put("gen_ai.response.id", reading.response_id)
+    into.put("gen_ai.response.model", reading.model)
+    into.put("gen_ai.usage.prompt_tokens", reading.tokens_in)
+    into.put("gen_ai.usage.completion_tokens", reading.tokens_out)
+    into.put("gen_ai.usage.total_tokens", reading.tokens_total)
+    into.put_ids("prompt_token_ids", reading.prompt_token_ids)
+    for index, choice in enumerate(reading.choices):
+        _put_choice(into, index, choice)
+
+
+def _put_choice(into: Attributes, index: int, choice: Choice) -> None:
+    prefix = f"gen_ai.completion.{index}"
+    into.put(f"{prefix}.role", choice.role)
+    into.put(f"{prefix}.finish_reason", choice.finish_reason)
+    for name, text in choice.texts.items():
+        into.put(f"{prefix}.{name}", text)
+    for number, (call_id, name, arguments) in enumerate(choice.tool_calls):
+        into.put(f"{prefix}.tool_calls.{number}.id", call_id)
+        into.put(f"{prefix}.tool_calls.{number}.name", name)
+        into.put(f"{prefix}.tool_calls.{number}.arguments", arguments)
+    # Adapters read those of the first choice without a number.
+    into.put_ids("response_token_ids" if index == 0 else f"{prefix}.token_ids", choice.token_ids)
+    for name, values in choice.logprobs.items():
+        if values:
+            into.put(f"logprobs.{name}" if index == 0 else f"{prefix}.logprobs.{name}", as_json(values))

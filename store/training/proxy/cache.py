@@ -1,0 +1,61 @@
+"""Answers kept for requests that come again, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from store.training.proxy.backends import Backend
+from store.training.proxy.parts import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer as it came."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+class AnswerCache:
+    """The latest answers, in at most `limit` bytes; with 0 nothing is kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._answers: OrderedDict[bytes, Kept] = OrderedDict()
+
+    def key(self, backend: Backend, path: str, body: bytes, request: Json, keys: Sequence[str]) -> bytes | None:
+        """Return under what the answer to a request is kept; None if it may differ every time or comes as a stream.
+
+        Args:
+            backend: which would answer; one with other weights answers anew.
+            path: of the request.
+            body: of the request, as it would be sent.
+            request: the same, parsed.
+            keys: of the client; nobody is given what another one paid for.
+        """
+        is_certain = request.get("temperature") == 0 and not request.get("stream")
+        if not self._limit or not is_certain:
+            return None
+        place = f"{backend.name}\n{backend.base_url}\n{backend.version}\n{path}\n"
+        return hashlib.sha256(place.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
+
+    def get(self, key: bytes) -> Kept | None:
+        """Return a kept answer."""
+        kept = self._answers.get(key)
+        if kept is not None:
+            self._answers.move_to_end(key)
+        return kept
+
+    def put(self, key: bytes, kept: Kept) -> None:
+        """Keep an answer, and let go of those not asked for for longest."""
+        if len(kept.body) > self._limit:
+            return
+        self._size += len(kept.body) - len(self._answers[key].body if key in self._answers else b"")
+        self._answers[key] = kept
+        while self._size > self._limit:
+            _, oldest = self._answers.popitem(last=False)
+            self._size -= len(oldest.body)

@@ -1,0 +1,243 @@
+"""The way of a call to a backend and of its answer back, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+import aiohttp
+from starlette.types import Send
+from yarl import URL
+
+from store.client.retrying import retry_after
+from store.errors import StoreError
+from store.training.proxy.addresses import Endpoint
+from store.training.proxy.backends import Backend
+from store.training.proxy.cache import AnswerCache, Kept
+from store.training.proxy.call import Call, Whole
+from store.training.proxy.headers import keys_of, to_backend, to_client
+from store.training.proxy.leaving import Client
+from store.training.proxy.recorder import Recorder
+from store.training.proxy.refusals import Refusal
+from store.training.proxy.routes import Lane, Routes
+from store.training.proxy.settings import ProxySettings
+
+_FIRST_PAUSE: Final = 0.1
+_MAX_HEAD_BYTES: Final = 64 * 1024
+# aiohttp would add its own where a client has none; a backend is to see what the client sent.
+_NO_HEADERS_OF_OUR_OWN: Final = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
+
+
+class BrokenOff(Exception):
+    """The backend's answer ended before its end; what came of it has gone to the client."""
+
+
+class Forwarder:
+    """Sends calls on. Made and used in one event loop.
+
+    Args:
+        session: connects to backends.
+        routes: which backend, and when.
+        cache: answers that are given again.
+        recorder: writes spans.
+        settings: tries and times.
+        key: the proxy's own, without which a client's key is the backend's business.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        routes: Routes,
+        cache: AnswerCache,
+        recorder: Recorder,
+        settings: ProxySettings,
+        key: str | None,
+    ) -> None:
+        self._session = session
+        self._routes = routes
+        self._cache = cache
+        self._recorder = recorder
+        self._settings = settings
+        self._key = key
+
+    async def forward(self, call: Call, client: Client, send: Send) -> None:
+        """Answer a call with what a backend answers, and record it before the client has the last of it.
+
+        Raises:
+            Refusal: no backend could be asked.
+            BrokenOff: the answer broke off; `call` knows why.
+        """
+        lane, outcome = await self._answer(call)
+        try:
+            if isinstance(outcome, Kept):
+                await self._give_again(call, outcome, client, send)
+                return
+            response, key = outcome
+            try:
+                await self._relay(call, response, client, send)
+            finally:
+                # Breaks the connection off unless the answer came to its end: the backend need not go on.
+                response.release()
+            if key is not None and response.status == 200 and isinstance(call.tee, Whole) and not call.tee.is_truncated:
+                self._cache.put(key, Kept(tuple(to_client(response.raw_headers)), call.tee.body))
+        finally:
+            self._routes.leave(lane)
+
+    async def record(self, call: Call) -> None:
+        """Write the span of a call that is recorded, once."""
+        if call.recording is None or call.is_recorded:
+            return
+        keys = [each.api_key for each in self._routes.backends]
+        used = call.backend.api_key if call.backend is not None else None
+        await self._recorder.finish(call.record([*keys, used, self._key], self._settings.max_recorded_bytes))
+
+    # -- to the backend ----------------------------------------------------------------------------------------------
+
+    async def _answer(self, call: Call) -> tuple[Lane, Kept | tuple[aiohttp.ClientResponse, bytes | None]]:
+        avoid: str | None = None
+        while True:
+            lane = await self._routes.enter(call.model, self._settings.wait_seconds, avoid)
+            call.backend = lane.backend
+            call.tries += 1
+            try:
+                body = call.body_for(lane.backend)
+                key = self._cache.key(lane.backend, call.path, body, call.request, keys_of(call.headers))
+                kept = self._cache.get(key) if key is not None else None
+                if kept is not None:
+                    return lane, kept
+                outcome = await self._try(call, lane.backend, body)
+            except BaseException:
+                self._routes.leave(lane)
+                raise
+            if isinstance(outcome, aiohttp.ClientResponse):
+                return lane, (outcome, key)
+            self._routes.leave(lane)
+            avoid = lane.backend.name
+            await asyncio.sleep(outcome)
+
+    async def _try(self, call: Call, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
+        """Return a backend's answer, or how long to wait before the next try.
+
+        Raises:
+            Refusal: there was none, and another try is not worth it.
+        """
+        is_last = call.tries > self._settings.num_retries
+        try:
+            response = await self._send(call, backend, body)
+        except aiohttp.ConnectionTimeoutError:
+            failure = f"backend {backend.name} takes no connections"
+        except TimeoutError:
+            seconds = self._settings.silence_seconds
+            raise Refusal(504, f"backend {backend.name} said nothing for {seconds:g} s", "backend_timeout") from None
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            failure = f"backend {backend.name} cannot be reached: {type(error).__name__}"
+        except (aiohttp.ClientError, ValueError) as error:
+            said = f"backend {backend.name} does not speak HTTP: {type(error).__name__}"
+            raise Refusal(502, said, "backend_error") from None
+        else:
+            pause = None if is_last else self._pause_after(response, call.tries)
+            if pause is None:
+                return response
+            response.release()
+            return pause
+        if is_last:
+            raise Refusal(502, failure, "backend_unreachable", 1.0)
+        return _backoff(call.tries)
+
+    def _pause_after(self, response: aiohttp.ClientResponse, tries: int) -> float | None:
+        """Return how long to wait before an answer is asked for once more; None if it is the answer."""
+        # A 429 that does not say when to come back is about the caller's account; it is for the caller to know.
+        says_when = "Retry-After" in response.headers
+        if response.status < 500 and not (response.status == 429 and says_when):
+            return None
+        pause = max(retry_after(response.headers.get("Retry-After")), _backoff(tries))
+        return pause if pause <= self._settings.wait_seconds else None
+
+    async def _send(self, call: Call, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
+        method = "GET" if call.endpoint is Endpoint.MODELS else "POST"
+        return await self._session.request(
+            method,
+            URL(f"{backend.root}/{call.path}", encoded=True),
+            data=body if method == "POST" else None,
+            headers=to_backend(call.headers, backend, call.endpoint, passes_keys=self._key is None),
+            skip_auto_headers=_NO_HEADERS_OF_OUR_OWN,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._settings.connect_seconds, sock_read=self._settings.silence_seconds
+            ),
+        )
+
+    # -- and back ----------------------------------------------------------------------------------------------------
+
+    async def _relay(self, call: Call, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
+        if call.recording is not None or self._settings.cache_bytes:
+            encoding = response.headers.get("Content-Encoding", "")
+            call.answered(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
+        call.status = response.status
+        await self._numbered(call)
+        await send({
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": to_client(response.raw_headers),
+        })  # fmt: skip
+        is_stream = response.content_type == "text/event-stream"
+        held = b""
+        async for chunk in _chunks(call, response):
+            is_complete = call.came(chunk)
+            if not is_stream:
+                # The last piece waits for the record, and only the end tells which it is.
+                chunk, held = held, chunk  # noqa: PLW2901 - they change places
+            elif is_complete:
+                await self.record(call)
+            if chunk:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self.record(call)
+        client.finishes()
+        await send({"type": "http.response.body", "body": held})
+
+    async def _give_again(self, call: Call, kept: Kept, client: Client, send: Send) -> None:
+        call.is_cached = True
+        call.answered(200, "application/json", "", self._settings.max_recorded_bytes)
+        call.came(kept.body)
+        await self.record(call)
+        client.finishes()
+        await send({"type": "http.response.start", "status": 200, "headers": list(kept.headers)})
+        await send({"type": "http.response.body", "body": kept.body})
+
+    async def _numbered(self, call: Call) -> None:
+        """Wait for the call's number: whatever the client does with the answer is to come after it."""
+        if call.recording is not None:
+            with suppress(StoreError):  # said when the span is written
+                await call.recording.number()
+
+
+async def _chunks(call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except TimeoutError:
+        call.failed("backend_timeout", "the backend fell silent in the middle of its answer")
+        raise BrokenOff from None
+    except (aiohttp.ClientError, OSError) as error:
+        call.failed("backend_error", f"the backend's answer broke off: {type(error).__name__}")
+        raise BrokenOff from None
+
+
+def _backoff(tries: int) -> float:
+    # A random half, so that calls that failed together do not come back together.
+    return _FIRST_PAUSE * 2**tries * random.uniform(0.5, 1)
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Return a session that adds, follows, stores and unpacks nothing."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        max_line_size=_MAX_HEAD_BYTES,
+        max_field_size=_MAX_HEAD_BYTES,
+    )

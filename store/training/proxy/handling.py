@@ -1,0 +1,165 @@
+"""The proxy's requests: what is asked, whether it may be, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from store.training.proxy.addresses import Address, Endpoint, parse
+from store.training.proxy.call import Call
+from store.training.proxy.forwarding import BrokenOff, Forwarder
+from store.training.proxy.headers import opens
+from store.training.proxy.leaving import ClientLeft, while_there
+from store.training.proxy.parts import Json
+from store.training.proxy.recorder import Recorder
+from store.training.proxy.refusals import Refusal, send_json
+from store.training.proxy.routes import Routes
+from store.training.proxy.settings import ProxySettings
+
+HEALTH: Final = "/health"
+
+
+class Handler:
+    """The application.
+
+    Args:
+        forwarder: the way to the backends.
+        routes: for what is answered without asking them.
+        recorder: opens a record for each call that names an attempt.
+        settings: sizes.
+        key: without which nobody is answered; None for everybody.
+    """
+
+    def __init__(
+        self, forwarder: Forwarder, routes: Routes, recorder: Recorder, settings: ProxySettings, key: str | None
+    ) -> None:
+        self._forwarder = forwarder
+        self._routes = routes
+        self._recorder = recorder
+        self._settings = settings
+        self._key = key
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        task = asyncio.current_task()
+        assert task is not None  # an application runs in one
+        self._running.add(task)
+        try:
+            await self._handle(scope, receive, send)
+        finally:
+            self._running.discard(task)
+
+    async def finished(self) -> None:
+        """Wait until every call has ended and its span is written; those that were cancelled have that left to do."""
+        while self._running:
+            await asyncio.wait(self._running)
+        await self._recorder.close()
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["raw_path"].decode("latin-1")
+        try:
+            if path == HEALTH:
+                await send_json(send, 200, _health(self._routes))
+                return
+            headers = Headers(raw=scope["headers"])
+            self._check_allowed(headers)
+            address = parse(scope["method"], path, headers)
+        except Refusal as refusal:
+            await refusal.send(send)
+            return
+        try:
+            await self._answer(address, headers, scope, receive, send)
+        except Refusal as refusal:
+            await refusal.send(send, is_anthropic=address.endpoint.is_anthropic)
+        except ClientLeft:
+            pass
+
+    async def _answer(self, address: Address, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+        if address.endpoint is Endpoint.MODELS and (declared := self._routes.declared()) is not None:
+            await _send_models(send, declared, address.path)
+            return
+        body = await self._read(receive)
+        recording = None
+        if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.is_recorded:
+            recording = await self._recorder.open(address.rollout_id, address.attempt_id)
+        call = Call(address, scope["query_string"], headers, body, recording)
+        try:
+            async with while_there(receive) as client:
+                await self._forwarder.forward(call, client, send)
+        except Refusal as refusal:
+            call.status = refusal.status
+            call.failed(refusal.code or str(refusal.status), str(refusal))
+            raise
+        except ClientLeft:
+            call.failed("client_left", "the client left before it had the whole answer")
+        except BrokenOff:
+            await self._forwarder.record(call)
+            # Ending in peace would tell the client that this was all.
+            await _cut_off(scope, receive)
+        finally:
+            # Without effect on a call that ended in another way.
+            call.failed("stopped", "the proxy was stopped before the answer was complete")
+            await self._forwarder.record(call)
+
+    def _check_allowed(self, headers: Headers) -> None:
+        if self._key is not None and not opens(headers, self._key):
+            raise Refusal(401, "this proxy asks for its key, as Authorization: Bearer … or x-api-key", "no_key")
+        if self._key is None and "origin" in headers:
+            # Any page that a browser on this machine shows could spend the backends' money.
+            raise Refusal(403, "pages in a browser may call this proxy only if it has an api_key", "origin")
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size, has_more = 0, True
+        while has_more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > self._settings.max_request_bytes:
+                most = self._settings.max_request_bytes
+                raise Refusal(413, f"the request has more than {most:,} bytes; send images by URL, or shorten it")
+            parts.append(part)
+            has_more = message.get("more_body", False)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _cut_off(scope: Scope, receive: Receive) -> None:
+    # What came until then is still delivered; the end of the answer is what is missing.
+    scope["rollbook.connection"].transport.close()
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+def _health(routes: Routes) -> Json:
+    """Return how the proxy and its backends do, without asking them."""
+    return {
+        "status": "ok",
+        "waiting": routes.held_up,
+        "backends": [
+            {
+                "name": each.name,
+                "version": each.version,
+                "models": list(each.models),
+                "in_flight": each.in_flight,
+                "paused": each.is_paused,
+            }
+            for each in routes.standings()
+        ],
+    }
+
+
+async def _send_models(send: Send, declared: list[tuple[str, str]], path: str) -> None:
+    models = {name: {"id": name, "object": "model", "created": 0, "owned_by": owner} for name, owner in declared}
+    if path == Endpoint.MODELS:
+        await send_json(send, 200, {"object": "list", "data": list(models.values())})
+        return
+    asked = path.removeprefix(f"{Endpoint.MODELS}/")
+    if asked not in models:
+        raise Refusal(404, f"no backend serves the model {asked!r}; there is {sorted(models)}", "model_not_found")
+    await send_json(send, 200, models[asked])

@@ -1,0 +1,246 @@
+"""The proxy between agents and the models they call: it passes everything on and records it for the attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import LLM, ProxyLLM
+from store.server.listening import bind, is_loopback, url_of
+from store.training.proxy.backends import Backend, from_model_list
+from store.training.proxy.recorder import Recorder
+from store.training.proxy.routes import Routes
+from store.training.proxy.serving import LaunchMode, Serving
+from store.training.proxy.settings import ProxySettings
+
+logger = logging.getLogger("store.training.proxy")
+
+_START_SECONDS: Final = 30.0
+
+
+class LLMProxy:
+    """A reverse proxy for OpenAI's protocol, and Anthropic's messages, which writes one span for each call.
+
+    Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
+    `x-rollout-id` and `x-attempt-id`; calls that name no attempt are passed on and not recorded. Answers travel byte
+    for byte, streams too. A client has the end of an answer only once its span is in the store, numbered by when the
+    call began: a reward that follows has the greater number. Any number of proxies may run in one process, each with
+    any number of backends, which may be exchanged, paused and resumed from any thread while calls run.
+
+    Args:
+        port: where to listen; None for any that is free.
+        model_list: backends in LiteLLM's form, of providers `hosted_vllm` and `openai`; or give `backends`.
+        store: where spans go; any store of this package, in this process or behind a server.
+        host: where to listen, this machine alone by default. Beyond it `api_key` is needed.
+        backends: where calls go.
+        launch_mode: in a `thread` of its own, or in the event loop (`asyncio`) that calls `start`.
+        api_key: what clients must send as their key; it is not passed on. None: no key is asked for.
+        insecure: whether others than this machine may call it without a key.
+        settings: times, tries and sizes; see `ProxySettings`.
+
+    Raises:
+        Invalid: backends are given twice or have one name, or the host is reached by others and there is no key.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: Sequence[Mapping[str, Any]] | None = None,
+        store: Store | None = None,
+        host: str | None = None,
+        *,
+        backends: Sequence[Backend] | None = None,
+        launch_mode: LaunchMode = "thread",
+        api_key: str | None = None,
+        insecure: bool = False,
+        settings: ProxySettings | None = None,
+    ) -> None:
+        if model_list is not None and backends is not None:
+            raise Invalid("model_list", "is given together with backends; give one of them")
+        if launch_mode not in {"thread", "asyncio"}:
+            raise Invalid("launch_mode", f"{launch_mode!r} is neither 'thread' nor 'asyncio'")
+        self._host = host or "127.0.0.1"
+        if api_key is None and not insecure and not is_loopback(self._host):
+            raise Invalid("host", f"{self._host} is reached by others; give an api_key, or insecure=True")
+        self._port = port or 0
+        self._store = store
+        self._launch_mode: LaunchMode = launch_mode
+        self._api_key = api_key
+        self._settings = settings or ProxySettings()
+        self._routes = Routes(from_model_list(model_list or ()) if backends is None else backends)
+        self._serving: Serving | None = None
+        self._pid = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs, which does not run: it knows the endpoint, and can be started
+        where this one is not.
+        """
+        return {**self.__dict__, "_routes": self.backends, "_serving": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._routes = Routes(state["_routes"])
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """The base URL without `/v1`, which clients may add or leave out.
+
+        Raises:
+            RuntimeError: any free port was asked for, and the proxy was never started.
+        """
+        if not self._port:
+            raise RuntimeError("the proxy has no port yet; start it first")
+        return url_of(self._host, self._port)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it answers requests, or is about to."""
+        return self._serving is not None and not self._serving.ended.done() and self._pid == os.getpid()
+
+    async def start(self) -> None:
+        """Listen, and return once requests are answered; nothing happens if it runs already.
+
+        Raises:
+            PortTaken: something else listens on the port.
+        """
+        if self.is_running:
+            return
+        self._pid = os.getpid()
+        listener = await asyncio.to_thread(bind, self._host, self._port)
+        self._port = listener.getsockname()[1]
+        recorder = Recorder(self._store, self._settings.on_ended)
+        serving = self._serving = Serving(listener, self._routes, recorder, self._settings, self._api_key)
+        serving.launch(self._launch_mode)
+        async with asyncio.timeout(_START_SECONDS):
+            await asyncio.wrap_future(serving.started)
+
+    async def stop(self) -> None:
+        """Listen no more; return once the calls in flight are answered, or cut off after a time of grace, and
+        everything is recorded. The port is kept for the next `start`.
+        """
+        if not self.is_running or self._serving is None:
+            logger.warning("the proxy does not run; there is nothing to stop")
+            return
+        self._serving.stop()
+        await asyncio.shield(asyncio.wrap_future(self._serving.ended))
+
+    async def restart(self) -> None:
+        """Stop it, if it runs, and start it on the same port. Backends can be exchanged without that."""
+        if self.is_running:
+            await self.stop()
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_running:
+            await self.stop()
+
+    def set_store(self, store: Store) -> None:
+        """Record in another store from the next `start` on."""
+        self._store = store
+
+    # -- its backends ------------------------------------------------------------------------------------------------
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """Where calls go now."""
+        return self._routes.backends
+
+    def update_backends(self, backends: Sequence[Backend]) -> None:
+        """Send every call that starts from now on to these; calls in flight finish where they are. From any thread.
+
+        Raises:
+            Invalid: two have the same name.
+        """
+        self._routes.swap(backends)
+
+    def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        """As `update_backends`, with a list in LiteLLM's form."""
+        self._routes.swap(from_model_list(model_list))
+
+    def pause(self, backend: str | None = None) -> None:
+        """Let no further call start on a backend, or on any, while its weights are updated. From any thread.
+
+        Calls wait for `resume`, as long as `ProxySettings.wait_seconds`, and are then answered with 503 and
+        Retry-After. Those in flight go on: `drained` waits for them.
+
+        Raises:
+            NotFound: no backend has this name.
+        """
+        self._routes.pause(backend)
+
+    def resume(self, backend: str | None = None) -> None:
+        """Let the calls start that wait for a backend; without a name, for all of them. From any thread.
+
+        Raises:
+            NotFound: no backend has this name.
+        """
+        self._routes.resume(backend)
+
+    async def drained(self, backend: str | None = None, *, longest: float | None = None) -> bool:
+        """Wait until no call is in flight on a backend, or on any; False if some still are after `longest` seconds."""
+        return await self._routes.drained(backend, longest)
+
+    def in_flight(self, backend: str | None = None) -> int:
+        """Return how many calls a backend, or all of them, are answering now."""
+        return self._routes.in_flight(backend)
+
+    # -- its resource ------------------------------------------------------------------------------------------------
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+        *,
+        with_api_key: bool = False,
+    ) -> LLM:
+        """Return what agents need to call it, for `add_resources`; the proxy never publishes itself.
+
+        Args:
+            rollout_id: with `attempt_id`, whom the calls belong to. Without them the URL is completed for each attempt.
+            attempt_id: see `rollout_id`.
+            model: the name to call; None for the only one that the backends declare.
+            sampling_parameters: passed along.
+            with_api_key: whether the proxy's key is part of it. A resource stays in the store's log for ever.
+
+        Returns:
+            A `ProxyLLM`; with both ids a plain `LLM`.
+
+        Raises:
+            ValueError: one id without the other, or no model where there is not exactly one.
+        """
+        resource = ProxyLLM(
+            endpoint=self.endpoint,
+            model=model or self._only_model(),
+            sampling_parameters=dict(sampling_parameters or {}),
+            api_key=self._api_key if with_api_key else None,
+        )
+        if rollout_id is None and attempt_id is None:
+            return resource
+        return LLM(
+            endpoint=resource.get_base_url(rollout_id, attempt_id),
+            model=resource.model,
+            sampling_parameters=resource.sampling_parameters,
+            api_key=resource.api_key,
+        )
+
+    def _only_model(self) -> str:
+        models = sorted({model for backend in self.backends for model in backend.models})
+        if len(models) != 1:
+            raise Invalid("model", f"is not given, and the backends declare {models or 'none'}; name one")
+        return models[0]

@@ -1,0 +1,43 @@
+"""Reading what may have any shape: JSON that others wrote, never trusted and never complained about."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+Json = dict[str, Any]
+
+
+def as_object(value: Any) -> Json:
+    """Return the value if it is an object, else an empty one."""
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_objects(value: Any) -> list[Json]:
+    """Return the objects of a list."""
+    return [cast("Json", each) for each in as_list(value) if isinstance(each, dict)]
+
+
+def as_text(value: Any) -> str | None:
+    """Return the value if it is text."""
+    return value if isinstance(value, str) else None
+
+
+def as_count(value: Any) -> int | None:
+    """Return the value if it is a whole number of 64 bits, and not a bool."""
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None
+
+
+def as_ids(value: Any) -> list[int]:
+    """Return the value if it is a list of whole numbers, or its first if it is a list of such; else an empty one."""
+    items = as_list(value)
+    if items and isinstance(items[0], list):
+        items = as_list(items[0])
+    # A prompt may have a hundred thousand, which a loop in Python would hold every other call up for.
+    if not items or set(map(type, items)) != {int}:
+        return []
+    return items if min(items) >= -(2**63) and max(items) < 2**63 else []

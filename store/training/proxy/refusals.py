@@ -1,0 +1,62 @@
+"""What the proxy itself says no to, in the form the client's protocol has for errors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import orjson
+from starlette.types import Send
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
+
+class Refusal(Exception):
+    """An answer that comes from the proxy and not from a backend.
+
+    Attributes:
+        status: of HTTP.
+        code: a word for programs, or None.
+        retry_after_seconds: for the header of that name, or None.
+    """
+
+    def __init__(
+        self, status: int, message: str, code: str | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self, *, is_anthropic: bool) -> dict[str, Any]:
+        """Return the error as OpenAI's clients read it, or Anthropic's."""
+        kind = _TYPES.get(self.status, "api_error")
+        if is_anthropic:
+            return {"type": "error", "error": {"type": kind, "message": str(self)}}
+        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
+
+    async def send(self, send: Send, *, is_anthropic: bool = False) -> None:
+        """Answer with it."""
+        # OpenAI's clients would send a call for an attempt that is over twice more; this tells them when it is no use.
+        headers = {"x-should-retry": "true" if self.retry_after_seconds is not None else "false"}
+        if self.retry_after_seconds is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after_seconds)))
+        await send_json(send, self.status, self.body(is_anthropic=is_anthropic), headers)
+
+
+async def send_json(send: Send, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
+    """Answer with JSON of the proxy's own."""
+    body = orjson.dumps(value)
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,300 @@
+"""Which backend a call goes to, and when it may: choice by model, pauses, rates, and exchange while calls run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+
+from store.errors import NotFound
+from store.training.proxy.backends import Backend, check_names
+from store.training.proxy.rates import TokenBucket
+from store.training.proxy.refusals import Refusal
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """A backend in use."""
+
+    backend: Backend
+    bucket: TokenBucket | None
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a backend does at present."""
+
+    name: str
+    version: str | None
+    models: tuple[str, ...]
+    in_flight: int
+    is_paused: bool
+
+
+class Routes:
+    """The backends of a proxy. May be changed from any thread while calls run in the proxy's loop."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self._lock = Lock()
+        self._lanes: tuple[Lane, ...] = ()
+        # Exchanged, but with calls that still run on it.
+        self._leaving: list[Lane] = []
+        self._paused: set[str] = set()
+        self._all_paused = False
+        self._is_closed = False
+        self._held_up = 0
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.swap(backends)
+
+    # -- from any thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """The backends that calls go to now."""
+        return tuple(lane.backend for lane in self._lanes)
+
+    @property
+    def held_up(self) -> int:
+        """How many calls wait for a paused backend or for their place under a rate."""
+        return self._held_up
+
+    def standings(self) -> list[Standing]:
+        """Return how each backend does."""
+        with self._lock:
+            return [
+                Standing(
+                    lane.backend.name,
+                    lane.backend.version,
+                    tuple(lane.backend.models),
+                    lane.in_flight,
+                    self._is_paused(lane.backend.name),
+                )
+                for lane in self._lanes
+            ]
+
+    def swap(self, backends: Sequence[Backend]) -> None:
+        """Send every call that starts from now on to these; those in flight finish where they are.
+
+        A pause stays, by the name of the backend.
+
+        Raises:
+            Invalid: two have the same name.
+        """
+        checked = check_names(backends)
+        with self._lock:
+            before = {lane.backend.name: lane for lane in self._lanes}
+            self._leaving += [lane for lane in self._lanes if lane.in_flight]
+            self._lanes = tuple(Lane(backend, _bucket(backend, before.get(backend.name))) for backend in checked)
+            self._paused &= {backend.name for backend in checked}
+        self._wake()
+
+    def pause(self, name: str | None) -> None:
+        """Let no further call start on a backend, or with None on any.
+
+        Raises:
+            NotFound: no backend has this name.
+        """
+        with self._lock:
+            if name is None:
+                self._all_paused = True
+            else:
+                self._check_known(name)
+                self._paused.add(name)
+
+    def resume(self, name: str | None) -> None:
+        """Let calls start again; None ends every pause.
+
+        Raises:
+            NotFound: no backend has this name.
+        """
+        with self._lock:
+            if name is None:
+                self._all_paused = False
+                self._paused.clear()
+            else:
+                self._check_known(name)
+                self._paused.discard(name)
+        self._wake()
+
+    def in_flight(self, name: str | None) -> int:
+        """Return how many calls run on a backend, or with None on all, those on one that was exchanged too."""
+        with self._lock:
+            return self._in_flight(name)
+
+    async def drained(self, name: str | None, longest: float | None) -> bool:
+        """Wait until no call runs on a backend; return False if some still do after `longest` seconds."""
+        until = None if longest is None else time.monotonic() + longest
+        while True:
+            with self._lock:
+                if not self._in_flight(name):
+                    return True
+                change = self._next_change()
+            if not await self._happens(change, None if until is None else until - time.monotonic()):
+                return False
+
+    def open(self) -> None:
+        """Let calls in."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Send away the calls that wait, and all that come."""
+        self._is_closed = True
+        self._wake()
+
+    # -- from the proxy's loop ---------------------------------------------------------------------------------------
+
+    async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> Lane:
+        """Return a backend for a call, which then counts as in flight on it until `leave`.
+
+        Waits while all that serve the model are paused, and for its place under a rate.
+
+        Args:
+            model: as the request names it.
+            longest: how long to wait, in seconds.
+            avoid: a backend that is taken only if there is no other.
+
+        Raises:
+            Refusal: 404 if nothing serves the model, 429 or 503 if its turn does not come in time.
+        """
+        until = time.monotonic() + longest
+        while True:
+            with self._lock:
+                lane = self._choose(model, avoid)
+                wait = 0.0 if lane is None else _admit(lane, max(0.0, until - time.monotonic()))
+                change = self._next_change() if lane is None else None
+            if lane is not None and not wait:
+                return lane
+            self._held_up += 1
+            try:
+                if change is not None and not await self._happens(change, until - time.monotonic()):
+                    raise Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
+                if lane is not None and await self._enter_later(lane, wait):
+                    return lane
+            finally:
+                self._held_up -= 1
+
+    async def _enter_later(self, lane: Lane, wait: float) -> bool:
+        """Wait for a place that was taken; return False if the backend may no longer be used when it comes."""
+        try:
+            await asyncio.sleep(wait)
+        except asyncio.CancelledError:
+            with self._lock:
+                _give_back(lane)
+            raise
+        with self._lock:
+            may = lane in self._lanes and not self._is_paused(lane.backend.name) and not self._is_closed
+            if may:
+                lane.in_flight += 1
+            else:
+                _give_back(lane)
+        return may
+
+    def leave(self, lane: Lane) -> None:
+        """Count a call out."""
+        with self._lock:
+            lane.in_flight -= 1
+            is_idle = not lane.in_flight
+            if is_idle and lane in self._leaving:
+                self._leaving.remove(lane)
+        if is_idle:
+            self._wake()
+
+    def declared(self) -> list[tuple[str, str]] | None:
+        """Return every model with its backend, or None if there is a backend that serves more than it declares."""
+        lanes = self._lanes
+        if any(not lane.backend.models for lane in lanes):
+            return None
+        return [(model, lane.backend.name) for lane in lanes for model in lane.backend.models]
+
+    # -- under the lock ----------------------------------------------------------------------------------------------
+
+    def _choose(self, model: str | None, avoid: str | None) -> Lane | None:
+        """Return the least busy backend for a model; None if all that serve it are paused."""
+        if self._is_closed:
+            raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
+        serving = [lane for lane in self._lanes if lane.backend.serves(model)]
+        if not serving:
+            serving = [lane for lane in self._lanes if not lane.backend.models or model is None]
+        if not serving:
+            known = sorted({each for lane in self._lanes for each in lane.backend.models})
+            raise Refusal(404, f"no backend serves the model {model!r}; there is {known or 'none'}", "model_not_found")
+        free = [lane for lane in serving if not self._is_paused(lane.backend.name)]
+        return min(free, key=lambda lane: (lane.backend.name == avoid, lane.in_flight), default=None)
+
+    def _is_paused(self, name: str) -> bool:
+        return self._all_paused or name in self._paused
+
+    def _check_known(self, name: str) -> None:
+        known = [lane.backend.name for lane in self._lanes]
+        if name not in known:
+            raise NotFound("backend", name, f"no backend is named {name!r}; there is {known or 'none'}")
+
+    def _in_flight(self, name: str | None) -> int:
+        lanes = (*self._lanes, *self._leaving)
+        return sum(lane.in_flight for lane in lanes if name is None or lane.backend.name == name)
+
+    def _next_change(self) -> asyncio.Future[None]:
+        """Return what ends with the next change; under the lock that was looked under, so that none is missed."""
+        loop = asyncio.get_running_loop()
+        change = loop.create_future()
+        self._waiting.append((loop, change))
+        return change
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _happens(self, change: asyncio.Future[None], longest: float | None) -> bool:
+        try:
+            done, _ = await asyncio.wait([change], timeout=None if longest is None else max(longest, 0))
+        finally:
+            with self._lock:
+                self._waiting = [each for each in self._waiting if each[1] is not change]
+        return bool(done)
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for loop, change in waiting:
+            with suppress(RuntimeError):  # the loop was closed, and nobody waits in it
+                loop.call_soon_threadsafe(_end, change)
+
+
+def _end(change: asyncio.Future[None]) -> None:
+    if not change.done():
+        change.set_result(None)
+
+
+def _bucket(backend: Backend, before: Lane | None) -> TokenBucket | None:
+    """Return what bounds a backend's rate; the one there was if its rate stays, so that a swap gives nothing away."""
+    if backend.requests_per_second is None:
+        return None
+    if before is not None and before.bucket is not None:
+        old = before.backend
+        if (old.requests_per_second, old.burst) == (backend.requests_per_second, backend.burst):
+            return before.bucket
+    return TokenBucket(backend.requests_per_second, backend.burst)
+
+
+def _admit(lane: Lane, longest: float) -> float:
+    """Count a call in and return 0, or return how long it has to wait for the place it was given.
+
+    Raises:
+        Refusal: 429 if that is too long.
+    """
+    if lane.bucket is not None:
+        taken, wait = lane.bucket.take(longest)
+        if not taken:
+            name, rate = lane.backend.name, lane.backend.requests_per_second
+            raise Refusal(429, f"{name} takes {rate:g} calls a second and more wait; try again", "rate_limited", wait)
+        if wait:
+            return wait
+    lane.in_flight += 1
+    return 0.0
+
+
+def _give_back(lane: Lane) -> None:
+    if lane.bucket is not None:
+        lane.bucket.give_back()

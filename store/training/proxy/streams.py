@@ -1,0 +1,259 @@
+"""Streamed answers put together again, into what the same answer is without a stream.
+
+What an assembly takes may be malformed: it keeps what it can read. Once `limit` bytes of events came it keeps no more
+text, ids or probabilities, only how the answer ended, and says that it is truncated.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from store.training.proxy.addresses import Endpoint
+from store.training.proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
+from store.training.proxy.sse import EventReader
+
+_DONE: Final = b"[DONE]"
+
+
+class Assembly(abc.ABC):
+    """The answer of one stream, as far as it came."""
+
+    _GROWS: ClassVar[bool] = True
+    """Whether it keeps something of every event, so that their number needs a bound too."""
+
+    def __init__(self, limit: int) -> None:
+        self._events = EventReader(limit)
+        self._left = limit
+        self.is_truncated = False
+        self.is_complete = False
+        self.error: Json | None = None
+        """What the backend said went wrong after it had begun to answer."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream; `is_complete` says whether they hold the end of the answer."""
+        for data in self._events.feed(chunk):
+            if data == _DONE:
+                self.is_complete = True
+                continue
+            self._left -= len(data) if self._GROWS else 0
+            try:
+                event = as_object(orjson.loads(data))
+            except orjson.JSONDecodeError:
+                continue
+            if error := event.get("error"):
+                self.error = as_object(error) or {"message": str(error)}
+            self.take(event, keeps=self._left >= 0)
+        self.is_truncated = self._left < 0 or self._events.skipped > 0
+
+    @abc.abstractmethod
+    def take(self, event: Json, *, keeps: bool) -> None:
+        """Take one event; with `keeps` False nothing that grows."""
+
+    @abc.abstractmethod
+    def answer(self) -> Json:
+        """Return the answer as it is without a stream, of what came so far."""
+
+
+class _Choice:
+    """One of the answers that were asked for together."""
+
+    def __init__(self) -> None:
+        self.role = "assistant"
+        self.texts: dict[str, list[str]] = {}
+        self.tools: dict[int, Json] = {}
+        self.token_ids: list[int] = []
+        self.logprobs: dict[str, list[Any]] = {}
+        self.finish_reason: str | None = None
+
+    def add_text(self, name: str, value: Any) -> None:
+        text = as_text(value)
+        if text:
+            self.texts.setdefault(name, []).append(text)
+
+    def add_logprobs(self, value: Any) -> None:
+        for name, items in as_object(value).items():
+            if isinstance(items, list):
+                self.logprobs.setdefault(name, []).extend(as_list(items))
+
+    def add_tool(self, delta: Json) -> None:
+        index = as_count(delta.get("index"))
+        if index is None:
+            # Some leave it out: an id begins a call, anything else goes on with the last.
+            index = len(self.tools) - (0 if delta.get("id") or not self.tools else 1)
+        tool = self.tools.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
+        tool["id"] = tool["id"] or as_text(delta.get("id"))
+        function = as_object(delta.get("function"))
+        name, arguments = as_text(function.get("name")), as_text(function.get("arguments"))
+        # Some repeat the whole name with every piece.
+        if name and name not in tool["name"]:
+            tool["name"].append(name)
+        if arguments:
+            tool["arguments"].append(arguments)
+
+    def tool_calls(self) -> list[Json]:
+        return [
+            {
+                "id": tool["id"],
+                "type": tool["type"],
+                "function": {"name": "".join(tool["name"]), "arguments": "".join(tool["arguments"])},
+            }
+            for _, tool in sorted(self.tools.items())
+        ]
+
+    def common(self, index: int) -> Json:
+        return {
+            "index": index,
+            "finish_reason": self.finish_reason,
+            "token_ids": self.token_ids or None,
+            "logprobs": dict(self.logprobs) or None,
+        }
+
+
+class _Choices(Assembly):
+    """What streams of chat and of plain completions share."""
+
+    _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "usage")
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._head: Json = {}
+        self._prompt_ids: Any = None
+        self._choices: dict[int, _Choice] = {}
+
+    def take(self, event: Json, *, keeps: bool) -> None:
+        self._head.update({name: event[name] for name in self._KEPT if event.get(name) is not None})
+        if keeps and event.get("prompt_token_ids"):
+            self._prompt_ids = event["prompt_token_ids"]
+        for each in as_objects(event.get("choices")):
+            choice = self._choices.setdefault(as_count(each.get("index")) or 0, _Choice())
+            choice.finish_reason = as_text(each.get("finish_reason")) or choice.finish_reason
+            if not keeps:
+                continue
+            if each.get("prompt_token_ids"):
+                self._prompt_ids = each["prompt_token_ids"]
+            ids = each.get("token_ids") or as_object(each.get("provider_specific_fields")).get("token_ids")
+            choice.token_ids += [one for one in as_list(ids) if as_count(one) is not None]
+            choice.add_logprobs(each.get("logprobs"))
+            self._take_delta(choice, each)
+
+    @abc.abstractmethod
+    def _take_delta(self, choice: _Choice, event: Json) -> None: ...
+
+    @abc.abstractmethod
+    def _choice(self, index: int, choice: _Choice) -> Json: ...
+
+    def answer(self) -> Json:
+        choices = [self._choice(index, choice) for index, choice in sorted(self._choices.items())]
+        return {**self._head, "prompt_token_ids": self._prompt_ids, "choices": choices}
+
+
+class ChatAssembly(_Choices):
+    """A stream of `chat.completion.chunk`."""
+
+    _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
+
+    def _take_delta(self, choice: _Choice, event: Json) -> None:
+        delta = as_object(event.get("delta"))
+        choice.role = as_text(delta.get("role")) or choice.role
+        for name in self._TEXTS:
+            choice.add_text(name, delta.get(name))
+        for tool in as_objects(delta.get("tool_calls")):
+            choice.add_tool(tool)
+
+    def _choice(self, index: int, choice: _Choice) -> Json:
+        message: Json = {"role": choice.role, "content": None}
+        message.update({name: "".join(texts) for name, texts in choice.texts.items()})
+        if choice.tools:
+            message["tool_calls"] = choice.tool_calls()
+        return {**choice.common(index), "message": message}
+
+
+class CompletionAssembly(_Choices):
+    """A stream of `text_completion`."""
+
+    def _take_delta(self, choice: _Choice, event: Json) -> None:
+        choice.add_text("text", event.get("text"))
+
+    def _choice(self, index: int, choice: _Choice) -> Json:
+        return {**choice.common(index), "text": "".join(choice.texts.get("text", ()))}
+
+
+class ResponseAssembly(Assembly):
+    """A stream of the Responses API, whose last event carries the whole answer."""
+
+    _GROWS = False
+    _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._response: Json = {}
+
+    def take(self, event: Json, *, keeps: bool) -> None:  # noqa: ARG002 - each event replaces the one before
+        self._response = as_object(event.get("response")) or self._response
+        self.is_complete = self.is_complete or as_text(event.get("type")) in self._LAST
+
+    def answer(self) -> Json:
+        return self._response
+
+
+class MessageAssembly(Assembly):
+    """A stream of Anthropic's Messages API."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._message: Json = {}
+        self._blocks: dict[int, tuple[Json, dict[str, list[str]]]] = {}
+
+    def take(self, event: Json, *, keeps: bool) -> None:
+        match event.get("type"):
+            case "message_start":
+                self._message = dict(as_object(event.get("message")))
+            case "content_block_start" if keeps:
+                self._blocks[as_count(event.get("index")) or 0] = (as_object(event.get("content_block")), {})
+            case "content_block_delta" if keeps:
+                _, texts = self._blocks.setdefault(as_count(event.get("index")) or 0, ({}, {}))
+                for name, value in as_object(event.get("delta")).items():
+                    if name != "type" and isinstance(value, str):
+                        texts.setdefault(name, []).append(value)
+            case "message_delta":
+                self._message.update(as_object(event.get("delta")))
+                usage = {**as_object(self._message.get("usage")), **as_object(event.get("usage"))}
+                self._message["usage"] = usage
+            case "message_stop":
+                self.is_complete = True
+            case _:
+                pass
+
+    def answer(self) -> Json:
+        return {**self._message, "content": [self._block(*self._blocks[index]) for index in sorted(self._blocks)]}
+
+    @staticmethod
+    def _block(start: Json, texts: dict[str, list[str]]) -> Json:
+        block = dict(start)
+        for name, pieces in texts.items():
+            joined = "".join(pieces)
+            if name == "partial_json":
+                block["input"] = _parsed(joined)
+            else:
+                block[name] = (as_text(block.get(name)) or "") + joined
+        return block
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+ASSEMBLIES: Final[dict[Endpoint, Callable[[int], Assembly]]] = {
+    Endpoint.CHAT: ChatAssembly,
+    Endpoint.COMPLETIONS: CompletionAssembly,
+    Endpoint.RESPONSES: ResponseAssembly,
+    Endpoint.MESSAGES: MessageAssembly,
+}
+"""How the stream of an endpoint is put together; one that is missing has no streams."""

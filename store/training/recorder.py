@@ -1,0 +1,335 @@
+"""The finished spans of one attempt on their way to the store: batched, numbered in the order they ended, never lost.
+
+Agents hand spans over in their own threads, which costs them an append; conversion, numbering and writing happen in the
+process's home. Whatever goes wrong there is logged and counted, and never reaches the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, runtime_checkable
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from store.errors import Closed, StoreError
+from store.interface import Store
+from store.models import Span
+from store.training.home import Home, home
+from store.training.spool import Spool, SpoolFile
+
+logger = logging.getLogger(__name__)
+
+BATCH: Final = 100
+"""How many spans are written at once, at the most; as many are written at once, without waiting for more."""
+
+LINGER_SECONDS: Final = 0.5
+"""How long a span waits for others to be written with it."""
+
+FLUSH_SECONDS: Final = 10.0
+"""How long an agent that emits a reward waits for the store, at the most."""
+
+LOOP_SECONDS: Final = 2.0
+"""How long it waits in an event loop, which it holds up: the store's server may live in the same one."""
+
+_WRITE_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.5
+
+
+class Recorder(Protocol):
+    """Takes the finished spans of a scope."""
+
+    def put(self, span: ReadableSpan) -> None:
+        """Take a span over. From any thread; never raises and never waits."""
+        ...
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until what was put before is stored, or out of the store's reach; False if that takes too long."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of the spans of an attempt."""
+
+    spans: list[Span]
+    """Those that are stored, with their numbers, in the order of these."""
+    lost: int = 0
+    """How many the store refused, or could be kept nowhere."""
+    left: int = 0
+    """How many are in the spool's file still."""
+
+
+@runtime_checkable
+class Numbering(Protocol):
+    """A store that numbers spans as it records them, in one call."""
+
+    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+        """Return the index in the call and the number of each span that was new."""
+        ...
+
+
+async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Store spans under the next numbers of their rollouts; return (index, number) of those that were new.
+
+    Raises:
+        StoreError: as `add_many_spans`.
+    """
+    if isinstance(store, Numbering):
+        return await store.record_spans(spans, number=True)
+    numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
+    numbered = [span.model_copy(update={"sequence_id": number}) for span, number in zip(spans, numbers, strict=True)]
+    places = {(span.attempt_id, span.span_id): index for index, span in enumerate(numbered)}
+    stored = await store.add_many_spans(numbered)
+    return [(places[span.attempt_id, span.span_id], span.sequence_id) for span in stored]
+
+
+class LocalRecorder:
+    """Keeps the spans of a trace that belongs to no attempt, numbered 1, 2, 3 …"""
+
+    def __init__(self) -> None:
+        self._spans: list[ReadableSpan] = []
+
+    def put(self, span: ReadableSpan) -> None:
+        """Keep a span."""
+        self._spans.append(span)
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Say that there is nothing to wait for."""
+        del seconds
+        return True
+
+    def spans(self) -> list[Span]:
+        """Return what was kept."""
+        return [Span.from_opentelemetry(span, "", "", number) for number, span in enumerate(self._spans, 1)]
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@dataclass(eq=False)
+class _Progress:
+    """What is known in the home of an attempt's spans."""
+
+    spans: list[Span] = field(default_factory=list[Span])
+    lost: int = 0
+    is_unsure: bool = False
+    """A span was stored already when it was written: by a call whose answer never came, so its number is unknown."""
+
+
+class StoreRecorder:
+    """Sends the spans of one attempt to a store.
+
+    Args:
+        store: where they go.
+        rollout_id: of all of them.
+        attempt_id: of all of them.
+        spool: where they wait while the store cannot be reached.
+    """
+
+    def __init__(self, store: Store, rollout_id: str, attempt_id: str, spool: Spool) -> None:
+        self._store = store
+        self._rollout_id = rollout_id
+        self._attempt_id = attempt_id
+        self._file = SpoolFile(spool, rollout_id, attempt_id)
+        self._home: Home = home()
+        self._queue: deque[ReadableSpan] = deque()
+        # Agents return spans that were traced as well.
+        self._seen: set[int] = set()
+        # A finaliser may end a span in the middle of anything, also of an append.
+        self._lock = threading.RLock()
+        self._is_awaited = False
+        self._is_open = True
+        self._progress = _Progress()
+        self._writing = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._work: set[asyncio.Task[None]] = set()
+
+    # -- in the agent's threads --------------------------------------------------------------------------------------
+
+    def put(self, span: ReadableSpan) -> None:
+        """Take a span over, unless it was already, or the attempt is closed."""
+        context = span.get_span_context()
+        if context is None:
+            return
+        span_id = context.span_id
+        with self._lock:
+            if not self._is_open or span_id in self._seen:
+                return
+            self._seen.add(span_id)
+            self._queue.append(span)
+            waiting = len(self._queue)
+            is_first, self._is_awaited = not self._is_awaited, True
+        if waiting == BATCH:
+            self._home.soon(self._write_now)
+        elif is_first:
+            self._home.soon(self._write_later)
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until what was put before is stored or spooled; False if that takes longer, or this is the home."""
+        if self._home.is_here:
+            return False
+        if _is_in_a_loop():
+            seconds = min(seconds, LOOP_SECONDS)
+        flushed = self._home.submit(self._drain())
+        try:
+            flushed.result(seconds)
+        except (TimeoutError, CancelledError):
+            logger.warning("spans of attempt %s are still on their way after %g s", self._attempt_id, seconds)
+            return False
+        return True
+
+    async def add(self, spans: Sequence[Span]) -> None:
+        """Store spans that have their numbers already, behind all that was put before.
+
+        Raises:
+            StoreError: as `add_many_spans`.
+        """
+        await asyncio.wrap_future(self._home.submit(self._add(spans)))
+
+    async def close(self, wait_seconds: float) -> Recorded:
+        """Take no more spans, and return what became of those taken.
+
+        Args:
+            wait_seconds: how long to wait for a store that cannot be reached.
+        """
+        with self._lock:
+            self._is_open = False
+        return await asyncio.wrap_future(self._home.submit(self._close(wait_seconds)))
+
+    # -- at home -----------------------------------------------------------------------------------------------------
+
+    def _write_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._home.loop.call_later(LINGER_SECONDS, self._write_now)
+
+    def _write_now(self) -> None:
+        self._begin(self._drain())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._home.loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _drain(self) -> None:
+        if self._file.waiting:
+            # Behind what waits already; the store is tried by one task, and no agent waits for that.
+            while batch := self._take():
+                self._keep(batch)
+            return
+        async with self._writing:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            while batch := self._take():
+                await self._write(batch)
+
+    def _take(self) -> list[Span]:
+        with self._lock:
+            taken = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if not self._queue:
+                self._is_awaited = False
+        batch: list[Span] = []
+        for span in taken:
+            try:
+                batch.append(Span.from_opentelemetry(span, self._rollout_id, self._attempt_id, 0))
+            except Exception:
+                logger.exception("span %r of attempt %s has no form that can be stored", span.name, self._attempt_id)
+                self._progress.lost += 1
+        # Spans that have no form must not end the draining of those behind them.
+        return batch or (self._take() if taken else batch)
+
+    async def _write(self, batch: list[Span]) -> None:
+        try:
+            # What is spooled comes first: numbers follow the order in which spans ended.
+            if self._file.waiting or not await self._try(batch):
+                self._keep(batch)
+        except asyncio.CancelledError:
+            self._keep(batch)
+            raise
+
+    async def _try(self, batch: list[Span]) -> bool:
+        """Store spans; False if the store cannot be reached. What it refuses is lost, but for what comes with it."""
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                numbers = await record(self._store, batch)
+        except (ConnectionError, TimeoutError, Closed) as error:
+            if not self._file.waiting:
+                logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, error)
+            return False
+        except Exception as error:  # noqa: BLE001 - an agent's spans must never become its errors
+            return await self._isolate(batch, error)
+        stored = dict(numbers)
+        self._progress.is_unsure |= len(stored) < len(batch)
+        self._progress.spans += [
+            span.model_copy(update={"sequence_id": stored[index]})
+            for index, span in enumerate(batch)
+            if index in stored
+        ]
+        return True
+
+    async def _isolate(self, batch: list[Span], error: Exception) -> bool:
+        if len(batch) == 1:
+            logger.error("span %r of attempt %s is lost: %s", batch[0].name, self._attempt_id, error)
+            self._progress.lost += 1
+            return True
+        middle = len(batch) // 2
+        for half in (batch[:middle], batch[middle:]):
+            if self._file.waiting or not await self._try(half):
+                self._keep(half)
+        return True
+
+    def _keep(self, batch: list[Span]) -> None:
+        was_empty = not self._file.waiting
+        if not self._file.append(batch):
+            self._progress.lost += len(batch)
+        elif was_empty:
+            self._begin(self._replay())
+
+    async def _replay(self) -> None:
+        """Store what is spooled as soon as the store can be reached."""
+        while self._file.waiting:
+            await asyncio.sleep(_RETRY_SECONDS)
+            async with self._writing:
+                while lines := self._file.peek(BATCH):
+                    if not await self._try([Span.model_validate_json(line) for line in lines]):
+                        break
+                    self._file.taken(lines)
+
+    async def _add(self, spans: Sequence[Span]) -> None:
+        await self._drain()
+        self._progress.spans += await self._store.add_many_spans(spans)
+
+    async def _close(self, wait_seconds: float) -> Recorded:
+        deadline = self._home.loop.time() + wait_seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(max(deadline, self._home.loop.time() + _WRITE_SECONDS)):
+                await self._drain()
+                while self._work and self._file.waiting:
+                    await asyncio.wait(set(self._work), timeout=_RETRY_SECONDS)
+                    if self._home.loop.time() > deadline:
+                        break
+        for task in set(self._work):
+            task.cancel()
+        left = self._file.waiting
+        if left:
+            logger.error("%d spans of attempt %s are left in %s", left, self._attempt_id, self._file.path)
+        lost = self._progress.lost + len(self._queue)
+        return Recorded(await self._known(), lost, left)
+
+    async def _known(self) -> list[Span]:
+        if self._progress.is_unsure:
+            with suppress(StoreError):
+                return list(await self._store.query_spans(self._rollout_id, self._attempt_id))
+        return self._progress.spans

@@ -1,0 +1,68 @@
+"""What the adapters return: triplets, and what they left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from store.models.kinds import Frozen
+
+__all__ = ["AdaptReport", "Dropped", "Lost", "Triplet"]
+
+
+class Triplet(Frozen):
+    """One call to a model, and what it was worth."""
+
+    prompt: Any
+    """`token_ids` (ints), `raw_content` (the messages), `image_urls` (in the messages, in order)."""
+    response: Any
+    """`token_ids` (ints, of the first choice), `raw_content` (the choices) and, if recorded, `logprobs`: one entry for
+    each token, a number or an object with a `logprob` (natural logarithm)."""
+    reward: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """`request` and `response` (their parameters), `response_id`, `agent_name`; `rewards`, all dimensions by name;
+    `model_version`, if the proxy knew it; `rollout_id`, `attempt_id`, `sequence_id`, and `span_ids` of all that
+    recorded the call."""
+
+
+class Dropped(NamedTuple):
+    """A span of a call that gave no triplet of its own.
+
+    The reason is `same_response` or `same_tokens` (it recorded a call that another span, named in `detail`, recorded
+    too; what it knows went there), `inside_a_call` (without an id of its own; `detail` names the call), `in_a_reward`
+    (a judge's), `other_agent`, `failed` (without an answer), `no_token_ids`, `duplicate_span` (a second one of the same
+    id) or `not_a_span`.
+    """
+
+    span_id: str
+    reason: str
+    detail: str
+
+
+class Lost(NamedTuple):
+    """A reward that went to no call.
+
+    The reason is `no_call_before` (none without a reward had ended by then), `linked_call_missing`,
+    `call_has_a_reward` (the one it names) or `not_the_last_reward`.
+    """
+
+    span_id: str
+    value: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptReport:
+    """What an adapter made of the spans, and what it left out."""
+
+    triplets: list[Triplet]
+    dropped: list[Dropped]
+    lost_rewards: list[Lost]
+
+    def reasons(self) -> dict[str, int]:
+        """Return how many spans and rewards were left out, by reason."""
+        counted = Counter([each.reason for each in self.dropped] + [each.reason for each in self.lost_rewards])
+        return dict(sorted(counted.items()))

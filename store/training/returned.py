@@ -1,0 +1,94 @@
+"""What an agent returned becomes spans of its attempt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, cast
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from store.models import Span
+from store.semconv import PRIMARY
+from store.training.core_fields import SpanCoreFields, type_name
+from store.training.emit import emit_reward
+from store.training.recorder import StoreRecorder
+from store.training.scope import AttemptScope
+from store.training.tracer import record_fields
+
+logger = logging.getLogger(__name__)
+
+
+async def record_returned(result: Any, scope: AttemptScope) -> None:
+    """Record what an agent returned, in the current attempt, below the span that is open.
+
+    Raises:
+        TypeError: it is of a kind that says nothing.
+        ValueError: a reward that is not finite or has no primary dimension, or a list of several kinds.
+    """
+    if result is None:
+        return
+    reward = _reward(result)
+    if reward is not None:
+        # Nothing comes after it, so there is nothing for which it would have to be stored first.
+        key = _primary(reward) if isinstance(reward, Mapping) else None
+        record_fields(scope, emit_reward(reward, primary_key=key, propagate=False))
+    elif isinstance(result, list):
+        await _record_spans(cast("list[Any]", result), scope)
+    else:
+        raise TypeError(
+            f"the agent returned {type_name(result)}; return None, a number, a dict of numbers, or a list of spans"
+        )
+
+
+def _reward(result: Any) -> float | Mapping[str, float] | None:
+    if isinstance(result, Mapping):
+        named = cast("Mapping[Any, Any]", result)
+        numbers = {name: _number(value) for name, value in named.items()}
+        if not named or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
+            raise TypeError("the agent returned a dict; as a reward it is one of numbers by name")
+        return cast("dict[str, float]", numbers)
+    if isinstance(result, (bool, int)):
+        logger.warning("the agent returned %r, taken as the reward %s", result, float(result))
+    return _number(result)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as a float: Python's, and numpy's, of which some claim to be no numbers."""
+    if isinstance(value, (str, bytes, list, tuple)):
+        return None
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    bare = item() if item is not None and getattr(value, "ndim", None) == 0 else value
+    return float(bare) if isinstance(bare, Real) else None
+
+
+def _primary(dimensions: Mapping[str, float]) -> str:
+    if PRIMARY in dimensions:
+        return PRIMARY
+    if len(dimensions) == 1:
+        return next(iter(dimensions))
+    raise ValueError(
+        f"the agent returned the dimensions {', '.join(map(repr, dimensions))}; one of several is named {PRIMARY!r}"
+    )
+
+
+async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
+    if not spans:
+        logger.warning("the agent of attempt %s returned an empty list", scope.attempt_id)
+    elif _all(spans, SpanCoreFields):
+        for fields in cast("list[SpanCoreFields]", spans):
+            record_fields(scope, fields)
+    elif _all(spans, ReadableSpan):
+        for span in cast("list[ReadableSpan]", spans):
+            scope.recorder.put(span)
+    elif _all(spans, Span):
+        assert isinstance(scope.recorder, StoreRecorder)  # attempts have such a one
+        await scope.recorder.add(cast("list[Span]", spans))
+    else:
+        kinds = ", ".join(sorted({type_name(span) for span in spans}))
+        raise ValueError(f"the agent returned a list of {kinds}; a list holds spans of one kind")
+
+
+def _all(spans: Sequence[Any], kind: type[Any]) -> bool:
+    return all(isinstance(span, kind) for span in spans)

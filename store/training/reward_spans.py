@@ -1,0 +1,69 @@
+"""Rewards as attributes of spans: writing them, and reading each form that Agent-lightning 0.1 to 0.3 wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from store.models import Span
+from store.semconv import REWARD, summarise
+from store.training.core_fields import SpanCoreFields
+
+AnySpan = Span | SpanCoreFields
+S = TypeVar("S", bound=AnySpan)
+
+
+class RewardDimension(NamedTuple):
+    """One number of a reward, and what it measures."""
+
+    name: str
+    value: float
+
+
+def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
+    """Return the attributes of a reward; the first dimension is the primary one."""
+    flat: dict[str, Any] = {}
+    for index, (name, value) in enumerate(dimensions.items()):
+        flat[f"{REWARD}.{index}.name"] = name
+        flat[f"{REWARD}.{index}.value"] = value
+    return flat
+
+
+def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
+    """Return the dimensions of a span's reward, the primary one first; none if it has no reward.
+
+    Raises:
+        ValueError: an attribute is named `agentlightning.reward` itself, which no version ever wrote.
+    """
+    if REWARD in span.attributes:
+        raise ValueError(f"{REWARD} is an attribute itself; rewards are {REWARD}.0.name, {REWARD}.0.value, …")
+    return [RewardDimension(name, value) for name, value in summarise(span.name, span.attributes).rewards]
+
+
+def get_reward_value(span: AnySpan) -> float | None:
+    """Return the primary dimension of a span's reward, or None if it has none.
+
+    Raises:
+        ValueError: as `get_rewards_from_span`.
+    """
+    rewards = get_rewards_from_span(span)
+    return rewards[0].value if rewards else None
+
+
+def is_reward_span(span: AnySpan) -> bool:
+    """Say whether a span carries a reward."""
+    return get_reward_value(span) is not None
+
+
+def find_reward_spans(spans: Sequence[S]) -> list[S]:
+    """Return the spans that carry a reward, in the order given."""
+    return [span for span in spans if is_reward_span(span)]
+
+
+def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
+    """Return the reward of the last span, in the order given, that has one."""
+    for span in reversed(spans):
+        reward = get_reward_value(span)
+        if reward is not None:
+            return reward
+    return None

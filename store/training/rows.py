@@ -1,0 +1,284 @@
+"""From triplets to the rows a policy is trained on, laid out as verl has them.
+
+verl holds a batch of B rows as prompts padded on the left to P tokens and responses padded on the right to R, side by
+side, and derives `position_ids` from the mask. So do these; `torch.from_numpy` takes each array as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import accumulate
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from store.errors import Invalid
+from store.training.records import Triplet
+
+__all__ = ["LeftOut", "Trajectories", "trajectories"]
+
+LongPrompts = Literal["drop", "truncate"]
+
+_INTEGERS: Final = ("input_ids", "attention_mask", "position_ids", "responses", "response_mask")
+_FLOATS: Final = ("old_log_probs", "token_level_scores")
+_OF_A_RESPONSE: Final = frozenset({"responses", "response_mask", *_FLOATS})
+
+
+class LeftOut(NamedTuple):
+    """A triplet that is in no row, or a part of one that is missing there.
+
+    Dropped: `no_prompt_tokens`, `no_response_tokens`, `no_reward`, `prompt_too_long`. Cut: `prompt_truncated`,
+    `response_truncated`. Filled in with zeros: `no_log_probs`.
+    """
+
+    triplet: int
+    """Its place in what was given."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectories:
+    """A batch of B rows, each a prompt of P tokens and a response of R, padding included.
+
+    As nested lists, or as numpy arrays of the type named; P and R are `max_prompt` and `max_response`.
+    """
+
+    input_ids: Any
+    """(B, P+R) int64: the token ids of prompt and response; padding is `pad_token_id`."""
+    attention_mask: Any
+    """(B, P+R) int64: 1 where there is a token, 0 where there is padding."""
+    position_ids: Any
+    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: tokens counted from 0; padding repeats the one before."""
+    responses: Any
+    """(B, R) int64: the second part of `input_ids`."""
+    response_mask: Any
+    """(B, R) int64: 1 where the model made the token: not on padding, nor on what came between its turns."""
+    old_log_probs: Any
+    """(B, R) float32: natural logarithms of the probabilities with which they were sampled; 0 elsewhere."""
+    token_level_scores: Any
+    """(B, R) float32: the reward on the last token of the response it is for, 0 elsewhere."""
+    rows: list[list[int]]
+    """For each row, which triplets it is made of, by their places in what was given."""
+    has_log_probs: list[bool]
+    """For each row, whether `old_log_probs` are known for all its tokens; if not, the trainer computes them."""
+    left_out: list[LeftOut]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def reasons(self) -> dict[str, int]:
+        """Return how often something was dropped, cut or filled in, by reason."""
+        return dict(sorted(Counter(each.reason for each in self.left_out).items()))
+
+
+def trajectories(
+    triplets: Iterable[Triplet],
+    pad_token_id: int,
+    max_prompt: int,
+    max_response: int,
+    *,
+    long_prompts: LongPrompts = "drop",
+    missing_reward: float | None = None,
+    merge_turns: bool = False,
+    as_numpy: bool = False,
+) -> Trajectories:
+    """Return the rows of triplets with token ids, in their order, and what was left out or cut.
+
+    Args:
+        triplets: of any rollouts, as an adapter made them.
+        pad_token_id: of the tokenizer.
+        max_prompt: tokens of a prompt, P.
+        max_response: tokens of a response, R; the rest of a longer one is cut off, and its reward then stands on the
+            last token that is left.
+        long_prompts: leave out a call whose prompt is longer, or keep its last tokens: the model never answered that.
+        missing_reward: for triplets without one; None leaves them out. With `merge_turns`, a row needs one reward.
+        merge_turns: make one row of successive calls of one attempt, each of whose prompts begins with the whole of
+            the call before: a conversation. What stands between two answers is part of the response, with a
+            `response_mask` of 0. Every turn keeps its reward, so that one which was broadcast would count several
+            times: take `final_only`.
+        as_numpy: return arrays instead of nested lists; numpy must be installed.
+
+    Raises:
+        Invalid: a number is out of range, or numpy is missing.
+    """
+    limits = (("pad_token_id", pad_token_id, 0), ("max_prompt", max_prompt, 1), ("max_response", max_response, 1))
+    for field, value, least in limits:
+        if type(value) is not int or value < least:
+            raise Invalid(field, f"{value!r} is no whole number from {least} on; take the tokenizer's or your model's")
+    if long_prompts not in {"drop", "truncate"}:
+        raise Invalid("long_prompts", f"{long_prompts!r} is neither drop nor truncate")
+    rows = _Rows(pad_token_id, max_prompt, max_response, cuts=long_prompts == "truncate")
+    for turns in _conversations([_turn(place, each) for place, each in enumerate(triplets)], merge=merge_turns):
+        rows.add(turns, missing_reward)
+    return _in_numpy(rows.made, max_prompt, max_response) if as_numpy else rows.made
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a row needs of a triplet."""
+
+    place: int
+    prompt: list[int]
+    response: list[int]
+    log_probs: list[float] | None
+    reward: float | None
+    attempt: tuple[Any, Any]
+
+    @property
+    def whole(self) -> list[int]:
+        return self.prompt + self.response
+
+
+def _turn(place: int, triplet: Triplet) -> _Turn:
+    response = _ids(triplet.response)
+    reward = _finite(triplet.reward)
+    metadata = triplet.metadata
+    attempt = (metadata.get("rollout_id"), metadata.get("attempt_id"))
+    return _Turn(place, _ids(triplet.prompt), response, _log_probs(triplet.response, len(response)), reward, attempt)
+
+
+def _ids(side: Any) -> list[int]:
+    given: Any = cast("Mapping[str, Any]", side).get("token_ids") if isinstance(side, Mapping) else None
+    ids: Sequence[Any] = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else ()
+    return list(ids) if all(type(number) is int for number in ids) else []
+
+
+def _log_probs(side: Any, tokens: int) -> list[float] | None:
+    """Return the log probabilities if there is one for each token."""
+    given: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
+    if not isinstance(given, (list, tuple)) or len(cast("Sequence[Any]", given)) != tokens:
+        return None
+    numbers = [_log_prob(entry) for entry in cast("Sequence[Any]", given)]
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == tokens else None
+
+
+def _log_prob(entry: Any) -> float | None:
+    return _finite(cast("Mapping[str, Any]", entry).get("logprob") if isinstance(entry, Mapping) else entry)
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
+    """Return turns that continue each other together, in the order of their beginnings."""
+    made: list[list[_Turn]] = []
+    open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
+    for turn in turns:
+        going_on = [one for one in open_in.get(turn.attempt, ()) if merge and _continues(one[-1], turn)]
+        if going_on:
+            max(going_on, key=lambda one: len(one[-1].whole)).append(turn)
+        else:
+            made.append([turn])
+            open_in.setdefault(turn.attempt, []).append(made[-1])
+    return made
+
+
+def _continues(before: _Turn, turn: _Turn) -> bool:
+    whole = before.whole
+    both = before.prompt and before.response and turn.response
+    return bool(both) and len(turn.prompt) > len(whole) and turn.prompt[: len(whole)] == whole
+
+
+class _Rows:
+    """Rows while they are made."""
+
+    def __init__(self, pad: int, max_prompt: int, max_response: int, *, cuts: bool) -> None:
+        self.made = Trajectories([], [], [], [], [], [], [], [], [], [])
+        self._pad = pad
+        self._max_prompt = max_prompt
+        self._max_response = max_response
+        self._cuts = cuts
+
+    def add(self, turns: list[_Turn], missing_reward: float | None) -> None:
+        """Make a row of the turns of one conversation, or say why there is none."""
+        reward = None if any(turn.reward is not None for turn in turns) else missing_reward
+        if why := self._why_not(turns, reward):
+            self.made.left_out.extend(LeftOut(turn.place, why) for turn in turns)
+            return
+        prompt = turns[0].prompt[-self._max_prompt :]
+        if len(prompt) < len(turns[0].prompt):
+            self.made.left_out.append(LeftOut(turns[0].place, "prompt_truncated"))
+        response, mask, log_probs, ends = _joined(turns)
+        scores = [0.0] * self._max_response
+        for turn, end in zip(turns, ends, strict=True):
+            if turn.reward is not None:
+                scores[self._last(mask, end)] += turn.reward
+            if end > self._max_response:
+                self.made.left_out.append(LeftOut(turn.place, "response_truncated"))
+            if turn.log_probs is None:
+                self.made.left_out.append(LeftOut(turn.place, "no_log_probs"))
+        if reward is not None:
+            scores[self._last(mask, ends[-1])] = reward
+        self._append(prompt, response[: self._max_response], mask, log_probs, scores)
+        self.made.rows.append([turn.place for turn in turns])
+        self.made.has_log_probs.append(all(turn.log_probs is not None for turn in turns))
+
+    def _last(self, mask: list[int], end: int) -> int:
+        """Return the place of the model's last token before an end that is left."""
+        return max(place for place in range(min(end, self._max_response)) if mask[place])
+
+    def _why_not(self, turns: list[_Turn], reward: float | None) -> str | None:
+        if not turns[0].prompt:
+            return "no_prompt_tokens"
+        if not turns[0].response:
+            return "no_response_tokens"
+        if len(turns[0].prompt) > self._max_prompt and not self._cuts:
+            return "prompt_too_long"
+        return "no_reward" if reward is None and all(turn.reward is None for turn in turns) else None
+
+    def _append(
+        self, prompt: list[int], response: list[int], mask: list[int], log_probs: list[float], scores: list[float]
+    ) -> None:
+        made, before = self.made, self._max_prompt - len(prompt)
+        after = self._max_response - len(response)
+        attention = [0] * before + [1] * (len(prompt) + len(response)) + [0] * after
+        responses = response + [self._pad] * after
+        made.input_ids.append([self._pad] * before + prompt + responses)
+        made.attention_mask.append(attention)
+        made.position_ids.append([max(seen - 1, 0) for seen in accumulate(attention)])
+        made.responses.append(responses)
+        made.response_mask.append(mask[: self._max_response] + [0] * after)
+        made.old_log_probs.append(log_probs[: self._max_response] + [0.0] * after)
+        made.token_level_scores.append(scores)
+
+
+def _joined(turns: list[_Turn]) -> tuple[list[int], list[int], list[float], list[int]]:
+    """Return the tokens after the first prompt, which of them the model made, their log probabilities, and the places
+    behind the last token of each turn.
+    """
+    tokens: list[int] = []
+    mask: list[int] = []
+    log_probs: list[float] = []
+    ends: list[int] = []
+    for turn in turns:
+        between = turn.prompt[len(turns[0].prompt) + len(tokens) :]
+        tokens += [*between, *turn.response]
+        mask += [0] * len(between) + [1] * len(turn.response)
+        log_probs += [0.0] * len(between) + (turn.log_probs or [0.0] * len(turn.response))
+        ends.append(len(tokens))
+    return tokens, mask, log_probs, ends
+
+
+def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Trajectories:
+    try:
+        numpy: Any = import_module("numpy")
+    except ImportError:
+        raise Invalid("as_numpy", "numpy is not installed; install it, or take the nested lists") from None
+    kinds = {**dict.fromkeys(_INTEGERS, numpy.int64), **dict.fromkeys(_FLOATS, numpy.float32)}
+
+    def array(name: str) -> Any:
+        # Without rows there is nothing to tell the width from.
+        width = max_response if name in _OF_A_RESPONSE else max_prompt + max_response
+        return numpy.asarray(getattr(made, name), kinds[name]).reshape(len(made), width)
+
+    return replace(made, **{name: array(name) for name in kinds})

@@ -1,0 +1,417 @@
+"""Runs an agent on the rollouts of a store: one by one, or as many at once as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncGenerator, Generator, Sequence
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from store.errors import StoreError
+from store.interface import Store
+from store.models import AttemptedRollout, NamedResources, Rollout, RolloutMode
+from store.training.agent import LitAgent
+from store.training.attempt import AttemptRun, Exit, returning_exits
+from store.training.heartbeat import Beating, Heartbeat, LaunchMode
+from store.training.hooks import Hook
+from store.training.outcome import Outcome
+from store.training.reward_spans import find_final_reward
+from store.training.tracer import Tracer
+from store.training.watch import Watch
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_EVENT_SECONDS: Final = 0.05
+_FIRST_PAUSE_SECONDS: Final = 0.05
+
+
+class ExecutionEvent(Protocol):
+    """What stops a runner: an event of `threading`, `multiprocessing` or `asyncio`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+
+class Runner(Generic[T]):
+    """Runs one agent, for one worker, on one store.
+
+    Before `step` and `iter`, say which agent (`init`), and which worker on which store (`init_worker`); or enter
+    `run_context`. Several runners may share an agent, and a process.
+
+    Args:
+        tracer: what records the agent; None for a `Tracer()`.
+        max_rollouts: after how many attempts, failed ones too, `iter` returns; None for never.
+        poll_interval: how long one call waits for a rollout, in seconds; a rollout that comes is taken at once.
+        heartbeat_interval: between two signs of life of worker and attempts, in seconds; 0 or less for none.
+        interval_jitter: how much poll and heartbeat intervals may differ, in seconds.
+        heartbeat_launch_mode: "thread", in a thread that no agent holds up, or "asyncio", in the event loop.
+        heartbeat_include_gpu: also what `nvidia-smi` says.
+        concurrency: how many attempts `iter` runs at once.
+        sync_in_thread: run agents that are not async in threads, so that they hold up nothing and can be abandoned at
+            their deadline. False: in the event loop.
+        hooks_before_status: call `on_rollout_end` before the status is reported, as Agent-lightning 0.3 does.
+        grace_seconds: how long an async agent that is cancelled may take to clean up.
+
+    Raises:
+        ValueError: an unknown launch mode, or a concurrency below 1.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer | None = None,
+        max_rollouts: int | None = None,
+        poll_interval: float = 5.0,
+        heartbeat_interval: float = 10.0,
+        interval_jitter: float = 0.5,
+        heartbeat_launch_mode: LaunchMode = "thread",
+        heartbeat_include_gpu: bool = False,  # noqa: FBT001, FBT002 - the contract's
+        *,
+        concurrency: int = 1,
+        sync_in_thread: bool = True,
+        hooks_before_status: bool = False,
+        grace_seconds: float = 5.0,
+    ) -> None:
+        if heartbeat_launch_mode not in {"thread", "asyncio"}:
+            raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; it is 'thread' or 'asyncio'")
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency}; a runner runs at least one attempt at a time")
+        self.tracer = tracer or Tracer()
+        self.sync_in_thread = sync_in_thread
+        self.hooks_before_status = hooks_before_status
+        self.grace_seconds = grace_seconds
+        self.hooks: Sequence[Hook] = ()
+        self._max_rollouts = max_rollouts
+        self._poll_interval = poll_interval
+        self._heartbeat_interval = heartbeat_interval
+        self._interval_jitter = interval_jitter
+        self._launch_mode: LaunchMode = heartbeat_launch_mode
+        self._include_gpu = heartbeat_include_gpu
+        self._concurrency = concurrency
+        self._agent: LitAgent[T] | None = None
+        self._store: Store | None = None
+        self._worker_id: int | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
+        """Say which agent to run, and what is told of its attempts."""
+        del kwargs
+        self._agent = agent
+        self.hooks = list(hooks or ())
+        agent.set_runner(self)
+        self.tracer.init()
+
+    def init_worker(self, worker_id: int, store: Store, **kwargs: Any) -> None:
+        """Say which worker runs it, on which store."""
+        del kwargs
+        self._worker_id = worker_id
+        self._store = store
+        self.tracer.init_worker(worker_id, store)
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Let go of the store."""
+        del args, kwargs
+        self.tracer.teardown_worker(worker_id)
+        self._worker_id = self._store = None
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Let go of the agent."""
+        del args, kwargs
+        self.tracer.teardown()
+        self._agent, self.hooks = None, ()
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a runner runs with `iter` or `step`.
+
+        Raises:
+            RuntimeError: always.
+        """
+        del args, kwargs
+        raise RuntimeError(
+            "a runner has no run(); use iter() for the rollouts of the queue, or step() for one of yours"
+        )
+
+    @contextlib.contextmanager
+    def run_context(
+        self, *, agent: LitAgent[T], store: Store, hooks: Sequence[Hook] | None = None, worker_id: int | None = None
+    ) -> Generator[Self]:
+        """Set the runner up, for notebooks and debugging.
+
+        Args:
+            agent: which agent to run.
+            store: on which store.
+            hooks: what is told of its attempts.
+            worker_id: which worker runs it; None for 0.
+        """
+        worker = 0 if worker_id is None else worker_id
+        with contextlib.ExitStack() as stack:
+            stack.callback(_quietly, self.teardown)
+            self.init(agent, hooks=hooks)
+            stack.callback(_quietly, self.teardown_worker, worker)
+            self.init_worker(worker, store)
+            yield self
+
+    @property
+    def agent(self) -> LitAgent[T]:
+        """The agent.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self._agent is None:
+            raise ValueError("the runner has no agent; call init(agent) first, or enter run_context")
+        return self._agent
+
+    @property
+    def store(self) -> Store:
+        """The store.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self._store is None:
+            raise ValueError("the runner has no store; call init_worker(worker_id, store) first, or enter run_context")
+        return self._store
+
+    @property
+    def label(self) -> str:
+        """The name of the worker in the store."""
+        return "Worker-Unknown" if self._worker_id is None else f"Worker-{self._worker_id}"
+
+    def get_agent(self) -> LitAgent[T]:
+        """Return `agent`."""
+        return self.agent
+
+    def get_store(self) -> Store:
+        """Return `store`."""
+        return self.store
+
+    def get_worker_id(self) -> str:
+        """Return `label`."""
+        return self.label
+
+    # -- one ---------------------------------------------------------------------------------------------------------
+
+    async def step(
+        self,
+        input: T,  # noqa: A002 - the contract's
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: ExecutionEvent | None = None,
+    ) -> Rollout:
+        """Run one task of yours, past the queue, and return its rollout when it is over.
+
+        Args:
+            input: the task.
+            resources: published first, as the latest; None to use the latest there are.
+            mode: what it is run for.
+            event: ignored.
+
+        Raises:
+            Exception: what the agent raised; the attempt is reported before.
+            RuntimeError: the store has no resources.
+            TimeoutError: the attempt took longer than its rollout allows.
+        """
+        del event
+        store = self.store
+        update = None if resources is None else await store.add_resources(resources)
+        resources_id = None if update is None else update.resources_id
+        async with self._at_work() as desk:
+            rollout = await store.start_rollout(input, mode=mode, resources_id=resources_id, worker_id=self.label)
+            outcome = await desk.run(rollout)
+        if outcome.kind == "error" and outcome.error is not None:
+            raise outcome.error
+        ended = await store.get_rollout_by_id(rollout.rollout_id)
+        if ended is None:
+            raise RuntimeError(f"rollout {rollout.rollout_id} is not in the store any more")
+        return ended
+
+    # -- many --------------------------------------------------------------------------------------------------------
+
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
+
+        What an agent raises fails its attempt and nothing else. Attempts that run when the event is set are finished;
+        when this is cancelled, they are interrupted. A store that cannot be reached is tried again.
+
+        Raises:
+            StoreError: the store refuses to hand out rollouts.
+        """
+        stopped = asyncio.Event()
+        async with self._at_work() as desk, _watching(event, stopped):
+            await desk.introduce()
+            running: set[asyncio.Task[Outcome | Exit]] = set()
+            try:
+                await self._serve(desk, running, event, stopped)
+                while running:
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    _forget_done(running)
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _serve(
+        self,
+        desk: _Desk,
+        running: set[asyncio.Task[Outcome | Exit]],
+        event: ExecutionEvent | None,
+        stopped: asyncio.Event,
+    ) -> None:
+        """Claim and start attempts until it is enough."""
+        left = self._max_rollouts
+        pause = _FIRST_PAUSE_SECONDS
+        stopping = asyncio.ensure_future(stopped.wait())
+        try:
+            while not stopped.is_set() and not (event and event.is_set()) and (left is None or left > 0):
+                _forget_done(running)
+                free = self._concurrency - len(running)
+                if not free:
+                    await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+                    continue
+                try:
+                    claimed = await self._claim(desk, free if left is None else min(free, left), running, stopping)
+                    pause = _FIRST_PAUSE_SECONDS
+                except StoreError as error:
+                    if not error.retryable:
+                        raise
+                    logger.warning("no rollouts for now: %s", error)
+                    await asyncio.wait({stopping}, timeout=pause)
+                    pause = min(2 * pause, max(self._poll_interval, _FIRST_PAUSE_SECONDS))
+                    continue
+                running.update(asyncio.create_task(returning_exits(desk.run(rollout))) for rollout in claimed)
+                left = None if left is None else left - len(claimed)
+        finally:
+            stopping.cancel()
+
+    async def _claim(
+        self, desk: _Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
+    ) -> list[AttemptedRollout]:
+        """Return rollouts, or none if none came, or it is time to stop."""
+        jittered = self._poll_interval + random.uniform(-self._interval_jitter, self._interval_jitter)
+        claiming = asyncio.create_task(
+            self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=max(jittered, 0.01))
+        )
+        try:
+            while not claiming.done() and not stopping.done():
+                await asyncio.wait({claiming, stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+                _forget_done(running)
+        except BaseException:
+            for rollout in await _give_up(claiming):
+                await desk.refuse(rollout)
+            raise
+        return claiming.result() if claiming.done() else await _give_up(claiming)
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _at_work(self) -> AsyncGenerator[_Desk]:
+        interval = self._heartbeat_interval
+        if self._worker_id is None and interval > 0:
+            logger.warning("a worker without an id sends no heartbeats; call init_worker(worker_id, store)")
+            interval = 0.0
+        heartbeat = Heartbeat(
+            self.store,
+            self.label,
+            interval,
+            self._interval_jitter,
+            self._launch_mode,
+            include_gpu=self._include_gpu,
+        )
+        watch = Watch(self.store)
+        async with heartbeat.sent():
+            try:
+                yield _Desk(self, heartbeat, watch)
+            finally:
+                await watch.close()
+
+
+class _Desk:
+    """Where attempts are run: with heartbeats, and somebody who notices that they are not wanted any more."""
+
+    def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
+        self._runner = runner
+        self._heartbeat = heartbeat
+        self._watch = watch
+
+    async def introduce(self) -> None:
+        """Say that the worker is there."""
+        await self._heartbeat.introduce()
+
+    async def refuse(self, rollout: AttemptedRollout) -> None:
+        """Report an attempt that was claimed too late to be run."""
+        await AttemptRun(self._runner, rollout).refuse()
+
+    async def run(self, rollout: AttemptedRollout) -> Outcome:
+        """Run one attempt."""
+        attempt = AttemptRun(self._runner, rollout)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._heartbeat.begin(Beating(rollout, attempt.tell))
+        self._watch.begin(rollout, attempt.tell)
+        try:
+            outcome = await attempt.run()
+        finally:
+            self._watch.end(rollout)
+            self._heartbeat.end(rollout)
+        logger.info(
+            "rollout %s: %s in %.3f s, %d spans, reward %s",
+            rollout.rollout_id,
+            outcome.status,
+            loop.time() - began,
+            len(outcome.spans),
+            find_final_reward(outcome.spans),
+        )
+        return outcome
+
+
+LitAgentRunner = Runner
+"""Agent-lightning's name of the runner."""
+
+
+@contextlib.asynccontextmanager
+async def _watching(event: ExecutionEvent | None, stopped: asyncio.Event) -> AsyncGenerator[None]:
+    """Set one event soon after another, which may be of another thread or process, was set."""
+
+    async def look(at: ExecutionEvent) -> None:
+        while not at.is_set():  # noqa: ASYNC110 - an event of another process cannot be awaited
+            await asyncio.sleep(_EVENT_SECONDS)
+        stopped.set()
+
+    if event is not None and event.is_set():
+        stopped.set()
+    looking = None if event is None else asyncio.create_task(look(event))
+    try:
+        yield
+    finally:
+        if looking is not None:
+            looking.cancel()
+
+
+def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
+    """Forget the attempts that are over; raise what interrupted one from inside."""
+    for task in [task for task in running if task.done()]:
+        running.discard(task)
+        ended = task.result()
+        if isinstance(ended, Exit):
+            raise ended.error
+
+
+async def _give_up(claiming: asyncio.Task[list[AttemptedRollout]]) -> list[AttemptedRollout]:
+    """Stop waiting for rollouts; return those that came at the same moment, which somebody has to run."""
+    claiming.cancel()
+    await asyncio.wait({claiming})
+    return [] if claiming.cancelled() or claiming.exception() is not None else claiming.result()
+
+
+def _quietly(teardown: Any, *args: Any) -> None:
+    try:
+        teardown(*args)
+    except Exception:
+        logger.exception("a part of the runner was not torn down")

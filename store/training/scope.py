@@ -1,0 +1,85 @@
+"""Which attempt the running code belongs to: a context variable, so that any number run at once without mixing."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+from opentelemetry import trace
+
+from store.training.recorder import Recorder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_current: Final[contextvars.ContextVar[AttemptScope | None]] = contextvars.ContextVar("rollbook_scope", default=None)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class AttemptScope:
+    """One attempt while its agent runs, or a trace that belongs to none."""
+
+    name: str
+    rollout_id: str | None
+    """None for a trace that belongs to no attempt and stays in this process."""
+    attempt_id: str | None
+    worker_id: str | None
+    tracer: trace.Tracer
+    """Makes spans of this attempt; any OpenTelemetry tracer of the same provider does."""
+    recorder: Recorder
+    """Where its finished spans go."""
+    runner: Any = None
+    """The runner that runs the attempt, if one does."""
+    is_open: bool = True
+    """Whether the attempt goes on; what ends later is not recorded."""
+
+
+def current_scope() -> AttemptScope | None:
+    """Return the attempt that the calling code belongs to, or None outside of any."""
+    scope = _current.get()
+    return scope if scope is not None and scope.is_open else None
+
+
+def require_scope(what: str) -> AttemptScope:
+    """Return the attempt that the calling code belongs to.
+
+    Raises:
+        RuntimeError: it belongs to none.
+    """
+    scope = current_scope()
+    if scope is None:
+        raise RuntimeError(
+            f"{what} outside of an attempt: no trace context is open here. In a thread of your own, run the function "
+            "as `run_in_scope(function)`; to build the span without recording it, pass propagate=False"
+        )
+    return scope
+
+
+@contextmanager
+def entered(scope: AttemptScope) -> Generator[AttemptScope]:
+    """Make a scope the current one."""
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+
+
+def run_in_scope(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that runs in the attempt, and below the span, in which this is called.
+
+    For threads and executors, which start with an empty context: `pool.submit(run_in_scope(work), item)`. Asyncio's
+    tasks and `asyncio.to_thread` need no help.
+    """
+    context = contextvars.copy_context()
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        # A context can be entered once at a time, and the function may run in several threads.
+        return context.copy().run(function, *args, **kwargs)
+
+    return run

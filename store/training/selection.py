@@ -1,0 +1,281 @@
+"""Which spans are calls to a language model, and which of them are one and the same call.
+
+A tracer in the agent and a proxy on the way both record a call, each with what it can see. They are brought together
+by the id of the engine's answer: token ids come from the proxy, place and texts from the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from store.models import Span
+from store.training.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, Reading, may_have_tokens, read
+from store.training.intake import Refused
+from store.training.rewards import is_reward
+from store.training.tree import TraceTree
+
+__all__ = ["Call", "Choice", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
+
+_SAME_RESPONSE: Final = "same_response"
+_SAME_TOKENS: Final = "same_tokens"
+_INSIDE_A_CALL: Final = "inside_a_call"
+_OF_A_JUDGE: Final = "in_a_reward"
+_OTHER_AGENT: Final = "other_agent"
+_NO_TOKENS: Final = "no_token_ids"
+_FAILED: Final = "failed"
+
+EVERY_AGENT: Final = "*"
+"""The label of a call above which no span names an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which calls count.
+
+    Args:
+        is_call: whether the name of a span says that it is a call; one with token ids is in any case.
+        is_agent: whether the calls of an agent count; None if those of all do, and those of none.
+        without_judges: leave out calls made below a reward.
+        tokens: of which of prompt and response a call must have ids.
+    """
+
+    is_call: Callable[[str], bool]
+    is_agent: Callable[[str], bool] | None = None
+    without_judges: bool = True
+    tokens: Literal["none", "both"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One span of a call, with what lies above it."""
+
+    node: TraceTree
+    reading: Reading
+    label: str | None
+    """The agent it is the work of; None if that agent's calls do not count."""
+    in_reward: bool
+    above: Seen | None
+    """The nearest span of a call that encloses it."""
+
+    @property
+    def of_proxy(self) -> bool:
+        """Whether a proxy recorded it."""
+        return is_of_a_proxy(self.node.span)
+
+
+class Call:
+    """A call, with all that recorded it; the first is where the agent made it."""
+
+    def __init__(self, seen: Sequence[Seen]) -> None:
+        self._seen = list(seen)
+
+    @property
+    def node(self) -> TraceTree:
+        """Where the agent made it."""
+        return self._seen[0].node
+
+    @property
+    def nodes(self) -> list[TraceTree]:
+        """All that recorded it."""
+        return [seen.node for seen in self._seen]
+
+    @property
+    def label(self) -> str:
+        """The agent."""
+        return self._seen[0].label or EVERY_AGENT
+
+    @property
+    def sequence_id(self) -> int:
+        """The number a proxy gave it when it began, else the tracer's."""
+        return min(
+            (seen.node.span.sequence_id for seen in self._seen if seen.of_proxy),
+            default=self.node.span.sequence_id,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that recorded it saw it fail."""
+        return any(has_failed(seen.node.span) for seen in self._seen)
+
+    @property
+    def model_version(self) -> str | None:
+        """Which weights answered, where the proxy was told."""
+        said = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
+        return next((version for version in said if isinstance(version, str)), None)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What its spans say together."""
+        told = [seen.reading for seen in self._seen]
+        ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
+        # Prompt and response of one recording fit together, so the first that has both goes before any with one.
+        ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
+        response_ids = next((reading.response_ids for reading in ids if reading.response_ids), ())
+        urls = [reading.image_urls for reading in told if reading.image_urls]
+        return Reading(
+            response_id=next((reading.response_id for reading in told if reading.response_id), None),
+            prompt_ids=next((reading.prompt_ids for reading in ids if reading.prompt_ids), ()),
+            response_ids=response_ids,
+            logprobs=_fitting([reading.logprobs for reading in ids if reading.logprobs], len(response_ids)),
+            prompt=next((reading.prompt for reading in told if reading.prompt), None),
+            response=next((reading.response for reading in told if reading.response), None),
+            request_metadata=next((reading.request_metadata for reading in told if reading.request_metadata), None),
+            response_metadata=next((reading.response_metadata for reading in told if reading.response_metadata), None),
+            image_urls=urls[0] if urls else list[str](),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The calls of an attempt in the order of time, and the spans of calls that gave none."""
+
+    calls: list[Call]
+    dropped: list[Refused]
+
+
+def is_of_a_proxy(span: Span) -> bool:
+    """Whether a proxy recorded a span: LiteLLM's, or ours."""
+    return span.name in PROXY_NAMES or PROXY_MARK in span.attributes
+
+
+def has_failed(span: Span) -> bool:
+    """Whether a span ended with an error."""
+    status: Any = getattr(span, "status", None)
+    return getattr(status, "status_code", None) == "ERROR"
+
+
+def choose(tree: TraceTree, rules: Rules) -> Choice:
+    """Return the calls in a tree; every span of a call is in one of them, dropped, or both if it was merged."""
+    groups: dict[str, list[Seen]] = {}
+    alone: list[Seen] = []
+    for seen in _sightings(tree, rules):
+        same = seen.reading.response_id
+        if same is None:
+            alone.append(seen)
+        else:
+            groups.setdefault(same, []).append(seen)
+    made = _Made([], {}, [])
+    for group in groups.values():
+        made.add_answer(group)
+    for seen in alone:
+        made.add_alone(seen)
+    calls = [Call(seen) for seen in made.calls]
+    calls.sort(key=lambda call: call.node.place)
+    return Choice([call for call in calls if _has_what_it_must(call, rules, made.dropped)], made.dropped)
+
+
+@dataclass(slots=True)
+class _Made:
+    """Calls while they are put together from the spans that recorded them."""
+
+    calls: list[list[Seen]]
+    of: dict[int, list[Seen]]
+    """By the identity of what was seen, the call it is part of."""
+    dropped: list[Refused]
+
+    def add_answer(self, group: list[Seen]) -> None:
+        """Make a call of the spans that have one answer's id, unless it does not count.
+
+        What the agent's own spans say of agents and judges holds; a proxy knows of neither.
+        """
+        own = [seen for seen in group if not seen.of_proxy] or group
+        fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
+        if not fit:
+            why = _why_not(own)
+            self.dropped += [Refused(seen.node.id, why, "") for seen in group]
+            return
+        first = min(fit, key=lambda seen: seen.node.place)
+        others = sorted(
+            (seen for seen in group if seen is not first), key=lambda seen: (seen.of_proxy, seen.node.place)
+        )
+        self._add([first, *others])
+        self.dropped += [Refused(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
+
+    def add_alone(self, seen: Seen) -> None:
+        """Make a call of a span without an answer's id, unless it recorded one that is there, or does not count.
+
+        What lies inside a call, or around it with the same token ids, is the same call once more.
+        """
+        if id(seen) in self.of:
+            return
+        if seen.label is None or seen.in_reward:
+            self.dropped.append(Refused(seen.node.id, _why_not([seen]), ""))
+            return
+        above = seen.above
+        while above is not None and id(above) not in self.of:
+            above = above.above
+        if above is None:
+            self._add([seen])
+            return
+        call = self.of[id(above)]
+        self.dropped.append(Refused(seen.node.id, _INSIDE_A_CALL, call[0].node.id))
+        if not any(other.reading.has_tokens for other in call):
+            call.append(seen)
+
+    def _add(self, call: list[Seen]) -> None:
+        self.calls.append(call)
+        self.of |= {id(seen): call for seen in call}
+        for above in [above for seen in call for above in _around(seen)]:
+            if id(above) not in self.of and above.reading.response_id is None and _same_tokens(above, call):
+                self.of[id(above)] = call
+                call.append(above)
+                self.dropped.append(Refused(above.node.id, _SAME_TOKENS, call[0].node.id))
+
+
+def _sightings(tree: TraceTree, rules: Rules) -> Iterator[Seen]:
+    """Yield every span of a call, in the order of the tree."""
+    start = EVERY_AGENT if rules.is_agent is None else None
+    waiting: list[tuple[TraceTree, str | None, bool, Seen | None]] = [(tree, start, False, None)]
+    while waiting:
+        node, label, in_reward, above = waiting.pop()
+        span = node.span
+        named = rules.is_call(span.name)
+        if named or span.name in PROXY_NAMES or may_have_tokens(span.attributes):
+            reading = read(span.attributes)
+            if named or reading.has_tokens or (span.name in PROXY_NAMES and reading.response_id):
+                above = Seen(node, reading, label, in_reward, above)
+                yield above
+        agent = node.agent_name()
+        if agent is not None:
+            label = agent if rules.is_agent is None or rules.is_agent(agent) else None
+        in_reward = in_reward or (rules.without_judges and is_reward(span))
+        waiting += [(child, label, in_reward, above) for child in reversed(node.children)]
+
+
+def _around(seen: Seen) -> Iterator[Seen]:
+    above = seen.above
+    while above is not None:
+        yield above
+        above = above.above
+
+
+def _same_tokens(one: Seen, call: list[Seen]) -> bool:
+    tokens = (one.reading.prompt_ids, one.reading.response_ids)
+    return one.reading.has_tokens and any(
+        tokens == (other.reading.prompt_ids, other.reading.response_ids) for other in call
+    )
+
+
+def _why_not(seen: Sequence[Seen]) -> str:
+    return _OF_A_JUDGE if any(one.in_reward for one in seen) else _OTHER_AGENT
+
+
+def _has_what_it_must(call: Call, rules: Rules, dropped: list[Refused]) -> bool:
+    reading = call.reading
+    if reading.prompt_ids and reading.response_ids:
+        return True
+    if call.failed and not (reading.response_ids or reading.response):
+        dropped.append(Refused(call.node.id, _FAILED, ""))
+        return False
+    if rules.tokens == "none" and any(rules.is_call(node.span.name) or reading.has_tokens for node in call.nodes):
+        return True
+    dropped.append(Refused(call.node.id, _NO_TOKENS, ""))
+    return False
+
+
+def _fitting(logprobs: list[list[Any]], tokens: int) -> list[Any] | None:
+    """Return the entries that are one for each token, else the first there are."""
+    return next((entries for entries in logprobs if len(entries) == tokens), logprobs[0] if logprobs else None)

@@ -1,0 +1,188 @@
+"""The two sides of a training, each as one value that can be sent to another process."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import multiprocessing
+import random
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from store.training.algorithm import Algorithm, Dataset, TraceAdapter
+from store.training.components import Components
+from store.training.continuous import newest_cursor
+from store.training.failing import first_attempts_fail
+from store.training.runner import ExecutionEvent, Runner
+from store.training.tracer import Tracer
+from store.training.triplets import TracerTraceToTriplet
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import NamedResources
+    from store.training.agent import LitAgent
+    from store.training.hooks import Hook
+    from store.training.proxy import LLMProxy
+    from store.training.trainer import Trainer
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+TRACERS: Components[Tracer] = Components("tracer", Tracer, default_type=Tracer)
+ADAPTERS: Components[TraceAdapter] = Components("adapter", TraceAdapter, default_type=TracerTraceToTriplet)
+RUNNERS: Components[Runner[Any]] = Components("runner", Runner, default_type=Runner)
+
+_EVENT_SECONDS = 0.1
+
+
+@dataclass
+class RunnerBundle:
+    """The runners' side: each call is one worker, with a runner of its own.
+
+    Attributes:
+        agent: what it runs.
+        runner: which runner, as a specification; None for a `Runner`.
+        tracer: which tracer, as a specification; None for a `Tracer`.
+        hooks: what is told of the attempts.
+        max_rollouts: how many attempts each worker runs; None for all there are.
+        seed: of Python's `random` in processes of runners.
+    """
+
+    agent: LitAgent[Any]
+    runner: Any = None
+    tracer: Any = None
+    hooks: Sequence[Hook] = ()
+    max_rollouts: int | None = None
+    seed: int | None = None
+
+    async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
+        """Run the rollouts of a store as one worker until the event is set."""
+        if self.seed is not None and multiprocessing.parent_process() is not None:
+            random.seed(f"{self.seed}/{worker_id}")
+        runner = self.build()
+        with runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=worker_id):
+            await runner.iter(event=event)
+
+    def build(self) -> Runner[Any]:
+        """Return a runner that no other worker has."""
+        tracer = TRACERS.build(self.tracer, default=Tracer)
+        fill = {"tracer": tracer, "max_rollouts": self.max_rollouts}
+        made = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts), fill=fill)
+        assert made is not None  # there is a default
+        # A runner that was given as it is keeps its settings, and must not share its worker with another thread.
+        return copy.copy(made) if made is self.runner else made
+
+
+@dataclass
+class AlgorithmBundle:
+    """The algorithm's side.
+
+    Attributes:
+        algorithm: None to wait until it is over.
+        adapter: what turns spans into what the algorithm learns from; in another process it is made anew.
+        adapter_spec: how; None for `TracerTraceToTriplet`.
+        llm_proxy: the proxy through which agents call models, if there is one.
+        initial_resources: what it starts from.
+        train_dataset: tasks to train on.
+        val_dataset: tasks to judge by.
+        seed: of Python's `random`.
+        trainer: who runs it; gone in another process.
+    """
+
+    algorithm: Algorithm | None
+    adapter: Any
+    llm_proxy: LLMProxy | None = None
+    initial_resources: NamedResources | None = None
+    train_dataset: Dataset | None = None
+    val_dataset: Dataset | None = None
+    seed: int | None = None
+    trainer: weakref.ref[Trainer] | None = field(default=None, repr=False)
+    adapter_spec: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs."""
+        return vars(self) | {"adapter": None, "trainer": None}
+
+    async def __call__(self, store: Store, event: ExecutionEvent) -> None:
+        """Train, and stop early if the agent does nothing but fail.
+
+        Raises:
+            AgentFails: the first attempts all failed.
+            Exception: what the algorithm raised.
+        """
+        if self.seed is not None:
+            random.seed(self.seed)
+        algorithm = self.algorithm
+        if algorithm is None:
+            while not event.is_set():  # noqa: ASYNC110 - an event of another thread cannot be awaited
+                await asyncio.sleep(_EVENT_SECONDS)
+            return
+        self._equip(algorithm, store)
+        begin = await newest_cursor(store)
+        training = asyncio.ensure_future(self._run(algorithm))
+        failing = asyncio.ensure_future(first_attempts_fail(store, begin))
+        try:
+            await asyncio.wait({training, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if not training.done():
+                raise failing.result()
+            training.result()
+        finally:
+            training.cancel()
+            failing.cancel()
+            await asyncio.wait({training, failing})
+
+    def _equip(self, algorithm: Algorithm, store: Store) -> None:
+        trainer = None if self.trainer is None else self.trainer()
+        if trainer is not None:
+            algorithm.set_trainer(trainer)
+        algorithm.set_store(store)
+        if self.adapter is None:
+            self.adapter = ADAPTERS.build(self.adapter_spec, default=TracerTraceToTriplet)
+        algorithm.set_adapter(self.adapter)
+        algorithm.set_initial_resources(self.initial_resources)
+        if self.llm_proxy is not None:
+            self.llm_proxy.set_store(store)
+        algorithm.set_llm_proxy(self.llm_proxy)
+
+    async def _run(self, algorithm: Algorithm) -> None:
+        if algorithm.is_async():
+            running = algorithm.run(self.train_dataset, self.val_dataset)
+            assert running is not None  # a coroutine function's
+            await running
+            return
+        await in_daemon_thread(lambda: algorithm.run(self.train_dataset, self.val_dataset))
+
+
+async def in_daemon_thread(function: Callable[[], T]) -> T:
+    """Return what a function returns in a thread of its own, which holds up neither this loop nor the end.
+
+    Cancelled, the function goes on unheard: a thread cannot be stopped.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def give(result: Any, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        result, failed = None, None
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - given to who waits
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(give, result, failed)
+
+    threading.Thread(target=run, name="the algorithm", daemon=True).start()
+    return await answer

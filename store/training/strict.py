@@ -1,0 +1,374 @@
+"""The adapters of Agent-lightning 0.3 as they are, for whoever compares results before and after a change of store.
+
+Its ways that ours have not: the order of the input counts, only the first level with more than one span is repaired,
+calls come in the order of the tree, siblings are matched in the order of a list, and bad spans are an error. Where it
+raises, this does: `Invalid`, which says what to do. One thing it leaves to chance: the order of several missing
+parents is that of a set of strings; here they come in the order of the input.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, cast
+
+from pydantic import TypeAdapter
+
+from store.errors import Invalid
+from store.models import Span
+from store.models.kinds import Frozen
+from store.semconv import (
+    ANNOTATION_SPAN,
+    OPERATION_INPUT,
+    OPERATION_NAME,
+    OPERATION_OUTPUT,
+    OPERATION_SPAN,
+    REWARD,
+    REWARD_SPAN,
+    VIRTUAL_SPAN,
+)
+from store.training.calls import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
+from store.training.intake import as_span
+from store.training.nested import unflatten
+from store.training.records import Triplet
+from store.training.rewards import RewardMatchPolicy
+from store.training.selection import EVERY_AGENT, Rules
+from store.training.tree import VIRTUAL_ROOT, agent_name
+
+__all__ = ["from_proxy", "from_tracer"]
+
+_OURS: Final = "agl.call."
+_PROMPT_TOKENS: Final = [name for name in PROMPT_TOKENS if not name.startswith(_OURS)]
+_RESPONSE_TOKENS: Final = [name for name in RESPONSE_TOKENS if not name.startswith(_OURS)]
+_RESPONSE_IDS: Final = [name for name in RESPONSE_IDS if not name.startswith(_OURS)]
+_AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
+_VLLM: Final = "llm.hosted_vllm."
+
+P = ParamSpec("P")
+
+
+class _Dimension(Frozen):
+    name: str
+    value: float
+
+
+_DIMENSIONS: Final = TypeAdapter(list[_Dimension])
+
+
+class _Node:
+    """A span or a stand-in for one that is missing; the same span may stand in several."""
+
+    def __init__(self, span: Span, children: list[_Node], span_id: str | None = None) -> None:
+        self.id = span.span_id if span_id is None else span_id
+        self.span = span
+        # Compared as they are: where one is missing, comparing fails here as it does there.
+        self.start: Any = span.start_time
+        self.end: Any = span.end_time
+        self.children = children
+
+    def walk(self) -> Iterator[_Node]:
+        waiting: list[_Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
+
+
+def _or_invalid(adapt: Callable[P, list[Triplet]]) -> Callable[P, list[Triplet]]:
+    """Turn whatever unexpected spans raise into one error that says what to do."""
+
+    @wraps(adapt)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> list[Triplet]:
+        try:
+            return adapt(*args, **kwargs)
+        except Invalid:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise _no_result(f"{type(error).__name__}: {error}") from error
+
+    return guarded
+
+
+def _no_result(why: str) -> Invalid:
+    return Invalid("source", f"Agent-lightning 0.3 makes nothing of these spans ({why}); leave out strict_upstream")
+
+
+@_or_invalid
+def from_tracer(source: Iterable[Any], rules: Rules, policy: RewardMatchPolicy, *, repairs: bool) -> list[Triplet]:
+    """Return what `TracerTraceToTriplet` of 0.3 returns.
+
+    Raises:
+        Invalid: it would raise: there are no spans or none without a parent, times are missing, a reward is malformed.
+    """
+    tree = _tree(_spans(source))
+    if repairs:
+        _repair(tree)
+    calls = [(node, _triplet(node.span, label)) for node, label in _calls(tree, rules)]
+    if rules.tokens == "both":
+        calls = [call for call in calls if call[1].prompt["token_ids"] and call[1].response["token_ids"]]
+    rewards = _matched(tree, policy, {node.id for node, _ in calls})
+    return [triplet.model_copy(update={"reward": rewards.get(node.id)}) for node, triplet in calls]
+
+
+@_or_invalid
+def from_proxy(source: Iterable[Any]) -> list[Triplet]:
+    """Return what `LlmProxyTraceToTriplet` of 0.3 returns.
+
+    Raises:
+        Invalid: it would raise: a time is missing beside another of the same sequence id, a reward is malformed.
+    """
+    key: Callable[[Span], Any] = lambda span: (span.sequence_id, span.start_time)  # noqa: E731 - its type matters
+    spans = sorted(_spans(source), key=key)
+    calls: list[tuple[Span, Triplet]] = []
+    seen: set[str] = set()
+    for span in spans:
+        prompt, response = _proxy_tokens(span)
+        if not (prompt and response):
+            continue
+        said = span.attributes.get("gen_ai.response.id") or span.attributes.get(f"{_VLLM}id")
+        response_id = said if isinstance(said, str) and said else None
+        if response_id is None or response_id not in seen:
+            seen |= {response_id} if response_id else set()
+            metadata = {"response_id": response_id}
+            triplet = Triplet(prompt={"token_ids": prompt}, response={"token_ids": response}, metadata=metadata)
+            calls.append((span, triplet))
+    given: dict[str, float] = {}
+    for span in spans:
+        value = _reward(span)
+        if value is not None:
+            earlier = (call.span_id for call, _ in reversed(calls) if call.sequence_id < span.sequence_id)
+            chosen = next((span_id for span_id in earlier if span_id not in given), None)
+            given |= {} if chosen is None else {chosen: value}
+    return [triplet.model_copy(update={"reward": given.get(span.span_id)}) for span, triplet in calls]
+
+
+def _spans(source: Iterable[Any]) -> list[Span]:
+    spans = [as_span(item) for item in source]
+    if any(span is None for span in spans):
+        raise _no_result("there is something among them that is no span")
+    return cast("list[Span]", spans)
+
+
+# -- the tree --------------------------------------------------------------------------------------------------------
+
+
+def _tree(spans: Sequence[Span]) -> _Node:
+    by_id = {span.span_id: span for span in spans}
+    below: dict[str, list[str]] = {}
+    roots: list[str] = []
+    for span in spans:
+        if span.parent_id is None:
+            roots.append(span.span_id)
+        else:
+            below.setdefault(span.parent_id, []).append(span.span_id)
+    roots += [parent_id for parent_id in below if parent_id not in by_id]
+
+    def built(span_id: str) -> _Node:
+        children = [built(child_id) for child_id in below.get(span_id, ())]
+        return _Node(by_id[span_id] if span_id in by_id else _stand_in(span_id, children), children)
+
+    if not roots:
+        raise _no_result("none is without a parent" if spans else "there are none")
+    nodes = [built(root) for root in roots]
+    if len(nodes) == 1:
+        return nodes[0]
+    root = Span.from_attributes(
+        attributes={}, name=VIRTUAL_ROOT, start_time=nodes[0].span.start_time, end_time=nodes[-1].span.end_time
+    )
+    return _Node(root, nodes, VIRTUAL_ROOT)
+
+
+def _stand_in(span_id: str, children: Sequence[_Node]) -> Span:
+    return Span.from_attributes(
+        attributes={},
+        span_id=span_id,
+        name=VIRTUAL_SPAN,
+        start_time=min(child.start for child in children if child.start is not None),
+        end_time=max(child.end for child in children if child.end is not None),
+    )
+
+
+def _repair(tree: _Node) -> None:
+    while len(tree.children) == 1:
+        (tree,) = tree.children
+    for node in list(tree.children):
+        if len(tree.children) == 1:
+            break
+        tightest, least = None, math.inf
+        for other in tree.walk():
+            if other is tree or other.id == node.id:
+                continue
+            if other.start <= node.start and other.end >= node.end:
+                # The order of the sum decides between two that are equally tight but for rounding.
+                slack = other.end - node.end + node.start - other.start
+                if 0 < slack < least:
+                    tightest, least = other, slack
+        if tightest is not None:
+            tree.children.remove(node)
+            tightest.children.append(node)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
+    found: list[tuple[_Node, str]] = []
+    seen: set[str] = set()
+    start = EVERY_AGENT if rules.is_agent is None else None
+    waiting: list[tuple[_Node, str | None, bool, bool]] = [(tree, start, False, False)]
+    while waiting:
+        node, label, in_reward, in_call = waiting.pop()
+        if label is not None and not in_reward and rules.is_call(node.span.name):
+            response_id = _text(node.span.attributes, _RESPONSE_IDS)
+            if not in_call if response_id is None else response_id not in seen:
+                found.append((node, label))
+                seen |= set() if response_id is None else {response_id}
+                in_call = True
+        agent = agent_name(node.span.name, node.span.attributes)
+        if agent is not None:
+            label = agent if rules.is_agent is None or rules.is_agent(agent) else None
+        in_reward = in_reward or (rules.without_judges and _is_reward(node.span))
+        waiting.extend((child, label, in_reward, in_call) for child in reversed(node.children))
+    return found
+
+
+def _triplet(span: Span, label: str) -> Triplet:
+    said = span.attributes
+    request = _nested(said, "gen_ai.request", OPERATION_INPUT)
+    response = _nested(said, "gen_ai.response", OPERATION_OUTPUT)
+    for parts, own in ((request, ["messages"]), (response, ["choices", "prompt_token_ids", "response_token_ids"])):
+        if isinstance(parts, dict):
+            for name in own:
+                cast("dict[str, Any]", parts).pop(name, None)
+    prompt = _nested(said, "gen_ai.prompt", f"{OPERATION_INPUT}.messages")
+    answered: dict[str, Any] = {
+        "token_ids": _ids(said, _RESPONSE_TOKENS),
+        "raw_content": _nested(said, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices"),
+    }
+    logprobs = said.get("logprobs.content")
+    if isinstance(logprobs, str):
+        answered["logprobs"] = json.loads(logprobs)
+    return Triplet(
+        prompt={"token_ids": _ids(said, _PROMPT_TOKENS), "raw_content": prompt, "image_urls": image_urls(prompt)},
+        response=answered,
+        metadata={
+            "request": request,
+            "response": response,
+            "response_id": _text(said, _RESPONSE_IDS),
+            "agent_name": label,
+        },
+    )
+
+
+def _text(attributes: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    return next((value for name in names if isinstance(value := attributes.get(name), str)), None)
+
+
+def _ids(attributes: Mapping[str, Any], names: Iterable[str]) -> list[int]:
+    found = (_as_ids(attributes.get(name), (list, tuple)) for name in names)
+    return next((ids for ids in found if ids is not None), list[int]())
+
+
+def _as_ids(value: Any, kinds: type | tuple[type, ...] = list) -> list[int] | None:
+    if not isinstance(value, kinds):
+        return None
+    ids = list(cast("Iterable[Any]", value))
+    return ids if all(isinstance(number, int) for number in ids) else None
+
+
+def _nested(attributes: Mapping[str, Any], *prefixes: str) -> Any:
+    for prefix in prefixes:
+        start = f"{prefix}."
+        if prefix in attributes:
+            raise _no_result(f"{prefix} is an attribute itself")
+        if flat := {name[len(start) :]: value for name, value in attributes.items() if name.startswith(start)}:
+            return unflatten(flat)
+    return None
+
+
+def _proxy_tokens(span: Span) -> tuple[list[int], list[int]]:
+    said: Mapping[str, Any] = span.attributes
+    if span.name == "litellm_request":
+        prompt, response = (_as_ids(_literal(said.get(f"{name}_token_ids"))) for name in ("prompt", "response"))
+    elif span.name == "raw_gen_ai_request":
+        prompt = _as_ids(_literal(said.get(f"{_VLLM}prompt_token_ids")))
+        response = _as_ids(_first(_literal(said.get(f"{_VLLM}response_token_ids"))))
+        if not response:
+            choice = _first(_literal(said.get(f"{_VLLM}choices")))
+            response = _as_ids(cast("dict[str, Any]", choice).get("token_ids")) if isinstance(choice, dict) else None
+    else:
+        prompt = response = None
+    return prompt or [], response or []
+
+
+def _first(value: Any) -> Any:
+    return cast("list[Any]", value)[0] if isinstance(value, list) and value else None
+
+
+def _literal(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return value
+
+
+# -- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def _is_reward(span: Span) -> bool:
+    named = span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN
+    return _reward(span) is not None or named
+
+
+def _reward(span: Span) -> Any:
+    said: Mapping[str, Any] = span.attributes
+    if any(name.startswith(REWARD) for name in said):
+        prefix = f"{REWARD}."
+        if REWARD in said:
+            raise _no_result(f"{REWARD} is an attribute itself")
+        flat = {name[len(prefix) :]: value for name, value in said.items() if name.startswith(prefix)}
+        dimensions = _DIMENSIONS.validate_python(unflatten(flat))
+        if dimensions:
+            return dimensions[0].value
+    for key in _AGENTOPS_OUTPUTS:
+        output = said.get(key)
+        if isinstance(output, str):
+            try:
+                output = json.loads(output)
+            except json.JSONDecodeError:
+                continue
+            # A text that holds another kind of JSON is an error there.
+            if output and output.get("type") == "reward":
+                return output.get("value")
+        elif isinstance(output, dict) and cast("dict[str, Any]", output).get("type") == "reward":
+            return cast("dict[str, Any]", output).get("value")
+    # Whatever kind of value it is.
+    return said.get("reward") if span.name == ANNOTATION_SPAN else None
+
+
+def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[str, float]:
+    given: dict[str, float] = {}
+    if policy is RewardMatchPolicy.FIRST_OCCURRENCE:
+        _look_back(sorted(tree.walk(), key=lambda node: node.start), calls, given)
+    else:
+        for node in tree.walk():
+            _look_back(node.children, calls, given)
+    return given
+
+
+def _look_back(nodes: Iterable[_Node], calls: set[str], given: dict[str, float]) -> None:
+    """Give each reward to the latest call before it in the list that had ended, and has none."""
+    before: list[_Node] = []
+    for node in nodes:
+        if node.id in calls:
+            before.append(node)
+        value = _reward(node.span)
+        if value is not None:
+            ended = (call.id for call in reversed(before) if not call.end > node.start)
+            chosen = next((call_id for call_id in ended if call_id not in given), None)
+            given |= {} if chosen is None else {chosen: value}

@@ -1,0 +1,434 @@
+"""Traces agents with OpenTelemetry: every span that ends inside an attempt goes to the store, under its ids."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Span as LiveSpan
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from store.models import Span, StatusCode, TraceStatus
+from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
+from store.training.attrs import sanitize_attributes
+from store.training.core_fields import SpanCoreFields
+from store.training.openai_spans import instrument_openai
+from store.training.recorder import LocalRecorder, Recorded, StoreRecorder
+from store.training.scope import AttemptScope, current_scope, entered, require_scope
+from store.training.spool import Spool
+
+if TYPE_CHECKING:
+    from store.interface import Store
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_SPAN: Final = "agentlightning.attempt"
+"""The name of the span that an attempt's others lie below."""
+
+SPOOL_SECONDS: Final = 60.0
+"""How long an attempt that is over waits for a store that cannot take its spans."""
+
+_TRACER: Final = "store.training"
+# The SDK drops attributes beyond 128, and one prompt of fifty messages has more.
+_NO_LIMIT: Final = SpanLimits.UNSET
+
+_last_trace: ContextVar[list[Span] | None] = ContextVar("rollbook_last_trace", default=None)
+
+
+class ScopeProcessor(SpanProcessor):
+    """Hands finished spans to the attempt in which they began.
+
+    Args:
+        stamps: also write the attempt's ids on each span, for other processors of the provider.
+    """
+
+    def __init__(self, *, stamps: bool = False) -> None:
+        self._stamps = stamps
+        self._begun: dict[int, AttemptScope] = {}
+
+    def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:
+        """Remember which attempt a span began in."""
+        del parent_context
+        scope = current_scope() or self._of_parent(span)
+        if scope is None:
+            return
+        self._begun[span.get_span_context().span_id] = scope
+        if self._stamps and scope.rollout_id is not None:
+            span.set_attributes({ROLLOUT_ID: scope.rollout_id, ATTEMPT_ID: scope.attempt_id or ""})
+
+    def _of_parent(self, span: LiveSpan) -> AttemptScope | None:
+        """Return the attempt of the span above, where OpenTelemetry's context was carried along and ours was not."""
+        return None if span.parent is None else self._begun.get(span.parent.span_id)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Hand a span over, if its attempt goes on."""
+        context = span.get_span_context()
+        scope = None if context is None else self._begun.pop(context.span_id, None)
+        if scope is not None and scope.is_open:
+            scope.recorder.put(span)
+
+    def forget(self, scope: AttemptScope) -> None:
+        """Forget the spans of an attempt that have not ended."""
+        for span_id, begun_in in list(self._begun.items()):
+            if begun_in is scope:
+                self._begun.pop(span_id, None)
+
+
+class Tracer:
+    """Gives each attempt a scope, in which the spans of any OpenTelemetry tracer of its provider are recorded.
+
+    Any number of attempts may be traced at once, in tasks and in threads. The provider is private unless told
+    otherwise: instrumentations get it by name (`tracer_provider=tracer.provider`).
+
+    Args:
+        install_global: make the provider that of the process, or join the one that is; spans outside of attempts are
+            left alone. An attempt's ids are then on its spans, for exporters of your own.
+        provider: use this provider instead of a private one.
+        spool: where spans wait while the store cannot be reached; None for at most 64 MB of temporary files.
+        spool_seconds: how long an attempt that is over waits for the store to take them.
+        openai: record the calls of the `openai` client, where that is installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        install_global: bool = False,
+        provider: TracerProvider | None = None,
+        spool: Spool | None = None,
+        spool_seconds: float = SPOOL_SECONDS,
+        openai: bool = True,
+    ) -> None:
+        self._install_global = install_global
+        self._given = provider
+        self._spool = spool or Spool()
+        self._spool_seconds = spool_seconds
+        self._openai = openai
+        self._store: Store | None = None
+        self._worker_id: int | None = None
+        self._processor = ScopeProcessor(stamps=install_global or provider is not None)
+        self._provider: TracerProvider | None = None
+        self._last_trace: list[Span] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A provider holds threads and locks; what matters is how it was made.
+        if self._given is not None:
+            raise TypeError("a tracer with a provider of its own cannot be sent to another process; make it there")
+        return _again, (self._install_global, self._spool_seconds, self._openai)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Prepare the provider, and the `openai` client."""
+        del args, kwargs
+        _ = self.provider
+        if self._openai:
+            instrument_openai()
+
+    def init_worker(self, worker_id: int, store: Store | None = None, *args: Any, **kwargs: Any) -> None:
+        """Say where the spans of attempts go."""
+        del args, kwargs
+        self._worker_id = worker_id
+        self._store = store
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Let go of the store."""
+        del worker_id, args, kwargs
+        self._worker_id = self._store = None
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the provider may be used again."""
+        del args, kwargs
+
+    @contextmanager
+    def lifespan(self, store: Store | None = None) -> Generator[Tracer]:
+        """Set the tracer up, for use without a runner."""
+        self.init()
+        self.init_worker(0, store)
+        try:
+            yield self
+        finally:
+            self.teardown_worker(0)
+            self.teardown()
+
+    @property
+    def provider(self) -> TracerProvider:
+        """The provider whose spans are recorded."""
+        if self._provider is None:
+            self._provider = self._given or (_global_provider() if self._install_global else _new_provider())
+            self._provider.add_span_processor(self._processor)
+        return self._provider
+
+    # -- attempts ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: Store | None = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncGenerator[trace.Tracer]:
+        """Trace what happens inside, below one root span, and store it as spans of an attempt.
+
+        Yields a tracer for spans of your own. Without ids the spans stay in this process, for `get_last_trace`.
+
+        Args:
+            name: of the trace; the rollout's id is usual.
+            store: where the spans go; None for the store of `init_worker`.
+            rollout_id: of the attempt's rollout.
+            attempt_id: of the attempt.
+
+        Raises:
+            ValueError: one id without the other, ids without a store, or a trace inside of a trace.
+        """
+        scope = self.open_scope(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id)
+        try:
+            with entered(scope), self.root_span(scope):
+                yield scope.tracer
+        finally:
+            recorded = await self.close_scope(scope)
+            if recorded.left or recorded.lost:
+                logger.error("attempt %s is without %d of its spans", scope.attempt_id, recorded.left + recorded.lost)
+
+    def open_scope(
+        self,
+        name: str | None = None,
+        *,
+        store: Store | None = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        worker_id: str | None = None,
+        runner: Any = None,
+    ) -> AttemptScope:
+        """Begin to record an attempt; the scope is to be entered, and closed with `close_scope`.
+
+        Raises:
+            ValueError: as `trace_context`.
+        """
+        if current_scope() is not None:
+            raise ValueError("a trace inside of a trace: leave the one that is open, or start a task for this one")
+        if (rollout_id is None) != (attempt_id is None):
+            raise ValueError("give rollout_id and attempt_id together, or neither of them")
+        goes_to = store or self._store
+        if rollout_id is None or attempt_id is None:
+            recorder: LocalRecorder | StoreRecorder = LocalRecorder()
+        elif goes_to is None:
+            raise ValueError("an attempt is traced into a store: call init_worker(worker_id, store) first")
+        else:
+            recorder = StoreRecorder(goes_to, rollout_id, attempt_id, self._spool)
+        return AttemptScope(
+            name=name or rollout_id or "trace",
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            worker_id=worker_id,
+            tracer=self.provider.get_tracer(_TRACER),
+            recorder=recorder,
+            runner=runner,
+        )
+
+    @contextmanager
+    def root_span(self, scope: AttemptScope) -> Generator[trace.Span]:
+        """Open the one span that all others of an attempt lie below."""
+        # In an empty context: a span that happens to be open around the runner is not part of the attempt.
+        with scope.tracer.start_as_current_span(
+            ATTEMPT_SPAN, context=Context(), attributes={OPERATION_NAME: scope.name}
+        ) as root:
+            yield root
+
+    async def close_scope(self, scope: AttemptScope, wait_seconds: float | None = None) -> Recorded:
+        """Record no more, wait until what was recorded is stored, and return it.
+
+        Args:
+            scope: the scope, which is over.
+            wait_seconds: how long to wait for a store that cannot be reached; None for `spool_seconds`.
+        """
+        scope.is_open = False
+        self._processor.forget(scope)
+        recorder = scope.recorder
+        if isinstance(recorder, StoreRecorder):
+            recorded = await recorder.close(self._spool_seconds if wait_seconds is None else wait_seconds)
+        else:
+            recorded = Recorded(cast("LocalRecorder", recorder).spans())
+        self._last_trace = recorded.spans
+        _last_trace.set(recorded.spans)
+        return recorded
+
+    def get_last_trace(self) -> list[Span]:
+        """Return the spans of the trace that was last closed: in this task, or else by this tracer."""
+        mine = _last_trace.get()
+        return list(self._last_trace if mine is None else mine)
+
+    # -- single spans --------------------------------------------------------------------------------------------------
+
+    def create_span(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """Record a span of one moment in the current attempt, and return it.
+
+        Raises:
+            RuntimeError: there is no current attempt.
+        """
+        scope = require_scope("create_span")
+        at = time.time() if timestamp is None else timestamp
+        fields = SpanCoreFields(
+            name=name,
+            status=status or TraceStatus(status_code="OK"),
+            attributes=sanitize_attributes(attributes or {}),
+            start_time=at,
+            end_time=at,
+        )
+        record_fields(scope, fields)
+        return fields
+
+    @contextmanager
+    def operation_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> Generator[LiveOperation]:
+        """Record what happens inside as one span of the current attempt.
+
+        Raises:
+            RuntimeError: there is no current attempt.
+        """
+        scope = require_scope("operation_context")
+        with recording(scope, name, attributes or {}, start_time, end_time) as operation:
+            yield operation
+
+    def get_langchain_handler(self) -> None:
+        """Return None: LangChain is traced by any OpenTelemetry instrumentation, with `tracer.provider`."""
+        logger.warning("no handler for LangChain; instrument it with tracer_provider=tracer.provider")
+
+
+class LiveOperation:
+    """A span of the SDK that is being recorded, and what it says so far."""
+
+    def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
+        self._span = span
+        self._name = name
+        self._attributes = sanitize_attributes(attributes)
+        self._start_time = start_time
+        self._status = TraceStatus(status_code="UNSET")
+        self._end_time: float | None = None
+
+    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; what a span cannot hold becomes JSON text."""
+        added = sanitize_attributes(attributes)
+        self._attributes |= added
+        self._span.set_attributes(added)
+
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Say how it ended."""
+        self._status = TraceStatus(status_code=status_code, description=description)
+        self._span.set_status(trace.StatusCode[status_code], description if status_code == "ERROR" else None)
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Record an exception as an event, and that the span ended with it."""
+        self._span.record_exception(exception)
+        self.record_status("ERROR", str(exception))
+
+    def finish(self, end_time: float | None) -> None:
+        """End the span."""
+        if self._status.status_code == "UNSET":
+            self.record_status("OK")
+        self._end_time = time.time() if end_time is None else end_time
+        self._span.end(_nanoseconds(self._end_time))
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return what was recorded.
+
+        Raises:
+            RuntimeError: the span has not ended yet.
+        """
+        if self._end_time is None:
+            raise RuntimeError(f"the operation {self._name} goes on; ask for its span after its with block")
+        return SpanCoreFields(
+            name=self._name,
+            status=self._status,
+            attributes=self._attributes,
+            start_time=self._start_time,
+            end_time=self._end_time,
+        )
+
+
+@contextmanager
+def recording(
+    scope: AttemptScope,
+    name: str,
+    attributes: Mapping[str, Any],
+    start_time: float | None = None,
+    end_time: float | None = None,
+) -> Generator[LiveOperation]:
+    """Record what happens inside as one span of an attempt; exceptions are recorded and raised on."""
+    began = time.time() if start_time is None else start_time
+    span = scope.tracer.start_span(name, attributes=sanitize_attributes(attributes), start_time=_nanoseconds(began))
+    operation = LiveOperation(span, name, attributes, began)
+    try:
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            yield operation
+    except BaseException as error:
+        operation.record_exception(error)
+        raise
+    finally:
+        operation.finish(end_time)
+
+
+def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
+    """Record a finished span in an attempt, below the span that is open."""
+    now = time.time()
+    start = now if fields.start_time is None else fields.start_time
+    span = scope.tracer.start_span(fields.name, attributes=fields.attributes, start_time=_nanoseconds(start))
+    code, description = fields.status.status_code, fields.status.description
+    span.set_status(trace.StatusCode[code], description if code == "ERROR" else None)
+    span.end(_nanoseconds(max(start, now) if fields.end_time is None else fields.end_time))
+
+
+def _nanoseconds(seconds: float) -> int:
+    # In one product a double would be off by up to 128 ns.
+    whole, part = divmod(seconds, 1)
+    return int(whole) * 1_000_000_000 + round(part * 1_000_000_000)
+
+
+def _new_provider() -> TracerProvider:
+    limits = SpanLimits(
+        max_attributes=_NO_LIMIT,
+        max_events=_NO_LIMIT,
+        max_links=_NO_LIMIT,
+        max_span_attributes=_NO_LIMIT,
+        max_event_attributes=_NO_LIMIT,
+        max_link_attributes=_NO_LIMIT,
+    )
+    return TracerProvider(sampler=ALWAYS_ON, shutdown_on_exit=False, span_limits=limits)
+
+
+def _global_provider() -> TracerProvider:
+    """Return the provider of this process, made if there is none.
+
+    Raises:
+        RuntimeError: the process has a provider that takes no processors.
+    """
+    installed = trace.get_tracer_provider()
+    if isinstance(installed, trace.ProxyTracerProvider):
+        trace.set_tracer_provider(_new_provider())
+        installed = trace.get_tracer_provider()
+    if not isinstance(installed, TracerProvider):
+        raise RuntimeError(f"{type(installed).__name__} takes no processors; use the SDK's TracerProvider, or ours")  # noqa: TRY004
+    return installed
+
+
+def _again(install_global: bool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - called by pickle
+    return Tracer(install_global=install_global, spool_seconds=spool_seconds, openai=openai)

@@ -1,0 +1,221 @@
+"""The spans of one attempt as a tree, whole whatever is missing, mended where calls float above their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from store.models import Span
+from store.semconv import OPERATION_INPUT, VIRTUAL_SPAN
+from store.training.intake import Place, Timed, sort_in
+
+__all__ = ["TraceTree", "agent_name", "tree_of"]
+
+VIRTUAL_ROOT: Final = "virtual-root"
+
+_NO_PARENT: Final = "0" * 16
+"""How a span without a parent may come over the wire."""
+
+_NAMES: Final = ("recipient_agent_type", "langchain.chain.type", "executor.id")
+"""Attributes in which frameworks name an agent: AutoGen, LangGraph, agent-framework."""
+
+
+class TraceTree:
+    """A span and what lies below it, in order of time.
+
+    Where several spans have no parent, or a parent is missing, a virtual node holds them together. A cycle of parents
+    is broken above its span with the smallest sequence id.
+    """
+
+    __slots__ = ("children", "end_time", "parent", "span", "start_time")
+
+    def __init__(self, span: Span, start_time: float, end_time: float) -> None:
+        self.span = span
+        self.start_time = start_time
+        """Seconds; where the span has none, the time its sequence id puts it at."""
+        self.end_time = end_time
+        self.children: list[TraceTree] = []
+        self.parent: TraceTree | None = None
+
+    @classmethod
+    def from_spans(cls, spans: Iterable[Any]) -> TraceTree:
+        """Return the tree of spans in any order; of several attempts, their trees below a virtual root.
+
+        Raises:
+            Invalid: it is no sequence.
+        """
+        attempts, _ = sort_in(spans)
+        roots = [tree_of(attempt.spans) for attempt in attempts]
+        return roots[0] if len(roots) == 1 else _virtual(VIRTUAL_ROOT, VIRTUAL_ROOT, roots)
+
+    @property
+    def id(self) -> str:
+        """The span's id."""
+        return self.span.span_id
+
+    @property
+    def place(self) -> Place:
+        """Where it stands among the spans of its attempt."""
+        return Place(self.start_time, self.span.sequence_id, self.span.span_id)
+
+    def traverse(self) -> Iterator[TraceTree]:
+        """Yield this node and all below it, parents before children and earlier before later."""
+        waiting: list[TraceTree] = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
+
+    def find_id(self, span_id: str) -> TraceTree | None:
+        """Return the node of a span, or None."""
+        return next((node for node in self.traverse() if node.id == span_id), None)
+
+    def agent_name(self) -> str | None:
+        """Return the agent this span is the work of, if it names one."""
+        return agent_name(self.span.name, self.span.attributes)
+
+    def is_below(self, other: TraceTree) -> bool:
+        """Whether this node is the other or lies below it."""
+        node: TraceTree | None = self
+        while node is not None and node is not other:
+            node = node.parent
+        return node is not None
+
+    def repair_hierarchy(self, may_hold: Callable[[TraceTree], bool] = lambda _: True) -> None:
+        """Put each span that lies beside another, which encloses it in time, under the tightest one that does.
+
+        Instrumentation of an LLM client often hangs its calls under the session instead of the agent that made them.
+        At every level, a span moves into the tightest of the spans below its parent that start no later, end no
+        earlier, and are longer.
+
+        Args:
+            may_hold: whether a span may take in others; one call should not take in another that ran beside it.
+        """
+        nodes = list(self.traverse())
+        first = {id(node): number for number, node in enumerate(nodes)}
+        last: dict[int, int] = {}
+        for node in reversed(nodes):
+            last[id(node)] = max((last[id(child)] for child in node.children), default=first[id(node)])
+
+        def was_below(node: TraceTree, above: TraceTree) -> bool:
+            return first[id(above)] < first[id(node)] <= last[id(above)]
+
+        movable = sorted((node for node in nodes if not _is_virtual(node)), key=lambda node: node.place)
+        ahead = iter([*(node for node in movable if may_hold(node)), None])
+        upcoming = next(ahead)
+        # Only what began already and still goes on can enclose what begins now: few, however long the trace.
+        going_on: list[TraceTree] = []
+        for node in movable:
+            while upcoming is not None and upcoming.start_time <= node.start_time:
+                going_on.append(upcoming)
+                upcoming = next(ahead)
+            going_on = [holder for holder in going_on if holder.end_time >= node.start_time]
+            parent = node.parent
+            if parent is not None and len(parent.children) > 1:
+                fit = (
+                    holder
+                    for holder in going_on
+                    if _encloses(holder, node) and was_below(holder, parent) and not was_below(holder, node)
+                )
+                tightest = sorted(fit, key=lambda holder: (holder.end_time - holder.start_time, holder.place))
+                holder = next((holder for holder in tightest if not holder.is_below(node)), None)
+                if holder is not None:
+                    _move(node, holder)
+
+    def __repr__(self) -> str:
+        return f"TraceTree({self.span.name!r}, {self.id!r}, children={len(self.children)})"
+
+
+def tree_of(spans: list[Timed]) -> TraceTree:
+    """Return the tree of the spans of one attempt, whose ids are distinct."""
+    nodes = {timed.span.span_id: TraceTree(timed.span, timed.start, timed.end) for timed in spans}
+    roots: list[TraceTree] = []
+    orphans: dict[str, list[TraceTree]] = {}
+    heads = _heads_of_cycles(nodes)
+    for node in nodes.values():
+        parent_id = node.span.parent_id
+        if not parent_id or parent_id == _NO_PARENT or node.id in heads:
+            roots.append(node)
+        elif parent_id in nodes:
+            _hang(node, nodes[parent_id])
+        else:
+            orphans.setdefault(parent_id, []).append(node)
+    roots += [_virtual(parent_id, VIRTUAL_SPAN, children) for parent_id, children in orphans.items()]
+    roots.sort(key=lambda root: root.place)
+    return roots[0] if len(roots) == 1 else _virtual(VIRTUAL_ROOT, VIRTUAL_ROOT, roots)
+
+
+def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
+    """Return the agent that a span names by the conventions of the frameworks Agent-lightning 0.3 knows."""
+    found = attributes.get("agent.name")
+    if found is None and attributes.get("agentops.span.kind") == "agent":
+        found = attributes.get("operation.name")
+    for key in _NAMES:
+        found = attributes.get(key) if found is None else found
+    if found is None and attributes.get("type") == "agent":
+        found = attributes.get(f"{OPERATION_INPUT}.name")
+    if found is None and name.startswith("langchain.Chain."):
+        found = attributes.get("lc_name")
+    return found if isinstance(found, str) else None
+
+
+def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
+    """Return the span of each cycle of parents with the smallest sequence id."""
+    heads: set[str] = set()
+    done: set[str] = set()
+    for start in nodes:
+        path: dict[str, int] = {}
+        current: str | None = start
+        while current is not None and current in nodes and current not in done and current not in path:
+            path[current] = len(path)
+            current = nodes[current].span.parent_id
+        if current is not None and current in path:
+            cycle = list(path)[path[current] :]
+            heads.add(min(cycle, key=lambda span_id: (nodes[span_id].span.sequence_id, span_id)))
+        done.update(path)
+    return heads
+
+
+def _virtual(span_id: str, name: str, children: list[TraceTree]) -> TraceTree:
+    first = children[0].span if children else None
+    start = min((child.start_time for child in children), default=0.0)
+    end = max((child.end_time for child in children), default=start)
+    span = Span.from_attributes(
+        attributes={},
+        rollout_id=first.rollout_id if first else "",
+        attempt_id=first.attempt_id if first else "",
+        sequence_id=first.sequence_id if first else 0,
+        trace_id=first.trace_id if first else "0" * 32,
+        span_id=span_id,
+        name=name,
+        start_time=start,
+        end_time=end,
+    )
+    node = TraceTree(span, start, end)
+    for child in children:
+        _hang(child, node)
+    return node
+
+
+def _is_virtual(node: TraceTree) -> bool:
+    return node.span.name in {VIRTUAL_SPAN, VIRTUAL_ROOT}
+
+
+def _hang(node: TraceTree, parent: TraceTree) -> None:
+    node.parent = parent
+    parent.children.append(node)
+
+
+def _move(node: TraceTree, holder: TraceTree) -> None:
+    if node.parent is not None:
+        node.parent.children.remove(node)
+    _hang(node, holder)
+    holder.children.sort(key=lambda child: child.place)
+
+
+def _encloses(outer: TraceTree, inner: TraceTree) -> bool:
+    return (
+        outer.start_time <= inner.start_time
+        and outer.end_time >= inner.end_time
+        and outer.end_time - outer.start_time > inner.end_time - inner.start_time
+    )

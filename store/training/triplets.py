@@ -1,0 +1,203 @@
+"""From the spans of an attempt to what a trainer learns from: prompt, response and reward of each call to a model.
+
+The adapters are pure and total: any spans give an answer, the same in any process and for any order of the input. They
+go by start time, then sequence id, then span id; a span without a time stands where its sequence id puts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from store.errors import Invalid
+from store.training import strict
+from store.training.intake import Refused, sort_in
+from store.training.records import AdaptReport, Dropped, Lost, Triplet
+from store.training.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
+from store.training.selection import Call, Rules, choose
+from store.training.tree import TraceTree, tree_of
+
+__all__ = ["AdaptReport", "Dropped", "LlmProxyTraceToTriplet", "Lost", "TracerTraceToTriplet", "Triplet"]
+
+OPENAI_CALL: Final = r"openai\.chat\.completion"
+_UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, RewardMatchPolicy.FIRST_SIBLING})
+
+
+class TracerTraceToTriplet:
+    """Makes triplets of what a tracer in the agent recorded, and a proxy on the way, if there was one.
+
+    A call is a span whose name matches `llm_call_match`, or that has token ids. Spans with the same response id are
+    one call: token ids and log probabilities are the proxy's, place, agent and texts the tracer's.
+
+    Args:
+        repair_hierarchy: put calls that float beside the span of an agent under it; see `TraceTree.repair_hierarchy`.
+        llm_call_match: regular expression, searched for in the names of spans.
+        agent_match: regular expression, searched for in the name of the agent that made the call; None takes all.
+        exclude_llm_call_in_reward: leave out calls made below the span of a reward: a judge's.
+        reward_match: for rewards that name no call; see `RewardMatchPolicy`.
+        strict_upstream: do as Agent-lightning 0.3 does, its oddities included: in the order of the input, repaired at
+            the first branching only, without the proxy's spans, links, or what `metadata` has beyond 0.3; its
+            report lists triplets only.
+        _skip_empty_token_spans: leave out calls without token ids of both prompt and response.
+
+    Raises:
+        Invalid: an expression or a policy has a mistake.
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,  # noqa: FBT001, FBT002 - Agent-lightning's signature
+        llm_call_match: str = OPENAI_CALL,
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,  # noqa: FBT001, FBT002 - the same
+        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
+        _skip_empty_token_spans: bool = False,  # noqa: FBT001, FBT002 - the same
+        *,
+        strict_upstream: bool = False,
+    ) -> None:
+        self._repairs = repair_hierarchy
+        self._policy = _policy(reward_match)
+        agent = None if agent_match is None else _searching("agent_match", agent_match)
+        self._rules = Rules(
+            is_call=_searching("llm_call_match", llm_call_match),
+            is_agent=agent,
+            without_judges=exclude_llm_call_in_reward,
+            tokens="both" if _skip_empty_token_spans else "none",
+        )
+        self._strict = strict_upstream
+        if strict_upstream and self._policy not in _UPSTREAM_POLICIES:
+            raise Invalid("reward_match", f"Agent-lightning 0.3 has no {self._policy}; leave out strict_upstream")
+
+    def __call__(self, source: Iterable[Any], /) -> list[Triplet]:
+        return self.adapt(source)
+
+    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+        """Return the triplets of the spans, in the order of time.
+
+        Args:
+            source: spans of the store or of the OpenTelemetry SDK; of several attempts, each is adapted by itself.
+
+        Raises:
+            Invalid: it is no sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+        """
+        return self.adapt_report(source).triplets
+
+    def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
+        """Return the triplets, each span of a call that gave none with its reason, and each reward that was lost.
+
+        Raises:
+            Invalid: as `adapt`.
+        """
+        if self._strict:
+            made = strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs)
+            return AdaptReport(made, [], [])
+        return _report(source, self._of_a_tree)
+
+    def _of_a_tree(self, tree: TraceTree) -> _Adapted:
+        if self._repairs:
+            tree.repair_hierarchy(lambda node: not self._rules.is_call(node.span.name))
+        choice = choose(tree, self._rules)
+        return choice.calls, choice.dropped, match(choice.calls, find_rewards(tree.traverse()), self._policy)
+
+
+class LlmProxyTraceToTriplet:
+    """Makes triplets of what a proxy recorded, by sequence ids alone: its clock may not be the agent's.
+
+    A call is a span with token ids of both prompt and response. A reward goes to the latest call with a smaller
+    sequence id that has none yet, unless it links to one.
+
+    Args:
+        strict_upstream: do as Agent-lightning 0.3 does: only LiteLLM's spans, and of providers only hosted_vllm.
+    """
+
+    def __init__(self, *, strict_upstream: bool = False) -> None:
+        self._strict = strict_upstream
+        self._rules = Rules(is_call=lambda _: False, without_judges=False, tokens="both")
+
+    def __call__(self, source: Iterable[Any], /) -> list[Triplet]:
+        return self.adapt(source)
+
+    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+        """Return the triplets of the spans, in the order of their sequence ids.
+
+        Raises:
+            Invalid: it is no sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+        """
+        return self.adapt_report(source).triplets
+
+    def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
+        """Return the triplets, each span of a call that gave none with its reason, and each reward that was lost.
+
+        Raises:
+            Invalid: as `adapt`.
+        """
+        if self._strict:
+            return AdaptReport(strict.from_proxy(source), [], [])
+        return _report(source, self._of_a_tree)
+
+    def _of_a_tree(self, tree: TraceTree) -> _Adapted:
+        choice = choose(tree, self._rules)
+        calls = sorted(choice.calls, key=lambda call: (call.sequence_id, call.node.place))
+        return calls, choice.dropped, match_numbered(calls, find_rewards(tree.traverse()))
+
+
+_Adapted = tuple[Sequence[Call], list[Refused], Matching]
+
+
+def _report(source: Iterable[Any], adapt: Callable[[TraceTree], _Adapted]) -> AdaptReport:
+    attempts, refused = sort_in(source)
+    report = AdaptReport([], [Dropped(*each) for each in refused], [])
+    for attempt in attempts:
+        calls, dropped, matching = adapt(tree_of(attempt.spans))
+        report.triplets.extend(_triplet(call, matching.given.get(place)) for place, call in enumerate(calls))
+        report.dropped.extend(Dropped(*each) for each in dropped)
+        report.lost_rewards.extend(Lost(reward.node.id, reward.value, reason) for reward, reason in matching.left)
+    return report
+
+
+def _triplet(call: Call, reward: Reward | None) -> Triplet:
+    reading, span = call.reading, call.node.span
+    rewards: dict[str, float] = {}
+    for name, value in reward.dimensions if reward is not None else ():
+        rewards.setdefault(name, value)
+    response: dict[str, Any] = {"token_ids": list(reading.response_ids), "raw_content": reading.response}
+    if reading.logprobs is not None:
+        response["logprobs"] = reading.logprobs
+    return Triplet(
+        prompt={
+            "token_ids": list(reading.prompt_ids),
+            "raw_content": reading.prompt,
+            "image_urls": reading.image_urls,
+        },
+        response=response,
+        reward=None if reward is None else reward.value,
+        metadata={
+            "request": reading.request_metadata,
+            "response": reading.response_metadata,
+            "response_id": reading.response_id,
+            "agent_name": call.label,
+            "rewards": rewards,
+            "rollout_id": span.rollout_id,
+            "attempt_id": span.attempt_id,
+            "sequence_id": call.sequence_id,
+            "model_version": call.model_version,
+            "span_ids": [node.id for node in call.nodes],
+        },
+    )
+
+
+def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
+    try:
+        return RewardMatchPolicy(given)
+    except ValueError:
+        known = ", ".join(RewardMatchPolicy)
+        raise Invalid("reward_match", f"{given!r} is no policy; take one of {known}") from None
+
+
+def _searching(field: str, expression: str) -> Callable[[str], bool]:
+    try:
+        search = re.compile(expression).search
+    except (re.error, TypeError) as error:
+        raise Invalid(field, f"{expression!r} is no regular expression: {error}") from None
+    return lambda text: search(text) is not None

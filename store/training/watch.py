@@ -1,0 +1,116 @@
+"""Notices, as the store tells it, that somebody else has decided a rollout while its attempt runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from store.errors import Closed, Incompatible, StoreError, Unsupported
+from store.interface import Store
+from store.models import AttemptedRollout, LoggedEvent
+from store.training.outcome import Reason
+
+logger = logging.getLogger(__name__)
+
+Tell = Callable[[Reason], None]
+
+_TYPES: Final = ("attempt.started", "rollout.status_changed")
+_OURS: Final = ("preparing", "running")
+_REMEMBERED: Final = 10_000
+_PAUSE_SECONDS: Final = 0.5
+
+
+class Watch:
+    """Follows the log for the attempts of one runner, with one reader for all of them.
+
+    It begins at the first of them. A store that has no log is not watched; heartbeats then tell, later.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._running: dict[str, tuple[str, Tell]] = {}
+        # What is told between a claim and the moment it is known here must not be missed.
+        self._told: OrderedDict[str, str | None] = OrderedDict()
+        self._checks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+
+    def begin(self, rollout: AttemptedRollout, tell: Tell) -> None:
+        """Call `tell`, once, when the rollout is cancelled, or decided by somebody or something else."""
+        self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, tell)
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow(rollout.rollout_id))
+        if self._told.pop(rollout.rollout_id, rollout.attempt.attempt_id) != rollout.attempt.attempt_id:
+            self._check(rollout.rollout_id)
+
+    def end(self, rollout: AttemptedRollout) -> None:
+        """Call `tell` no more."""
+        self._running.pop(rollout.rollout_id, None)
+
+    async def close(self) -> None:
+        """Let go of the log."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        for check in set(self._checks):
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def _follow(self, first: str) -> None:
+        cursor: str | None = None
+        while True:
+            try:
+                if cursor is None:
+                    # A cursor of now: that of the last event of a rollout that has just begun.
+                    async for event in self._store.tail(rollout_id=first):
+                        cursor = self._see(event)
+                async for event in self._store.tail(cursor, follow=True, types=_TYPES):
+                    cursor = self._see(event)
+            except (Unsupported, Incompatible) as error:
+                logger.info("cancelled rollouts are noticed by heartbeats alone: %s", error)
+                return
+            except Closed:
+                return
+            except StoreError as error:
+                logger.warning("the log cannot be followed, for now: %s", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _see(self, event: LoggedEvent) -> str:
+        starts = event.data.get("attempt_id") if event.type == "attempt.started" else None
+        if starts is not None or (event.type == "rollout.status_changed" and event.data["to"] not in _OURS):
+            rollout_id = event.stream.removeprefix("rollout/")
+            running = self._running.get(rollout_id)
+            if running is None:
+                self._told[rollout_id] = starts
+                self._told.move_to_end(rollout_id)
+                if len(self._told) > _REMEMBERED:
+                    self._told.popitem(last=False)
+            elif starts != running[0]:
+                self._check(rollout_id)
+        return event.cursor
+
+    def _check(self, rollout_id: str) -> None:
+        check = asyncio.create_task(self._ask(rollout_id))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _ask(self, rollout_id: str) -> None:
+        """Ask the store what has become of a rollout: the log may tell of an attempt before ours."""
+        try:
+            found = await self._store.get_rollout_by_id(rollout_id)
+        except StoreError as error:
+            logger.warning("rollout %s may have been decided elsewhere; it cannot be read: %s", rollout_id, error)
+            return
+        running = self._running.get(rollout_id)
+        if running is None or not isinstance(found, AttemptedRollout):
+            return
+        attempt_id, tell = running
+        if found.status == "cancelled":
+            del self._running[rollout_id]
+            tell("cancelled")
+        elif found.attempt.attempt_id != attempt_id or found.status not in _OURS:
+            del self._running[rollout_id]
+            tell("superseded")

@@ -1,0 +1,148 @@
+"""`rollbook train` and `rollbook runner`, on modules that lie where the user stands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from store import open_store
+from store.models import PromptTemplate
+from tests.cli.conftest import COMMAND, environment
+
+MODULE = """
+import asyncio
+
+from store import PromptTemplate
+from store.training import Baseline, Trainer, rollout
+
+
+@rollout
+def echo(task, prompt_template):
+    return float(task)
+
+
+@rollout
+def lost(task, prompt_template):
+    raise LookupError("the key is gone")
+
+
+resources = {"prompt": PromptTemplate(template="x", engine="f-string")}
+trainer = Trainer(algorithm=Baseline(), strategy="shm", initial_resources=resources)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a module and tasks."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "tasks.jsonl").write_text("1\n\n3\n")
+    (tmp_path / "val.jsonl").write_text("5\n")
+    (tmp_path / "broken.jsonl").write_text("1\n{\n")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "many.jsonl").write_text("1\n" * 50)
+    return tmp_path
+
+
+def rollbook(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in that directory."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=100,
+    )
+
+
+@pytest.mark.slow
+def test_a_trainer_of_a_module_is_run_and_its_report_printed(place: Path) -> None:
+    done = rollbook(
+        place,
+        *("train", "mine:trainer", "--agent", "mine:echo", "--db", "sqlite:///run.db", "--runners", "2"),
+        *("--train", "tasks.jsonl", "--val", "val.jsonl", "--seed", "1"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:3]]
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [("train", "2", "2.0000"), ("val", "1", "5.0000")]
+    assert (place / "run.db").exists()
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
+    done = rollbook(place, "train", "mine:trainer", "--agent", "mine:lost", "--train", "many.jsonl")
+    assert done.returncode == 1
+    assert "rollbook: the first 10 attempts all failed, 10 of them with LookupError: the key is gone" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("train", "mine:trainer"), "--agent: name one: the agents of mine are echo, lost"),
+        (("train", "mine"), "MODULE:TRAINER: 'mine' is not of the form package.module:NAME"),
+        (("train", "yours:trainer"), "MODULE:TRAINER: 'yours' cannot be imported from"),
+        (("train", "mine:nobody"), "MODULE:TRAINER: 'mine:nobody' is missing"),
+        (("train", "mine:echo"), "MODULE:TRAINER: 'mine:echo' is no Trainer"),
+        (("runner", "mine:trainer", "--store", "sqlite:///x.db"), "MODULE:AGENT: 'mine:trainer' is no LitAgent"),
+        (
+            ("train", "mine:trainer", "--agent", "mine:echo", "--train", "broken.jsonl"),
+            "--train: line 2 of broken.jsonl is no JSON",
+        ),
+        (
+            ("train", "mine:trainer", "--agent", "mine:echo", "--val", "empty.jsonl"),
+            "--val: empty.jsonl holds no tasks",
+        ),
+    ],
+    ids=["agent", "form", "import", "name", "kind", "no-agent", "json", "empty"],
+)
+def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = rollbook(place, *arguments)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.fixture
+def runners(place: Path) -> Iterator[psutil.Popen]:
+    """Two runners of an agent on a store that exists."""
+
+    async def fill() -> None:
+        async with await open_store(f"sqlite:///{place}/run.db") as store:
+            await store.add_resources({"prompt": PromptTemplate(template="x", engine="f-string")})
+
+    asyncio.run(fill())
+    with psutil.Popen(
+        [*COMMAND, "runner", "mine:echo", "--store", f"sqlite:///{place}/run.db", "-n", "2"],
+        cwd=place,
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        if process.is_running():
+            for member in (*process.children(recursive=True), process):
+                member.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_, code", [("SIGTERM", 143), ("SIGINT", 130)])
+async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
+    place: Path, runners: psutil.Popen, signal_: str, code: int
+) -> None:
+    async with await open_store(f"sqlite:///{place}/run.db") as store:
+        rollouts = [await store.enqueue_rollout(task) for task in range(4)]
+        ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=60)
+        assert Counter(rollout.status for rollout in ended) == {"succeeded": 4}
+        children = runners.children(recursive=True)
+        runners.send_signal(signal.Signals[signal_])
+        assert await asyncio.to_thread(runners.wait, 60) == code
+        assert psutil.wait_procs(children, 30)[1] == []

@@ -1,0 +1,18 @@
+"""Our adapters, told to be strict, give what Agent-lightning 0.3.0's own give, on its example and thousands of traces.
+
+The two run in one process, in Agent-lightning's environment.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.peer import Peer, claims
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.xdist_group("interop-sqlite")]
+
+
+@pytest.mark.parametrize("claim", claims("adapters"))
+def test_adapters_give_what_agent_lightnings_give(peer: Peer, claim: str) -> None:
+    raised = peer.outcomes("adapters", "memory://")[claim]
+    assert raised is None, raised

@@ -1,0 +1,70 @@
+"""Agents and algorithms for tests of the trainer; at the top of a module, so that other processes find them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store.interface import Store
+from store.models import LLM, NamedResources, PromptTemplate, RolloutMode
+from store.training.agent import LitAgent, rollout
+from store.training.algorithm import algo
+from store.training.plan import Plan
+
+RESOURCES: NamedResources = {
+    "main_llm": LLM(endpoint="http://127.0.0.1:9", model="m"),
+    "prompt": PromptTemplate(template="0", engine="f-string"),
+}
+
+
+@rollout
+async def scaled(task: Any, prompt_template: PromptTemplate) -> float:
+    """Return the task as reward, plus what the prompt says."""
+    return task + float(prompt_template.template)
+
+
+@rollout
+def mute(task: Any, prompt_template: PromptTemplate) -> None:
+    """Do nothing."""
+
+
+@rollout
+def failing(task: Any, prompt_template: PromptTemplate) -> float:
+    """Fail."""
+    secret_of_the_traceback = int("x")
+    return secret_of_the_traceback + task
+
+
+class Picky(LitAgent[Any]):
+    """Fails on odd tasks."""
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+        """Return 1 for an even task."""
+        if task % 2:
+            raise KeyError("odd")
+        return 1.0
+
+
+def prompt(value: float) -> NamedResources:
+    """Return resources whose prompt is a number."""
+    return {"prompt": PromptTemplate(template=str(value), engine="f-string")}
+
+
+@algo
+async def improve(store: Store, train_dataset: Any, val_dataset: Any) -> None:
+    """Publish a better prompt in each of two steps."""
+    plan = Plan("improve", seed=1)
+    for step in range(2):
+        resources_id = (await plan.publish(store, prompt(step / 2), step=step)).resources_id
+        parts: list[tuple[RolloutMode, Any]] = [("train", train_dataset), ("val", val_dataset)]
+        for mode, tasks in parts:
+            rollouts = await plan.enqueue(store, tasks, epoch=step, mode=mode, resources_id=resources_id)
+            async for _ in plan.finished(store, rollouts):
+                pass
+
+
+@algo
+def improve_slowly(store: Store, train_dataset: Any) -> None:
+    """Run the tasks once, without await."""
+    store.sync.add_resources(prompt(0))
+    rollouts = [store.sync.enqueue_rollout(task) for task in train_dataset]
+    store.sync.wait_for_rollouts([rollout.rollout_id for rollout in rollouts])

@@ -1,0 +1,99 @@
+"""Both sides of a training, small: tasks say what becomes of the runner that gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from store.interface import Store
+from store.models import AttemptedRollout, RolloutConfig
+from store.training.runner import ExecutionEvent
+
+RETRIED = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"], unresponsive_seconds=0.5)
+"""For tasks that are quickly done: nobody sends heartbeats."""
+
+
+@dataclass
+class Train:
+    """Enqueues tasks and waits until all have ended.
+
+    Attributes:
+        leaves_open: return as soon as so many are at work, with the tasks as they are.
+        waits_for: wait only for so many, the last ones.
+        fails: raise instead of waiting.
+    """
+
+    tasks: list[Any]
+    leaves_open: int = 0
+    waits_for: int = 0
+    fails: bool = False
+    config: RolloutConfig | None = None
+
+    async def __call__(self, store: Store, event: ExecutionEvent) -> None:
+        rollouts = [await store.enqueue_rollout(task, config=self.config) for task in self.tasks]
+        while self.leaves_open and (await at_work(store)) < self.leaves_open:  # noqa: ASYNC110 - of other processes
+            await asyncio.sleep(0.01)
+        if self.fails:
+            raise LookupError("the algorithm is lost")
+        if not self.leaves_open:
+            await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts][-self.waits_for :])
+
+
+async def at_work(store: Store) -> int:
+    """Return how many tasks are being done, and have begun."""
+    found = await store.query_rollouts(status_in=["running"])
+    return found.total
+
+
+@dataclass
+class Serve:
+    """Does tasks, one after the other.
+
+    Attributes:
+        max_rollouts: returns after so many.
+    """
+
+    max_rollouts: int | None = None
+
+    async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
+        done = 0
+        while not event.is_set() and (self.max_rollouts is None or done < self.max_rollouts):
+            claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait_seconds=0.1)
+            if claimed is not None:
+                await do(store, claimed, event)
+                done += 1
+
+
+async def do(store: Store, claimed: AttemptedRollout, event: ExecutionEvent) -> None:
+    """Do one task."""
+    rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+    await store.update_attempt(rollout_id, attempt_id, status="running")
+    try:
+        await obey(claimed.input, claimed.attempt.sequence_id, event)
+    except asyncio.CancelledError:
+        await store.update_attempt(rollout_id, attempt_id, status="failed", metadata={"reason": "interrupted"})
+        raise
+    await store.update_attempt(rollout_id, attempt_id, status="succeeded", metadata={"pid": os.getpid()})
+
+
+async def obey(task: Any, attempt: int, event: ExecutionEvent) -> None:
+    """Do what a task says; what kills is done at the first attempt only."""
+    match task:
+        case "crash":
+            raise RuntimeError("the runner is broken")
+        case "die" if attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "until stopped":
+            while not event.is_set():  # noqa: ASYNC110 - an event of threads
+                await asyncio.sleep(0.01)
+        case "for ever":
+            await asyncio.Event().wait()
+        case "stubborn":
+            while True:
+                time.sleep(1)  # noqa: ASYNC251 - hears nothing
+        case _:
+            pass

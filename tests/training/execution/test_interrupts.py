@@ -1,0 +1,74 @@
+"""Ctrl+C, SIGTERM and SIGKILL of a training: the caller can tell, and nothing and nobody is left at work."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from store import open_store
+from store.interface import Store
+from tests.training.given import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def training(kind: str, url: str) -> Generator[psutil.Popen]:
+    """Run the program; whatever happens, none of its processes is left."""
+    command = [sys.executable, "-m", "tests.training.execution.interrupted", kind, url]
+    with psutil.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        family = [process]
+        try:
+            yield process
+        finally:
+            if process.is_running():
+                family += process.children(recursive=True)
+            for member in family:
+                if member.is_running():
+                    member.kill()
+
+
+async def both_at_work(store: Store) -> bool:
+    """Whether both runners have a rollout."""
+    return (await store.query_rollouts(status_in=["preparing", "running"])).total == 2
+
+
+@pytest.mark.parametrize("kind, told, code", [("shm", "SIGINT", 130), ("cs", "SIGINT", 130), ("cs", "SIGTERM", 143)])
+async def test_ctrl_c_and_sigterm_end_both_sides_and_leave_nothing_at_work(
+    kind: str, told: str, code: int, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/run.db"
+    async with await open_store(url) as store:
+        with training(kind, url) as process:
+            await until(lambda: both_at_work(store), 60)
+            children = process.children(recursive=True)
+            process.send_signal(signal.Signals[told])
+            assert process.wait(60) == code
+            _, left = psutil.wait_procs(children, 10)
+            assert left == []
+        attempts = [(await store.query_attempts(each.rollout_id))[0] for each in await store.query_rollouts()]
+        assert [(each.status, (each.metadata or {}).get("reason")) for each in attempts] == 2 * [
+            ("failed", "interrupted")
+        ]
+
+
+async def test_runners_leave_when_the_algorithm_is_killed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/run.db"
+    async with await open_store(url) as store:
+        with training("cs", url) as process:
+            await until(lambda: both_at_work(store), 60)
+            children = process.children(recursive=True)
+            for rollout in await store.query_rollouts():
+                await store.update_rollout(rollout.rollout_id, status="cancelled")
+            process.kill()
+            _, left = psutil.wait_procs(children, 60)
+            assert left == []

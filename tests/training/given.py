@@ -1,0 +1,40 @@
+"""What the tests of the loop have in common: stores to train on, attempts to trace, and reading what was stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from store.interface import Store
+from store.models import LLM, AttemptedRollout, PromptTemplate, RolloutConfig, Span
+
+RESOURCES = {
+    "main_llm": LLM(endpoint="http://127.0.0.1:9/v1", model="m"),
+    "prompt": PromptTemplate(template="Say {what}.", engine="f-string"),
+}
+
+
+async def started(store: Store, input_: Any = 1, **config: Any) -> AttemptedRollout:
+    """Return a rollout with an attempt, past the queue."""
+    return await store.start_rollout(input_, config=RolloutConfig(**config) if config else None)
+
+
+async def spans_of(store: Store, rollout: Any) -> list[Span]:
+    """Return what is stored of a rollout, in the order of its numbers."""
+    return list(await store.query_spans(rollout.rollout_id))
+
+
+async def names_of(store: Store, rollout: Any) -> list[str]:
+    """Return the names of a rollout's spans, in the order of their numbers."""
+    return [span.name for span in await spans_of(store, rollout)]
+
+
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+    """Return what a condition gives once that is true, asking again and again."""
+    deadline = time.monotonic() + seconds
+    while not (result := await condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+    return result

@@ -1,0 +1,154 @@
+"""Streams put together again: whatever the pieces they come in, and whatever they hold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.models import Span
+from store.training.proxy.addresses import Endpoint
+from store.training.proxy.attributes import Attributes, put_request
+from store.training.proxy.readings import read
+from store.training.proxy.sse import EventReader
+from store.training.proxy.streams import ASSEMBLIES, ChatAssembly
+from tests.training.proxy.model_server import delta, events
+
+LINE_END = st.sampled_from([b"\n", b"\r", b"\r\n"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+TYPES = ["message_start", "content_block_start", "content_block_delta", "message_delta", "response.completed"]
+NAMES = st.sampled_from([
+    *("id", "type", "index", "delta", "content", "role", "choices", "tool_calls", "function", "name", "arguments"),
+    *("token_ids", "logprobs", "message", "usage", "content_block", "partial_json", "text", "response", "output"),
+    *("error", "finish_reason", "provider_specific_fields", "prompt_token_ids"),
+])  # fmt: skip
+LIKE_EVENTS = st.recursive(
+    JSON | st.sampled_from(TYPES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def cut(raw: bytes, places: list[int]) -> list[bytes]:
+    """Cut bytes at these places, as far as they lie inside."""
+    edges = [0, *sorted(place % (len(raw) + 1) for place in places), len(raw)]
+    return [raw[start:end] for start, end in pairwise(edges)]
+
+
+@given(
+    st.lists(st.lists(st.text("aé:\N{SNOWMAN} ", min_size=1), min_size=1, max_size=2), max_size=5),
+    st.lists(LINE_END, min_size=1, max_size=5),
+    st.lists(st.integers(0, 500), max_size=12),
+)
+def test_events_are_the_same_wherever_the_pieces_end(
+    given_events: list[list[str]], ends: list[bytes], places: list[int]
+) -> None:
+    # One kind of end for each event: an LF after a CR would be its second half.
+    raw = b": comment\n\n"
+    for number, lines in enumerate(given_events):
+        end = ends[number % len(ends)]
+        raw += b"".join(b"data: " + line.encode() + end for line in lines) + b"id: 1" + end + end
+    raw = raw.replace(b"\r\rdata", b"\r\r\ndata") if b"\r\n" not in raw else raw
+    reader = EventReader(10_000)
+    found = [event for piece in cut(raw, places) for event in reader.feed(piece)]
+    assert found == ["\n".join(lines).encode() for lines in given_events]
+
+
+@given(st.lists(st.integers(0, 500), max_size=8))
+def test_an_event_that_is_too_long_is_skipped_and_the_next_one_read(places: list[int]) -> None:
+    raw = b"data: " + b"x" * 200 + b"\ndata: y\n\ndata: next\n\n"
+    reader = EventReader(100)
+    assert [event for piece in cut(raw, places) for event in reader.feed(piece)] == [b"next"]
+    assert reader.skipped == 1
+
+
+def test_what_is_kept_of_a_stream_is_bounded_however_long_it_is() -> None:
+    assembly = ChatAssembly(10_000)
+    chunk = events(delta("x" * 50, [1, 2, 3]))[:-14]
+    for _ in range(1000):
+        assembly.feed(chunk)
+    assembly.feed(events(delta(finish="stop")))
+    answer = assembly.answer()
+    assert assembly.is_complete
+    assert assembly.is_truncated
+    assert 0 < len(orjson.dumps(answer)) < 10_000
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_several_choices_are_kept_apart() -> None:
+    def chunk(index: int, text: str, token: int) -> Any:
+        piece = delta(text, [token])
+        piece["choices"][0]["index"] = index
+        return piece
+
+    assembly = ChatAssembly(10_000)
+    assembly.feed(events(chunk(1, "b", 1), chunk(0, "a", 2), chunk(1, "d", 3), chunk(0, "c", 4)))
+    reading = read(Endpoint.CHAT, assembly.answer())
+    assert [(choice.texts["content"], choice.token_ids) for choice in reading.choices] == [
+        ("ac", [2, 4]),
+        ("bd", [1, 3]),
+    ]
+
+
+def test_tool_calls_without_an_index_go_on_until_the_next_id() -> None:
+    pieces: list[dict[str, Any]] = [
+        {"id": "a", "function": {"name": "f", "arguments": "{"}},
+        {"function": {"name": "f", "arguments": "}"}},
+        {"id": "b", "function": {"name": "g", "arguments": "[]"}},
+    ]
+    assembly = ChatAssembly(10_000)
+    assembly.feed(events(*(delta(tool_calls=[piece]) for piece in pieces)))
+    (choice,) = read(Endpoint.CHAT, assembly.answer()).choices
+    assert choice.tool_calls == [("a", "f", "{}"), ("b", "g", "[]")]
+
+
+TOKENS = {"index": 0, "message": {"content": "x"}}
+AS_TEXT = {"content": [{"token": "token_id:5"}, {"token": "token_id:6"}]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{**TOKENS, "token_ids": [5, 6]}]},
+        {"choices": [{**TOKENS, "provider_specific_fields": {"token_ids": [5, 6]}}]},
+        {"choices": [TOKENS], "response_token_ids": [[5, 6]]},
+        {"choices": [{**TOKENS, "logprobs": AS_TEXT}]},
+    ],
+    ids=["choice", "provider", "answer", "text"],
+)
+def test_token_ids_are_found_wherever_an_engine_puts_them(answer: Any) -> None:
+    assert read(Endpoint.CHAT, answer).choices[0].token_ids == [5, 6]
+
+
+@given(st.sampled_from(sorted(ASSEMBLIES)), st.lists(LIKE_EVENTS, max_size=6))
+def test_no_stream_whatever_it_holds_is_complained_about(endpoint: Endpoint, given_events: list[Any]) -> None:
+    assembly = ASSEMBLIES[endpoint](10_000)
+    assembly.feed(events(*given_events))
+    read(endpoint, assembly.answer())
+
+
+@given(st.sampled_from(sorted(Endpoint)), st.dictionaries(NAMES, LIKE_EVENTS, max_size=5))
+def test_no_answer_whatever_it_holds_is_complained_about(endpoint: Endpoint, answer: dict[str, Any]) -> None:
+    read(endpoint, answer)
+
+
+@given(
+    st.sampled_from(sorted(Endpoint)),
+    st.dictionaries(
+        st.sampled_from(["messages", "tools", "input", "prompt", "system", "instructions", "model", "seed", "n"]),
+        LIKE_EVENTS,
+        max_size=5,
+    ),
+)
+def test_no_request_whatever_it_holds_is_complained_about(endpoint: Endpoint, request: dict[str, Any]) -> None:
+    attributes = Attributes(("secret",), 1000)
+    put_request(attributes, endpoint, request)
+    assert Span.from_attributes(attributes=attributes.values)

@@ -1,0 +1,164 @@
+"""Classes and functions are agents in the forms of Agent-lightning 0.3."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from store.models import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
+from store.training import LitAgent, llm_rollout, prompt_rollout, rollout
+
+PLAIN = LLM(endpoint="http://h/v1", model="plain", sampling_parameters={"temperature": 0})
+PROXIED = ProxyLLM(endpoint="http://h/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1})
+PROMPT = PromptTemplate(template="Say {x}", engine="f-string")
+BARE = Rollout(rollout_id="ro-1", input="t", start_time=0.0)
+ATTEMPTED = AttemptedRollout(
+    **BARE.model_dump(), attempt=Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
+)
+
+
+class Sync(LitAgent[str]):
+    def rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> Any:
+        return f"{task} {sorted(resources)} {rollout.rollout_id}"
+
+
+class Async(LitAgent[str]):
+    async def rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> Any:
+        return f"{task} async"
+
+
+class Split(LitAgent[str]):
+    async def training_rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> Any:
+        return "training"
+
+
+def test_an_agent_is_async_if_it_overrides_an_async_method() -> None:
+    assert [kind().is_async() for kind in (LitAgent[Any], Sync, Async, Split)] == [False, False, True, True]
+
+
+async def test_the_methods_of_both_modes_call_rollout() -> None:
+    for method in (Sync().training_rollout, Sync().validation_rollout):
+        assert method("t", {"m": PLAIN}, BARE) == "t ['m'] ro-1"
+    for method in (Async().training_rollout_async, Async().validation_rollout_async):
+        assert await method("t", {}, BARE) == "t async"
+
+
+async def test_an_agent_that_overrides_nothing_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="overrides neither"):
+        LitAgent[Any]().training_rollout("t", {}, BARE)
+    with pytest.raises(NotImplementedError, match="overrides neither"):
+        await LitAgent[Any]().validation_rollout_async("t", {}, BARE)
+
+
+def test_an_agent_without_runner_or_trainer_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"runner\.init"):
+        _ = Sync().runner
+    with pytest.raises(ValueError, match=r"runner\.init"):
+        Sync().get_tracer()
+    with pytest.raises(ValueError, match=r"Trainer\.fit"):
+        Sync().get_trainer()
+
+
+def test_an_agent_keeps_neither_its_runner_nor_its_trainer_alive() -> None:
+    class Owner:
+        pass
+
+    agent, owner = Sync(), Owner()
+    agent.set_trainer(owner)
+    assert agent.trainer is owner
+    del owner
+    gc.collect()
+    with pytest.raises(ValueError, match="no trainer"):
+        _ = agent.trainer
+
+
+def test_a_function_gets_what_it_declares_by_name() -> None:
+    @rollout
+    def agent(task: str, prompt_template: PromptTemplate, llm: LLM, rollout: Rollout, resources: Any) -> Any:
+        return task, prompt_template, llm, rollout.rollout_id, sorted(resources)
+
+    given: NamedResources = {"p": PROMPT, "m": PLAIN}
+    assert agent.rollout("t", given, BARE) == ("t", PROMPT, PLAIN, "ro-1", ["m", "p"])
+    assert not agent.is_async()
+
+
+async def test_a_coroutine_function_is_an_async_agent() -> None:
+    @llm_rollout
+    async def agent(task: str, llm: LLM) -> str:
+        await asyncio.sleep(0)
+        return llm.model
+
+    assert agent.is_async()
+    assert await agent.rollout_async("t", {"m": PLAIN}, BARE) == "plain"
+    with pytest.raises(RuntimeError, match="call rollout_async"):
+        agent.rollout("t", {"m": PLAIN}, BARE)
+
+
+async def test_the_wrong_entry_of_a_sync_function_says_so() -> None:
+    @llm_rollout
+    def agent(task: str, llm: LLM) -> None: ...
+
+    with pytest.raises(RuntimeError, match="call rollout"):
+        await agent.rollout_async("t", {"m": PLAIN}, BARE)
+
+
+def test_a_decorated_function_is_still_the_function() -> None:
+    @prompt_rollout()
+    def agent(task: str, prompt_template: PromptTemplate) -> str:
+        """Say something."""
+        return prompt_template.format(x=task)
+
+    assert agent("hello", PROMPT) == "Say hello"
+    assert (getattr(agent, "__name__", ""), agent.__doc__) == ("agent", "Say something.")
+
+
+def test_a_proxys_model_comes_with_the_url_of_the_attempt() -> None:
+    @llm_rollout
+    def stripped(task: str, llm: LLM) -> LLM:
+        return llm
+
+    @llm_rollout(strip_proxy=False)
+    def kept(task: str, llm: LLM) -> LLM:
+        return llm
+
+    given: NamedResources = {"m": PROXIED}
+    assert stripped.rollout("t", given, ATTEMPTED) == LLM(
+        endpoint="http://h/rollout/ro-1/attempt/at-1/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1}
+    )
+    assert kept.rollout("t", given, ATTEMPTED) is PROXIED
+    with pytest.raises(ValueError, match="without its attempt"):
+        stripped.rollout("t", given, BARE)
+
+
+def test_of_several_resources_the_first_is_used_with_a_warning(caplog: Any) -> None:
+    @llm_rollout
+    def agent(task: str, llm: LLM) -> str:
+        return llm.model
+
+    assert agent.rollout("t", {"p": PROMPT, "a": PLAIN, "b": PROXIED}, BARE) == "plain"
+    assert "2 resources of kind LLM; 'a', the first" in caplog.text
+
+
+def test_a_resource_that_is_missing_is_named() -> None:
+    @prompt_rollout
+    def agent(task: str, prompt_template: PromptTemplate) -> None: ...
+
+    with pytest.raises(ValueError, match=r"needs a PromptTemplate.*\['m'\]"):
+        agent.rollout("t", {"m": PLAIN}, BARE)
+
+
+def test_a_function_that_cannot_be_an_agent_is_refused_when_it_is_decorated() -> None:
+    def no_task(question: str, llm: LLM) -> None: ...
+    def alone(task: str) -> None: ...
+    def other(task: str, tools: Any) -> None: ...
+
+    for function in (no_task, alone, other):
+        with pytest.raises(ValueError, match=r"it needs \(task, llm"):
+            llm_rollout(function)
+        with pytest.raises(ValueError, match=r"it needs \(task, prompt_template"):
+            prompt_rollout(function)
+        with pytest.raises(NotImplementedError, match="is no agent"):
+            rollout(function)

@@ -1,0 +1,34 @@
+"""What docs/training.md says of agents and runners is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+from store.training.outcome import Outcome, Reason
+
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "docs" / "training.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
+
+
+def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_every_reason_is_described_with_the_status_it_gives() -> None:
+    described = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", SECTION, re.MULTILINE))
+    assert set(described) == set(get_args(Reason))
+    for reason in get_args(Reason):
+        outcome = Outcome()
+        outcome.fail(reason)
+        assert outcome.status == described[reason]
+        assert f"`{reason}`" in (Path(ROOT / "store/training/outcome.py").read_text())

@@ -1,0 +1,254 @@
+"""A runner serves the queue: at once, side by side, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import RolloutConfig
+from store.training import (
+    Runner,
+    emit_message,
+    emit_reward,
+    get_message_value,
+    get_reward_value,
+)
+from store.training.tracer import ATTEMPT_SPAN
+from tests.training.doing import (
+    Doing,
+    Gate,
+    ended,
+    raising,
+    returning,
+    running,
+    status_of,
+)
+from tests.training.given import RESOURCES, spans_of, until
+
+
+async def test_rollouts_of_the_queue_are_run_and_reported(live: Store) -> None:
+    def agent(task: Any, *_: Any) -> float:
+        emit_message(str(task))
+        return 0.5
+
+    async with running(live, Doing(agent), worker_id=2):
+        rollouts = await ended(live, *[await live.enqueue_rollout(number) for number in range(5)])
+    for number, rollout in enumerate(rollouts):
+        assert (rollout.status, rollout.attempt.status, rollout.attempt.worker_id) == (
+            "succeeded",
+            "succeeded",
+            "Worker-2",
+        )
+        message, *rest = await spans_of(live, rollout)
+        assert get_message_value(message) == str(number)
+        assert [span.name for span in rest] == ["agentlightning.annotation", ATTEMPT_SPAN]
+
+
+async def test_max_rollouts_counts_failures_too(memory: Store) -> None:
+    await memory.add_resources(dict(RESOURCES))
+    for number in range(5):
+        await memory.enqueue_rollout(number)
+    for concurrency in (1, 2):
+        runner: Runner[Any] = Runner(max_rollouts=2, concurrency=concurrency)
+        agent = raising(LookupError("no"))
+        with runner.run_context(agent=agent, store=memory):
+            await asyncio.wait_for(runner.iter(), 30)
+        assert agent.started == 2
+    statuses = sorted(rollout.status for rollout in await memory.query_rollouts())
+    assert statuses == ["failed"] * 4 + ["queuing"]
+
+
+async def test_attempts_run_side_by_side_up_to_the_concurrency(memory: Store) -> None:
+    gate = Gate()
+    async with running(memory, gate.agent(), concurrency=4):
+        rollouts = [await memory.enqueue_rollout(number) for number in range(6)]
+        await gate.holds(4)
+        assert (await memory.query_rollouts(status_in=["queuing"])).total == 2
+        gate.open.set()
+        await ended(memory, *rollouts)
+    assert sorted(gate.inside) == list(range(6))
+
+
+async def test_attempts_side_by_side_do_not_mix_their_spans(live: Store) -> None:
+    barrier = asyncio.Barrier(6)
+
+    async def agent(task: Any, *_: Any) -> float:
+        emit_message(str(task))
+        await barrier.wait()
+        emit_reward(float(task))
+        await asyncio.to_thread(emit_message, str(task))
+        return float(task)
+
+    async with running(live, Doing(agent), concurrency=6):
+        rollouts = await ended(live, *[await live.enqueue_rollout(number) for number in range(6)])
+    for number, rollout in enumerate(rollouts):
+        stored = await spans_of(live, rollout)
+        assert {get_message_value(span) for span in stored} - {None} == {str(number)}
+        assert len(stored) == 5
+        assert {get_reward_value(span) for span in stored} - {None} == {float(number)}
+
+
+async def test_two_runners_in_one_process_share_an_agent_and_nothing_else(memory: Store) -> None:
+    await memory.add_resources(dict(RESOURCES))
+    rollouts = [await memory.enqueue_rollout(number) for number in range(8)]
+
+    def answer(task: Any, *_: Any) -> float:
+        emit_message(f"{task} by {agent.runner.label}")
+        return 1.0
+
+    agent = Doing(answer)
+
+    def work(worker_id: int) -> None:
+        runner: Runner[Any] = Runner(max_rollouts=4)
+        with runner.run_context(agent=agent, store=memory, worker_id=worker_id):
+            asyncio.run(runner.iter())
+
+    await asyncio.gather(*(asyncio.to_thread(work, worker_id) for worker_id in (1, 2)))
+    workers: list[str] = []
+    for number, rollout in enumerate(await ended(memory, *rollouts)):
+        assert rollout.status == "succeeded"
+        message = (await spans_of(memory, rollout))[0]
+        assert get_message_value(message) == f"{number} by {rollout.attempt.worker_id}"
+        workers.append(rollout.attempt.worker_id)
+    assert sorted(workers) == ["Worker-1"] * 4 + ["Worker-2"] * 4
+
+
+async def test_a_failed_attempt_is_tried_again_as_the_config_says(memory: Store) -> None:
+    async with running(memory, raising(LookupError("no"))) as runner:
+        config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+        (rollout,) = await ended(memory, await memory.enqueue_rollout(1, config=config))
+    assert rollout.status == "failed"
+    assert [attempt.status for attempt in await memory.query_attempts(rollout.rollout_id)] == ["failed"] * 3
+    assert runner is not None
+
+
+async def test_rollouts_without_resources_fail_one_by_one(memory: Store) -> None:
+    runner: Runner[Any] = Runner(max_rollouts=2)
+    rollouts = [await memory.enqueue_rollout(1), await memory.enqueue_rollout(1, resources_id="rs-none")]
+    with runner.run_context(agent=returning(1.0), store=memory):
+        await asyncio.wait_for(runner.iter(), 30)
+    assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["failed", "failed"]
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_event_ends_it_between_attempts(memory: Store) -> None:
+    gate = Gate()
+    event = threading.Event()
+    await memory.add_resources(dict(RESOURCES))
+    first, second = [await memory.enqueue_rollout(number) for number in range(2)]
+    runner: Runner[Any] = Runner()
+    with runner.run_context(agent=gate.agent(), store=memory):
+        serving = asyncio.create_task(runner.iter(event=event))
+        await gate.holds(1)
+        event.set()
+        gate.open.set()
+        await asyncio.wait_for(serving, 30)
+    assert [await status_of(memory, each) for each in (first, second)] == ["succeeded", "queuing"]
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "threading", "multiprocessing"])
+async def test_an_event_of_any_kind_ends_the_wait_for_rollouts_at_once(live: Store, kind: str) -> None:
+    kinds: dict[str, Any] = {
+        "asyncio": asyncio.Event,
+        "threading": threading.Event,
+        "multiprocessing": multiprocessing.get_context("spawn").Event,
+    }
+    event = kinds[kind]()
+    await live.add_resources(dict(RESOURCES))
+    runner: Runner[Any] = Runner(poll_interval=600, heartbeat_interval=0)
+    with runner.run_context(agent=returning(1.0), store=live):
+        serving = asyncio.create_task(runner.iter(event=event))
+        done = await live.enqueue_rollout(1)
+        await ended(live, done)
+        event.set()
+        # Nowhere near the poll interval.
+        await asyncio.wait_for(serving, 30)
+
+
+async def test_an_event_that_is_set_already_claims_nothing(memory: Store) -> None:
+    event = threading.Event()
+    event.set()
+    rollout = await memory.enqueue_rollout(1)
+    runner: Runner[Any] = Runner()
+    with runner.run_context(agent=returning(1.0), store=memory):
+        await asyncio.wait_for(runner.iter(event=event), 30)
+    assert await status_of(memory, rollout) == "queuing"
+
+
+async def test_what_runs_when_the_runner_is_cancelled_is_interrupted(live: Store) -> None:
+    gate = Gate()
+    await live.add_resources(dict(RESOURCES))
+    rollouts = [await live.enqueue_rollout(number) for number in range(3)]
+    runner: Runner[Any] = Runner(concurrency=2)
+    with runner.run_context(agent=gate.agent(), store=live):
+        serving = asyncio.create_task(runner.iter())
+        await gate.holds(2)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+    assert sorted(gate.cancelled) == [0, 1]
+    found: list[Any] = [await live.get_rollout_by_id(each.rollout_id) for each in rollouts]
+    assert [each.status for each in found] == ["failed", "failed", "queuing"]
+    assert [each.attempt.metadata for each in found[:2]] == [{"reason": "interrupted"}] * 2
+
+
+async def test_no_claim_is_lost_when_the_runner_is_cancelled_while_it_waits(live: Store) -> None:
+    await live.add_resources(dict(RESOURCES))
+    runner: Runner[Any] = Runner(heartbeat_interval=0)
+    rollouts: list[Any] = []
+    with runner.run_context(agent=returning(1.0), store=live):
+        for _ in range(10):
+            serving = asyncio.create_task(runner.iter())
+            await asyncio.sleep(0.01)
+            rollouts.append(await live.enqueue_rollout(1))
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def settled() -> bool:
+        statuses = {await status_of(live, each) for each in rollouts}
+        return statuses <= {"queuing", "requeuing", "succeeded", "failed"}
+
+    assert await until(settled)
+
+
+async def test_an_agent_that_ends_the_process_ends_the_runner_and_is_reported(memory: Store) -> None:
+    await memory.add_resources(dict(RESOURCES))
+    rollout = await memory.enqueue_rollout(1)
+    runner: Runner[Any] = Runner(concurrency=2)
+    with runner.run_context(agent=raising(SystemExit(3)), store=memory), pytest.raises(SystemExit):
+        await runner.iter()
+    found: Any = await memory.get_rollout_by_id(rollout.rollout_id)
+    assert (found.status, found.attempt.metadata) == ("failed", {"reason": "interrupted"})
+
+
+# -- measured --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_how_soon_a_rollout_starts_after_it_was_enqueued(live: Store) -> None:
+    """Print it."""
+    starts: dict[Any, float] = {}
+
+    def agent(task: Any, *_: Any) -> None:
+        starts[task] = time.monotonic()
+
+    enqueued: dict[Any, float] = {}
+    async with running(live, Doing(agent)):
+        for number in range(30):
+            await asyncio.sleep(0.02)
+            enqueued[number] = time.monotonic()
+            await ended(live, await live.enqueue_rollout(number))
+    delays = sorted(starts[number] - enqueued[number] for number in enqueued)
+    print(
+        f"\nfrom enqueue to the agent: median {statistics.median(delays) * 1e3:.1f} ms, most {delays[-1] * 1e3:.1f} ms"
+    )
+    assert len(delays) == 30

@@ -1,0 +1,267 @@
+"""A trainer runs an algorithm and an agent to the end, and its report is what the store holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from store import InMemoryLightningStore, open_store
+from store.errors import Invalid
+from store.interface import Store
+from store.training.algorithm import Algorithm
+from store.training.baseline import Baseline
+from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
+from store.training.execution.sending import pack, unpack
+from store.training.failing import AgentFails
+from store.training.fit_report import Version
+from store.training.hooks import Hook
+from store.training.runner import Runner
+from store.training.sides import AlgorithmBundle, RunnerBundle
+from store.training.tracer import Tracer
+from store.training.trainer import Trainer
+from tests.training import agents
+
+
+@pytest.fixture
+def store() -> Iterator[InMemoryLightningStore]:
+    """A store of this process."""
+    opened = InMemoryLightningStore(scan_debounce_seconds=0.05)
+    yield opened
+    opened.sync.close()
+
+
+def trainer(store: Any, **settings: Any) -> Trainer:
+    """Return a trainer that stays in this process."""
+    plain: dict[str, Any] = {"store": store, "strategy": "shm", "initial_resources": agents.RESOURCES}
+    return Trainer(**(plain | settings))
+
+
+def total(store: Store) -> int:
+    """Return how many rollouts there are."""
+    return store.sync.query_rollouts(limit=0).total
+
+
+def test_a_run_is_reported_by_mode_step_and_version(
+    store: InMemoryLightningStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = trainer(store, algorithm=agents.improve, n_runners=2).fit(agents.scaled, [1.0, 2.0], [3.0])
+    first, second = Version("improve/0", 1), Version("improve/1", 1)
+    assert [(row.mode, row.step, row.version, row.rollouts, row.mean) for row in report.rewards] == [
+        ("train", 0, first, 2, 1.5),
+        ("val", 0, first, 1, 3.0),
+        ("train", 1, second, 2, 2.0),
+        ("val", 1, second, 1, 3.5),
+    ]
+    assert (report.best, report.rollouts, report.attempts, report.retries, report.drops) == (second, 6, 6, 0, {})
+    printed = capsys.readouterr().out
+    assert printed == f"{report}\n"
+    assert "improve/1 v1 (best)" in printed
+
+
+def test_a_run_that_is_complete_already_is_not_run_again(store: InMemoryLightningStore) -> None:
+    for rollouts in (6, 0):
+        report = trainer(store, algorithm=agents.improve).fit(agents.scaled, [1.0, 2.0], [3.0], quiet=True)
+        assert report.rollouts == rollouts
+    assert total(store) == 6
+
+
+def test_rollouts_that_a_run_takes_up_again_are_in_its_report_with_what_they_were(
+    store: InMemoryLightningStore,
+) -> None:
+    store.sync.add_resources(agents.prompt(0.25))
+    rollout = store.sync.enqueue_rollout(1.0, mode="val", metadata={"rollbook.step": 7})
+    later = store.sync.enqueue_rollout(5.0)
+
+    class Wait(Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            await self.get_store().wait_for_rollouts([rollout.rollout_id, later.rollout_id])
+
+    report = trainer(store, algorithm=Wait()).fit(agents.scaled, quiet=True)
+    assert [(row.mode, row.step, row.version.version, row.mean) for row in report.rewards] == [
+        ("val", 7, 1, 1.25),
+        (None, None, 1, 5.25),
+    ]
+
+
+def test_what_gives_nothing_to_learn_from_is_counted_by_reason(store: InMemoryLightningStore) -> None:
+    report = trainer(store, algorithm=Baseline()).fit(agents.Picky(), [0, 1, 2, 3], quiet=True)
+    assert report.drops == {"KeyError": 2}
+    assert trainer(store, algorithm=Baseline()).fit(agents.mute, [1], quiet=True).drops == {"no reward": 1}
+    assert "nothing to learn from: 2 KeyError" in str(report)
+
+
+def test_an_algorithm_that_is_not_async_runs_too(store: InMemoryLightningStore) -> None:
+    report = trainer(store, algorithm=agents.improve_slowly).fit(agents.scaled, [1.0], quiet=True)
+    assert [row.mean for row in report.rewards] == [1.0]
+
+
+def test_when_the_first_ten_attempts_fail_it_stops_and_shows_where(store: InMemoryLightningStore) -> None:
+    with pytest.raises(AgentFails, match="the first 10 attempts all failed, 10 of them with ValueError") as raised:
+        trainer(store, algorithm=Baseline()).fit(agents.failing, list(range(500)), quiet=True)
+    assert "secret_of_the_traceback = int" in str(raised.value)
+    assert total(store) < 100
+
+
+def test_a_success_among_the_first_ten_lets_it_go_on(store: InMemoryLightningStore) -> None:
+    report = trainer(store, algorithm=Baseline()).fit(agents.Picky(), [0, *range(1, 31, 2)], quiet=True)
+    assert report.drops == {"KeyError": 15}
+
+
+def test_failures_of_an_earlier_run_do_not_stop_the_next(store: InMemoryLightningStore) -> None:
+    with pytest.raises(AgentFails):
+        trainer(store, algorithm=Baseline()).fit(agents.failing, list(range(50)), quiet=True)
+    for waiting in store.sync.query_rollouts(status_in=["queuing"]):
+        store.sync.update_rollout(waiting.rollout_id, status="cancelled")
+    report = trainer(store, algorithm=Baseline()).fit(agents.failing, [1], quiet=True)
+    assert report.drops == {"ValueError": 1}
+
+
+def test_dev_takes_fast_algorithms_only_and_a_baseline_by_default(store: InMemoryLightningStore) -> None:
+    assert trainer(store).dev(agents.scaled, [1.0], quiet=True).rollouts == 1
+    with pytest.raises(TypeError, match="takes a FastAlgorithm, and FunctionAlgorithm is none"):
+        trainer(store, algorithm=agents.improve).dev(agents.scaled, [1.0])
+
+
+def test_without_an_algorithm_it_runs_what_is_enqueued_until_max_rollouts(store: InMemoryLightningStore) -> None:
+    store.sync.add_resources(agents.RESOURCES)
+    for number in range(3):
+        store.sync.enqueue_rollout(number)
+    report = trainer(store, max_rollouts=2).fit(agents.scaled, quiet=True)
+    assert report.rollouts == 2
+
+
+def test_an_algorithm_that_waits_for_more_than_max_rollouts_is_told(
+    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.training.execution.supervisor.STANDSTILL_SECONDS", 0.1)
+    with pytest.raises(RunnersGone, match="max_rollouts"):
+        trainer(store, algorithm=Baseline(), max_rollouts=1).fit(agents.scaled, [1.0, 2.0], quiet=True)
+
+
+def test_what_the_algorithm_raises_is_raised(store: InMemoryLightningStore) -> None:
+    class Broken(Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            raise LookupError("weights")
+
+    with pytest.raises(LookupError, match="weights"):
+        trainer(store, algorithm=Broken()).fit(agents.scaled, quiet=True)
+
+
+def test_an_algorithm_is_given_everything_that_it_may_ask_for(store: InMemoryLightningStore) -> None:
+    seen: list[Any] = []
+
+    class Curious(Algorithm):
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            seen.extend([self.get_trainer(), self.get_store(), self.get_adapter(), self.get_initial_resources()])
+            seen.extend([self.get_llm_proxy(), train_dataset, val_dataset])
+
+    made = trainer(store, algorithm=Curious())
+    made.fit(agents.scaled, [1], [2], quiet=True)
+    assert seen == [made, store, made.adapter, agents.RESOURCES, None, [1], [2]]
+
+
+async def test_a_seed_is_that_of_what_an_algorithm_leaves_to_chance(memory: Store) -> None:
+    drawn: list[float] = []
+
+    class Chance(Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            drawn.append(random.random())
+
+    for _ in range(2):
+        await AlgorithmBundle(Chance(), None, seed=4)(memory, threading.Event())
+    assert drawn == 2 * [random.Random(4).random()]
+
+
+def test_hooks_are_told_of_each_attempt(store: InMemoryLightningStore) -> None:
+    class Counting(Hook):
+        def __init__(self) -> None:
+            self.workers: list[str] = []
+
+        async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any) -> None:
+            self.workers.append(runner.label)
+
+    hook = Counting()
+    trainer(store, algorithm=Baseline(), hooks=hook).fit(agents.scaled, [1.0, 2.0], quiet=True)
+    assert hook.workers == 2 * ["Worker-0"]
+
+
+def test_each_worker_has_a_runner_of_its_own() -> None:
+    given = Runner[Any](max_rollouts=3)
+    bundle = RunnerBundle(agents.scaled, runner=given)
+    assert bundle.build() is not bundle.build() is not given
+    filled = RunnerBundle(agents.scaled, runner={"heartbeat_interval": 0}, tracer=Tracer, max_rollouts=5).build()
+    assert (vars(filled)["_max_rollouts"], vars(filled)["_heartbeat_interval"]) == (5, 0)
+
+
+def test_an_agent_travels_to_another_process_without_who_runs_it() -> None:
+    made, picky = Trainer(strategy="shm"), agents.Picky()
+    picky.set_trainer(made)
+    again = unpack(pack("agent", RunnerBundle(picky, hooks=[Hook()]))).agent
+    assert isinstance(again, agents.Picky)
+    with pytest.raises(ValueError, match="no trainer"):
+        _ = again.trainer
+
+
+def test_an_agent_made_of_a_function_is_found_again_by_its_name() -> None:
+    assert unpack(pack("agent", RunnerBundle(agents.scaled))).agent is agents.scaled
+
+
+async def test_a_url_opens_the_store_and_close_closes_it(durable_url: str) -> None:
+    def train() -> int:
+        made = trainer(durable_url, algorithm=Baseline())
+        rollouts = made.fit(agents.scaled, [1.0], quiet=True).rollouts
+        made.close()
+        return rollouts
+
+    with pytest.raises(RuntimeError, match=r"await asyncio.to_thread\(trainer.fit"):
+        trainer(durable_url).fit(agents.scaled)
+    assert await asyncio.to_thread(train) == 1
+    async with await open_store(durable_url) as store:
+        assert [rollout.status for rollout in await store.query_rollouts()] == ["succeeded"]
+
+
+def test_a_store_that_was_given_stays_open(store: InMemoryLightningStore) -> None:
+    made = trainer(store)
+    assert made.store is store
+    made.close()
+    assert total(store) == 0
+
+
+def test_the_defaults_are_a_store_in_memory_and_processes() -> None:
+    made = Trainer()
+    assert isinstance(made.strategy, ClientServerExecutionStrategy)
+    assert isinstance(made.store, Store)
+    assert (made.n_runners, made.algorithm, made.llm_proxy) == (1, None, None)
+    made.close()
+
+
+def test_strategies_are_named_and_counted() -> None:
+    assert isinstance(Trainer(strategy="shm", n_runners=3).strategy, SharedMemoryExecutionStrategy)
+    made = Trainer(strategy={"type": "store.training.execution.ClientServerExecutionStrategy", "n_runners": 2}, port=0)
+    assert isinstance(made.strategy, ClientServerExecutionStrategy)
+    assert (made.n_runners, made.strategy.server_port) == (2, 0)
+    assert Trainer(strategy={"name": "shm"}, n_runners=2).n_runners == 2
+    with pytest.raises(Invalid, match="port"):
+        Trainer(strategy="shm", port=4747)
+    with pytest.raises(Invalid, match="'ray' is no short name"):
+        Trainer(strategy="ray")
+
+
+@pytest.mark.slow
+def test_agents_run_in_processes_of_their_own(store: InMemoryLightningStore) -> None:
+    report = trainer(store, algorithm=agents.improve, strategy="cs", port=0, n_runners=2, seed=1).fit(
+        agents.scaled, [1.0, 2.0], [3.0], quiet=True
+    )
+    assert [row.mean for row in report.rewards] == [1.5, 3.0, 2.0, 3.5]
+
+
+@pytest.mark.slow
+def test_the_algorithm_may_run_in_another_process_and_the_agent_here(store: InMemoryLightningStore) -> None:
+    strategy = ClientServerExecutionStrategy("both", server_port=0, main_process="runner")
+    report = trainer(store, algorithm=agents.improve, strategy=strategy).fit(agents.scaled, [1.0], [2.0], quiet=True)
+    assert [row.mean for row in report.rewards] == [1.0, 2.0, 1.5, 2.5]

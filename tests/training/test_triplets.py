@@ -1,0 +1,549 @@
+"""Spans become triplets: which spans are calls, which are the same call, and which call a reward belongs to."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from store.errors import Invalid
+from store.models import Span
+from store.training.records import Dropped, Lost, Triplet
+from store.training.rewards import RewardMatchPolicy
+from store.training.tree import TraceTree
+from store.training.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
+from tests.training.traced import agent, call, reward, span, two_agents
+
+LINK = "agentlightning.link.0"
+
+
+def link(key: str, value: str) -> dict[str, Any]:
+    return {f"{LINK}.key_match": key, f"{LINK}.value_match": value}
+
+
+def shown(triplets: list[Triplet]) -> list[tuple[Any, Any, float | None]]:
+    return [(each.metadata["response_id"], each.metadata["agent_name"], each.reward) for each in triplets]
+
+
+def rewards_of(spans: list[Span], policy: str = "first_occurrence") -> dict[str, float | None]:
+    """The reward of each call, by the id of its span."""
+    report = TracerTraceToTriplet(reward_match=policy).adapt_report(spans)
+    return {each.metadata["span_ids"][0]: each.reward for each in report.triplets}
+
+
+# -- the example -----------------------------------------------------------------------------------------------------
+
+
+def inside() -> list[Span]:
+    """The example with its last reward under the root."""
+    return [*two_agents()[:-1], reward("fin", 19.5, 1.0, parent="root")]
+
+
+STAR, PLANNER = ("R1", "*", 0.1), ("R1", "planner", 0.1)
+WRITER = [("R2", "writer", None), ("R3", "writer", 1.0)]
+UNREWARDED = [("R1", "planner", None), ("R2", "writer", None), ("R3", "writer", None)]
+TABLE: list[tuple[dict[str, Any], list[Span], list[Any], list[Any] | None]] = [
+    ({}, two_agents(), [STAR, *WRITER], [PLANNER, *WRITER]),
+    ({}, two_agents()[:-1], [PLANNER, WRITER[0], ("R3", "writer", None)], None),
+    ({}, inside(), [PLANNER, *WRITER], None),
+    ({"agent_match": "writer"}, two_agents(), WRITER, None),
+    ({"agent_match": "planner"}, two_agents(), [], [PLANNER]),
+    ({"agent_match": "planner"}, two_agents()[:-1], [PLANNER], None),
+    ({"agent_match": "planner", "repair_hierarchy": False}, two_agents(), [], None),
+    (
+        {"reward_match": "first_sibling"},
+        two_agents(),
+        [("R1", "*", None), *UNREWARDED[1:]],
+        [PLANNER, *UNREWARDED[1:]],
+    ),
+    ({"reward_match": "first_sibling"}, two_agents()[:-1], UNREWARDED, [PLANNER, *UNREWARDED[1:]]),
+]
+
+
+@pytest.mark.parametrize("settings, spans, upstream, ours", TABLE)
+def test_the_example_gives_what_agent_lightning_gives_if_told_and_else_repairs_every_level(
+    settings: dict[str, Any], spans: list[Span], upstream: list[Any], ours: list[Any] | None
+) -> None:
+    assert shown(TracerTraceToTriplet(**settings, strict_upstream=True).adapt(spans)) == upstream
+    assert shown(TracerTraceToTriplet(**settings)(spans)) == (upstream if ours is None else ours)
+
+
+# -- which call a reward belongs to ------------------------------------------------------------------------------------
+
+
+def test_a_second_reward_goes_back_to_the_call_before_and_a_third_is_lost() -> None:
+    calls = [call("x1", 1, 2), call("x2", 3, 4)]
+    spans = [*calls, reward("r1", 5, 0.1), reward("r2", 6, 0.2), reward("r3", 7, 0.3)]
+    assert rewards_of(spans) == {"x1": 0.2, "x2": 0.1}
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert report.lost_rewards == [Lost("r3", 0.3, "no_call_before")]
+    assert report.reasons() == {"no_call_before": 1}
+
+
+def test_a_reward_at_the_end_of_a_call_is_its_and_one_within_it_is_not() -> None:
+    assert rewards_of([call("x", 1, 2), reward("r", 2, 0.5)]) == {"x": 0.5}
+    assert rewards_of([call("x", 1, 2), call("y", 3, 9), reward("r", 5, 0.5)]) == {"x": 0.5, "y": None}
+
+
+def test_rewards_alone_give_nothing() -> None:
+    assert TracerTraceToTriplet().adapt([reward("r", 1, 1.0)]) == []
+
+
+@pytest.mark.parametrize(
+    "policy, expected",
+    [
+        ("first_occurrence", {"x1": None, "x2": 0.1, "y": 0.9}),
+        ("first_sibling", {"x1": None, "x2": 0.1, "y": None}),
+        ("final_only", {"x1": None, "x2": None, "y": 0.9}),
+        ("broadcast", {"x1": 0.9, "x2": 0.9, "y": 0.9}),
+    ],
+)
+def test_each_policy_gives_rewards_as_it_says(policy: str, expected: dict[str, float | None]) -> None:
+    spans = [
+        agent("A", 0, 5, "a"),
+        call("x1", 1, 2, parent="A"),
+        call("x2", 2, 3, parent="A"),
+        reward("r1", 4, 0.1, parent="A"),
+        agent("B", 6, 9, "b"),
+        call("y", 7, 8, parent="B"),
+        reward("r2", 10, 0.9),
+    ]
+    assert rewards_of(spans, policy) == expected
+
+
+@pytest.mark.parametrize("policy", [policy.value for policy in RewardMatchPolicy])
+def test_a_reward_that_names_its_call_goes_there_whatever_the_policy(policy: str) -> None:
+    calls = [call("x1", 1, 2, response_id="R1"), call("x2", 3, 4, response_id="R2"), call("x3", 5, 6)]
+    for attributes in (link("gen_ai.response.id", "R1"), link("span_id", "x1")):
+        assert rewards_of([*calls, reward("r", 7, 0.7, attributes=attributes)], policy)["x1"] == 0.7
+        assert rewards_of([*calls, reward("r", 7, 0.7, attributes=attributes)], policy)["x3"] is None
+    on_the_call = call("x4", 7, 8, attributes={"agentlightning.reward.0.value": 0.4})
+    assert rewards_of([*calls, on_the_call], policy)["x4"] == 0.4
+    assert rewards_of([*calls, on_the_call], policy)["x3"] is None
+
+
+def test_a_link_to_what_holds_calls_means_the_last_of_them() -> None:
+    spans = [
+        *(agent("A", 0, 5, "a"), call("x1", 1, 2, parent="A"), call("x2", 3, 4, parent="A"), call("y", 6, 7)),
+        reward("r", 8, 0.5, attributes=link("span_id", "A")),
+    ]
+    assert rewards_of(spans) == {"x1": None, "x2": 0.5, "y": None}
+
+
+def test_a_reward_whose_link_leads_nowhere_is_lost_and_not_guessed_at() -> None:
+    spans = [call("x", 1, 2), reward("r", 3, 0.5, attributes=link("gen_ai.response.id", "R9"))]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert [each.reward for each in report.triplets] == [None]
+    assert report.lost_rewards == [Lost("r", 0.5, "linked_call_missing")]
+
+
+def test_no_call_gets_two_rewards() -> None:
+    here = link("span_id", "x")
+    spans = [call("x", 1, 2), reward("r1", 3, 0.1, attributes=here), reward("r2", 4, 0.2, attributes=here)]
+    report = TracerTraceToTriplet().adapt_report([*spans, reward("r3", 5, 0.3)])
+    assert report.triplets[0].reward == 0.1
+    assert [each.reason for each in report.lost_rewards] == ["call_has_a_reward", "no_call_before"]
+
+
+def test_all_dimensions_of_a_reward_are_kept() -> None:
+    style = {"agentlightning.reward.1.name": "style", "agentlightning.reward.1.value": -0.5}
+    (triplet,) = TracerTraceToTriplet().adapt([call("x", 1, 2), reward("r", 3, 1.0, attributes=style)])
+    assert (triplet.reward, triplet.metadata["rewards"]) == (1.0, {"primary": 1.0, "style": -0.5})
+
+
+# -- which spans are calls ---------------------------------------------------------------------------------------------
+
+
+def test_the_calls_of_a_judge_are_left_out_unless_wanted() -> None:
+    spans = [
+        call("x", 1, 2, response_id="R1"),
+        span(
+            "r",
+            3,
+            9,
+            name="agentlightning.operation",
+            attributes={"agentlightning.operation.name": "agentlightning.reward"},
+        ),
+        call("j", 4, 5, response_id="R2", parent="r"),
+    ]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert shown(report.triplets) == [("R1", "*", None)]
+    assert report.dropped == [Dropped("j", "in_a_reward", "")]
+    assert len(TracerTraceToTriplet(exclude_llm_call_in_reward=False).adapt(spans)) == 2
+
+
+def test_an_agent_that_does_not_match_hides_its_calls_inside_one_that_does() -> None:
+    spans = [
+        agent("A", 0, 20, "planner"),
+        call("x", 1, 2, parent="A"),
+        agent("B", 3, 9, "critic", parent="A"),
+        call("y", 4, 5, parent="B"),
+        agent("C", 6, 8, "planner", parent="B"),
+        call("z", 7, 7.5, parent="C"),
+    ]
+    report = TracerTraceToTriplet(agent_match="plan").adapt_report(spans)
+    assert [each.metadata["span_ids"] for each in report.triplets] == [["x"], ["z"]]
+    assert report.dropped == [Dropped("y", "other_agent", "")]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"agent.name": "me"},
+        {"agentops.span.kind": "agent", "operation.name": "me"},
+        {"recipient_agent_type": "me"},
+        {"langchain.chain.type": "me"},
+        {"executor.id": "me"},
+        {"type": "agent", "agentlightning.operation.input.name": "me"},
+        {"lc_name": "me"},
+    ],
+)
+def test_an_agent_is_known_by_the_ways_of_each_framework(attributes: dict[str, str]) -> None:
+    spans = [span("A", 0, 9, name="langchain.Chain.x", attributes=attributes), call("x", 1, 2, parent="A")]
+    (triplet,) = TracerTraceToTriplet().adapt(spans)
+    assert triplet.metadata["agent_name"] == "me"
+
+
+def test_nested_spans_with_another_answer_are_calls_and_without_an_id_they_are_not() -> None:
+    spans = [
+        call("x", 1, 9, response_id="R1"),
+        call("y", 2, 3, response_id="R2", parent="x"),
+        call("z", 4, 5, parent="x"),
+    ]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert shown(report.triplets) == [("R1", "*", None), ("R2", "*", None)]
+    assert report.dropped == [Dropped("z", "inside_a_call", "x")]
+
+
+def test_a_failed_call_is_none_and_takes_no_reward() -> None:
+    spans = [call("x", 1, 2, response_id="R1"), call("f", 3, 4, status="ERROR"), reward("r", 5, 1.0)]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert shown(report.triplets) == [("R1", "*", 1.0)]
+    assert report.dropped == [Dropped("f", "failed", "")]
+
+
+def test_calls_without_tokens_are_left_out_if_told() -> None:
+    spans = [call("x", 1, 2, tokens=([1], [2])), call("y", 3, 4, tokens=([1], [])), reward("r", 5, 1.0)]
+    report = TracerTraceToTriplet(_skip_empty_token_spans=True).adapt_report(spans)
+    assert [(each.metadata["span_ids"], each.reward) for each in report.triplets] == [(["x"], 1.0)]
+    assert report.dropped == [Dropped("y", "no_token_ids", "")]
+
+
+# -- the same call seen twice ------------------------------------------------------------------------------------------
+
+
+def proxied() -> list[Span]:
+    """An agent whose tracer saw the texts, and a proxy whose spans have the tokens, in a trace of their own."""
+    vllm = "llm.hosted_vllm"
+    tokens = {f"{vllm}.prompt_token_ids": "[1, 2]", f"{vllm}.choices": "[{'token_ids': [3, 4], 'logprobs': None}]"}
+    return [
+        agent("A", 0, 9, "planner"),
+        call("x", 1, 4, response_id="R1", parent="A", attributes={"gen_ai.prompt.0.content": "hi"}),
+        span("p", 100, 104, name="Received Proxy Server Request", number=1),
+        call("l", 101, 103, response_id="R1", name="litellm_request", parent="p", number=1),
+        call("q", 102, 103, name="raw_gen_ai_request", parent="l", number=1, attributes={f"{vllm}.id": "R1", **tokens}),
+        reward("r", 5, 1.0, number=7),
+    ]
+
+
+def test_a_tracer_and_a_proxy_that_saw_one_answer_make_one_triplet() -> None:
+    report = TracerTraceToTriplet(agent_match="planner").adapt_report(proxied())
+    (triplet,) = report.triplets
+    assert triplet.prompt["token_ids"] == [1, 2]
+    assert triplet.response["token_ids"] == [3, 4]
+    assert triplet.prompt["raw_content"] == [{"content": "hi"}]
+    assert (triplet.reward, triplet.metadata["agent_name"]) == (1.0, "planner")
+    assert triplet.metadata["span_ids"] == ["x", "l", "q"]
+    assert sorted(report.dropped) == [Dropped("l", "same_response", "x"), Dropped("q", "same_response", "x")]
+
+
+def test_the_token_ids_of_a_proxy_go_before_those_of_a_tracer() -> None:
+    ours = {"agl.call.backend": "vllm", "agl.call.model_version": "step-7"}
+    spans = [
+        call("x", 1, 4, response_id="R1", tokens=([9], [9])),
+        call("p", 2, 3, response_id="R1", tokens=([1], [2]), attributes=ours),
+    ]
+    (triplet,) = TracerTraceToTriplet().adapt(spans)
+    assert (triplet.prompt["token_ids"], triplet.response["token_ids"]) == ([1], [2])
+    assert triplet.metadata["span_ids"] == ["x", "p"]
+    assert triplet.metadata["model_version"] == "step-7"
+
+
+def test_a_judges_call_stays_out_though_the_proxy_saw_it_outside() -> None:
+    judging = {"agentlightning.operation.name": "agentlightning.reward"}
+    spans = [
+        span("r", 0, 9, name="agentlightning.operation", attributes=judging),
+        call("j", 1, 2, response_id="R1", parent="r"),
+        call("q", 100, 101, response_id="R1", name="litellm_request", tokens=([1], [2])),
+    ]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert report.triplets == []
+    assert sorted(report.dropped) == [Dropped("j", "in_a_reward", ""), Dropped("q", "in_a_reward", "")]
+
+
+def test_a_span_around_a_call_with_the_same_tokens_is_the_same_call() -> None:
+    spans = [
+        call("w", 1, 9, name="wrapper", tokens=([1], [2])),
+        call("x", 2, 3, response_id="R1", tokens=([1], [2]), parent="w"),
+    ]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert [each.metadata["span_ids"] for each in report.triplets] == [["x", "w"]]
+    assert report.dropped == [Dropped("w", "same_tokens", "x")]
+
+
+# -- what a triplet holds ----------------------------------------------------------------------------------------------
+
+
+OUTPUT = "agentlightning.operation.output"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"prompt_token_ids": [1, 2], "response_token_ids": [3]},
+        {f"{OUTPUT}.prompt_token_ids": [1, 2], f"{OUTPUT}.response_token_ids.0": [3]},
+        {f"{OUTPUT}.prompt_token_ids": [1, 2], f"{OUTPUT}.choices.0.token_ids": [3]},
+        {f"{OUTPUT}.prompt_token_ids": [1, 2], f"{OUTPUT}.choices.0.provider_specific_fields.token_ids": [3]},
+        {"agl.call.prompt_token_ids": [1, 2], "agl.call.response_token_ids": [3]},
+        {"llm.hosted_vllm.prompt_token_ids": "[1, 2]", "llm.hosted_vllm.response_token_ids": "[[3]]"},
+        {"llm.sglang.prompt_token_ids": "[1, 2]", "llm.sglang.choices": "[{'token_ids': [3], 'text': None}]"},
+        {"prompt_token_ids": ["a"], "agl.call.prompt_token_ids": [1, 2], "response_token_ids": "[3]"},
+    ],
+)
+@pytest.mark.parametrize("adapter", [TracerTraceToTriplet(), LlmProxyTraceToTriplet()])
+def test_token_ids_are_found_under_every_known_name_whatever_the_span_is_called(
+    adapter: TracerTraceToTriplet | LlmProxyTraceToTriplet, attributes: dict[str, Any]
+) -> None:
+    (triplet,) = adapter.adapt([span("x", 1, 2, name="anything", attributes=attributes)])
+    assert (triplet.prompt["token_ids"], triplet.response["token_ids"]) == ([1, 2], [3])
+
+
+def test_texts_parameters_images_and_probabilities_are_carried() -> None:
+    image = '[{"type": "image_url", "image_url": {"url": "http://a/1.png"}}, {"type": "text"}, 3]'
+    attributes = {
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": image,
+        "gen_ai.prompt.1.content": "[broken",
+        "gen_ai.completion.0.content": "yes",
+        "gen_ai.request.model": "m",
+        "logprobs.content": '[{"token": "y", "logprob": -0.5}]',
+    }
+    (triplet,) = TracerTraceToTriplet().adapt([call("x", 1, 2, response_id="R1", attributes=attributes)])
+    assert triplet.prompt["raw_content"] == [{"role": "user", "content": image}, {"content": "[broken"}]
+    assert triplet.prompt["image_urls"] == ["http://a/1.png"]
+    assert triplet.response["raw_content"] == [{"content": "yes"}]
+    assert triplet.response["logprobs"] == [{"token": "y", "logprob": -0.5}]
+    assert triplet.metadata["request"] == {"model": "m"}
+    assert triplet.metadata["response"] == {"id": "R1"}
+
+
+def test_numbers_among_other_names_stay_an_object_whose_images_are_still_found() -> None:
+    image = '[{"type": "image_url", "image_url": {"url": "u"}}]'
+    attributes = {"gen_ai.prompt.0.content": image, "gen_ai.prompt.prompt_filter_results": "[]"}
+    (triplet,) = TracerTraceToTriplet().adapt([call("x", 1, 2, attributes=attributes)])
+    assert triplet.prompt["raw_content"] == {"0": {"content": image}, "prompt_filter_results": "[]"}
+    assert triplet.prompt["image_urls"] == ["u"]
+
+
+# -- order, and input that is not as it should be ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_the_input_does_not_matter(seed: int) -> None:
+    spans = [*two_agents(), *(each.model_copy(update={"attempt_id": "at-2"}) for each in proxied())]
+    expected = TracerTraceToTriplet().adapt_report(spans)
+    random.Random(seed).shuffle(spans)
+    assert TracerTraceToTriplet().adapt_report(spans) == expected
+
+
+def test_calls_come_in_the_order_of_time() -> None:
+    spans = [span("s", 0, 20), agent("A", 5, 19, "a", parent="s"), call("late", 9, 10, parent="A"), call("mid", 7, 8)]
+    report = TracerTraceToTriplet().adapt([*spans, call("early", 1, 2, parent="s")])
+    assert [each.metadata["span_ids"][0] for each in report] == ["early", "mid", "late"]
+
+
+def test_a_span_without_a_time_stands_where_its_number_puts_it() -> None:
+    spans = [
+        *(call("a", 1, 2, number=1), call("b", None, number=2), reward("r", None, 0.5, number=3)),
+        call("c", 3, 4, number=4),
+    ]
+    assert rewards_of(spans) == {"a": None, "b": 0.5, "c": None}
+    assert list(rewards_of(spans)) == ["a", "b", "c"]
+
+
+def test_without_any_time_the_numbers_decide() -> None:
+    spans = [call("a", None, number=1), reward("r", None, 0.5, number=2), call("b", None, number=3)]
+    assert rewards_of(spans) == {"a": 0.5, "b": None}
+
+
+def test_a_cycle_of_parents_is_broken_at_its_smallest_number() -> None:
+    spans = [
+        agent("x", 1, 2, "x", parent="z", number=3),
+        agent("y", 1, 2, "y", parent="x", number=1),
+        call("z", 1, 2, parent="y", number=2),
+        span("root", 0, 9),
+    ]
+    tree = TraceTree.from_spans(spans)
+    found = tree.find_id("y")
+    assert found is not None
+    assert [node.id for node in found.traverse()] == ["y", "z", "x"]
+    assert [each.metadata["agent_name"] for each in TracerTraceToTriplet().adapt(spans)] == ["y"]
+
+
+def test_a_call_moves_to_the_tightest_agent_around_it_at_every_level() -> None:
+    spans = [
+        span("root", 0, 100),
+        span("flow", 1, 90, parent="root"),
+        agent("outer", 2, 50, "outer", parent="flow"),
+        agent("inner", 3, 20, "inner", parent="outer"),
+        call("x", 5, 6, parent="flow"),
+        call("y", 30, 31, parent="flow"),
+        call("z", 60, 61, parent="flow"),
+    ]
+    agents = [each.metadata["agent_name"] for each in TracerTraceToTriplet().adapt(spans)]
+    assert agents == ["inner", "outer", "*"]
+
+
+def test_repairing_loses_no_span_where_children_outlast_their_parents() -> None:
+    spans = [
+        span("root", 0, 10),
+        *(span("a", 4, 5, parent="root"), span("x", 1, 9, parent="a")),
+        *(span("b", 3, 6, parent="root"), span("y", 2, 7, parent="b")),
+    ]
+    tree = TraceTree.from_spans(spans)
+    tree.repair_hierarchy()
+    assert sorted(node.id for node in tree.traverse()) == ["a", "b", "root", "x", "y"]
+    assert [node.id for node in tree.traverse()] == ["root", "a", "x", "b", "y"]
+
+
+def test_a_call_that_ran_beside_a_longer_one_is_not_put_into_it() -> None:
+    spans = [span("root", 0, 9), call("long", 1, 8, parent="root"), call("short", 2, 3, parent="root")]
+    assert len(TracerTraceToTriplet().adapt(spans)) == 2
+
+
+def test_the_attempts_of_a_rollout_are_adapted_apart() -> None:
+    spans = [
+        call("x", 1, 2, attempt="at-1"),
+        call("x", 11, 12, attempt="at-2"),
+        reward("r", 13, 1.0, attempt="at-1"),
+    ]
+    adapted = TracerTraceToTriplet().adapt(spans)
+    assert [(each.metadata["attempt_id"], each.reward) for each in adapted] == [("at-1", 1.0), ("at-2", None)]
+
+
+def test_what_is_no_span_is_reported_and_nothing_else_is_lost() -> None:
+    given: list[Any] = [None, 3, {"name": "x"}, call("x", 1, 2), call("x", 5, 6, number=4), Span.model_construct()]
+    report = TracerTraceToTriplet().adapt_report([*given, call("y", 3, 4).model_dump()])
+    assert [each.metadata["span_ids"] for each in report.triplets] == [["x"], ["y"]]
+    assert report.reasons() == {"duplicate_span": 1, "not_a_span": 4}
+
+
+@pytest.mark.parametrize("adapter", [TracerTraceToTriplet(), LlmProxyTraceToTriplet()])
+def test_no_spans_give_no_triplets(adapter: TracerTraceToTriplet | LlmProxyTraceToTriplet) -> None:
+    assert adapter.adapt([]) == []
+    wrong: Any = 3
+    with pytest.raises(Invalid, match="source: int is no sequence of spans"):
+        adapter.adapt(wrong)
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"llm_call_match": "("}, "llm_call_match: .* is no regular expression"),
+        ({"agent_match": "["}, "agent_match: "),
+        ({"reward_match": "best"}, "reward_match: 'best' is no policy; take one of first_sibling, first_occ"),
+        ({"reward_match": "broadcast", "strict_upstream": True}, "reward_match: Agent-lightning 0.3 has no broadcast"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_found_at_once(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        TracerTraceToTriplet(**settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_live_spans_of_the_sdk_are_taken_too() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("agent", attributes={"agent.name": "me", "agentlightning.rollout_id": "ro-9"}):
+        pass
+    with tracer.start_as_current_span("openai.chat.completion") as one:
+        one.set_attributes({"gen_ai.response.id": "R1", "agentlightning.rollout_id": "ro-9"})
+    (triplet,) = TracerTraceToTriplet().adapt(exporter.get_finished_spans())
+    assert (triplet.metadata["response_id"], triplet.metadata["rollout_id"]) == ("R1", "ro-9")
+    provider.shutdown()
+
+
+# -- the proxy's spans alone -------------------------------------------------------------------------------------------
+
+
+def numbered(number: int, tokens: list[int], **attributes: Any) -> Span:
+    return call(
+        f"c{number}",
+        9.0 - number,
+        number=number,
+        name="litellm_request",
+        tokens=(tokens, tokens),
+        attributes=attributes,
+    )
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_proxys_calls_are_rewarded_by_number_whatever_the_clocks_say(is_strict: bool) -> None:
+    calls = [numbered(2, [2]), numbered(4, [4]), numbered(6, [6])]
+    rewards = [reward(f"r{number}", 0.0, value, number=number) for number, value in ((5, 0.1), (7, 0.2), (8, 0.3))]
+    adapted = LlmProxyTraceToTriplet(strict_upstream=is_strict)([*rewards, *calls])
+    assert [(each.prompt["token_ids"], each.reward) for each in adapted] == [([2], 0.3), ([4], 0.1), ([6], 0.2)]
+
+
+def test_a_reward_with_the_number_of_a_call_is_not_its() -> None:
+    report = LlmProxyTraceToTriplet().adapt_report([numbered(2, [2]), reward("r", 5, 1.0, number=2)])
+    assert report.triplets[0].reward is None
+    assert report.lost_rewards == [Lost("r", 1.0, "no_call_before")]
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_proxys_spans_of_one_answer_are_one_call(is_strict: bool) -> None:
+    first, again = numbered(2, [2], **{"gen_ai.response.id": "R"}), numbered(4, [4], **{"gen_ai.response.id": "R"})
+    adapted = LlmProxyTraceToTriplet(strict_upstream=is_strict).adapt([again, first, numbered(5, []), call("x", 1, 2)])
+    assert [each.metadata["response_id"] for each in adapted] == ["R"]
+
+
+# -- strict ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spans, why",
+    [
+        ([], "there are none"),
+        ([span("x", 1, parent="y"), span("y", 1, parent="x")], "none is without a parent"),
+        ([span("x", None), span("y", 1)], "TypeError"),
+        ([span("x", 1, attributes={"agentlightning.reward": 1.0})], "is an attribute itself"),
+        ([span("x", 1, attributes={"agentlightning.reward_model": "m"})], "ValidationError"),
+        ([call("x", 1, attributes={"gen_ai.prompt": "p"})], "gen_ai.prompt is an attribute itself"),
+        ([call("x", 1, attributes={"logprobs.content": "{"})], "JSONDecodeError"),
+        ([3], "no span"),
+    ],
+)
+def test_where_agent_lightning_raises_strict_says_what_to_do_and_ours_goes_on(spans: list[Any], why: str) -> None:
+    with pytest.raises(Invalid, match=f"(?s)makes nothing of these spans.*{why}.*leave out strict_upstream"):
+        TracerTraceToTriplet(strict_upstream=True).adapt(spans)
+    TracerTraceToTriplet().adapt(spans)
+
+
+def test_strict_proxy_says_what_to_do_where_agent_lightning_raises() -> None:
+    with pytest.raises(Invalid, match="leave out strict_upstream"):
+        LlmProxyTraceToTriplet(strict_upstream=True).adapt([span("x", None, number=1), span("y", 1, number=1)])
+
+
+def test_strict_takes_the_order_of_the_input_and_repairs_one_level_only() -> None:
+    spans = [call("late", 5, 6), agent("A", 0, 9, "a"), call("early", 1, 2, parent="A")]
+    strict = TracerTraceToTriplet(strict_upstream=True, repair_hierarchy=False).adapt(spans)
+    assert [each.metadata["agent_name"] for each in strict] == ["*", "a"]
+    ours = TracerTraceToTriplet(repair_hierarchy=False).adapt(spans)
+    assert [each.metadata["agent_name"] for each in ours] == ["a", "*"]

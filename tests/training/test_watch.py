@@ -1,0 +1,88 @@
+"""What others decide of a rollout is told to whoever runs its attempt, once, whenever it came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import Rollout, RolloutConfig
+from store.training.watch import Watch
+from tests.training.given import started, until
+
+
+class Told:
+    """What was told of attempts, by rollout."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, str]] = []
+
+    def of(self, rollout: Rollout) -> Callable[[str], None]:
+        def tell(reason: str) -> None:
+            self.all.append((rollout.rollout_id, reason))
+
+        return tell
+
+    async def something(self) -> bool:
+        return bool(self.all)
+
+
+async def caught_up(store: Store, watch: Watch) -> None:
+    """Return when the watch has seen all there was: it tells of what comes last."""
+    told, last = Told(), await started(store)
+    watch.begin(last, told.of(last))
+    await store.update_rollout(last.rollout_id, status="cancelled")
+    await until(told.something)
+
+
+@pytest.mark.parametrize(
+    "to, reason", [("cancelled", "cancelled"), ("failed", "superseded"), ("queuing", "superseded")]
+)
+async def test_a_decision_is_told_while_the_attempt_runs(live: Store, to: Any, reason: str) -> None:
+    watch, told, rollout = Watch(live), Told(), await started(live)
+    watch.begin(rollout, told.of(rollout))
+    await live.update_rollout(rollout.rollout_id, status=to)
+    await until(told.something)
+    assert told.all == [(rollout.rollout_id, reason)]
+    await watch.close()
+
+
+async def test_what_is_decided_between_a_claim_and_its_beginning_is_told(live: Store) -> None:
+    watch, told = Watch(live), Told()
+    await caught_up(live, watch)
+    cancelled, replaced = await started(live), await started(live)
+    await live.update_rollout(cancelled.rollout_id, status="cancelled")
+    await live.start_attempt(replaced.rollout_id)
+    await caught_up(live, watch)
+    for rollout in (cancelled, replaced):
+        watch.begin(rollout, told.of(rollout))
+    await until(lambda: asyncio.sleep(0, len(told.all) == 2))
+    assert dict(told.all) == {cancelled.rollout_id: "cancelled", replaced.rollout_id: "superseded"}
+    await watch.close()
+
+
+async def test_what_happened_to_an_earlier_attempt_is_not_told_of_the_next(live: Store) -> None:
+    watch, told = Watch(live), Told()
+    await caught_up(live, watch)
+    config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+    first = await live.start_rollout(1, config=config)
+    await live.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    second = await live.dequeue_rollout()
+    assert second is not None
+    watch.begin(second, told.of(second))
+    await caught_up(live, watch)
+    assert told.all == []
+    await watch.close()
+
+
+async def test_nothing_is_told_of_an_attempt_that_is_over(memory: Store) -> None:
+    watch, told, rollout = Watch(memory), Told(), await started(memory)
+    watch.begin(rollout, told.of(rollout))
+    watch.end(rollout)
+    await memory.update_rollout(rollout.rollout_id, status="cancelled")
+    await caught_up(memory, watch)
+    assert told.all == []
+    await watch.close()
