@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -125,7 +126,11 @@ async def test_what_the_agent_raises_fails_the_attempt_and_is_raised(live: Store
     assert root.status.status_code == "ERROR"
 
 
-async def test_an_error_whose_text_no_database_keeps_is_reported_without_it(memory: Store) -> None:
+async def test_an_error_whose_text_no_database_keeps_is_reported_without_it(
+    memory: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What was logged goes with a test's result to another process, as UTF-8.
+    caplog.set_level(logging.CRITICAL, logger="store")
     with pytest.raises(LookupError):
         await step(memory, raising(LookupError("a\0b\ud800c")))
     rollout = await last(memory)
