@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.errors import Invalid
+from store.errors import Invalid, Unsupported
 from store.interface import Store
 from store.models import AttemptError, Rollout, RolloutConfig
 from store.testing.contract.given import reread, started, worker_of
@@ -75,5 +75,9 @@ class AttemptErrorsContract:
 
 
 async def errors_of(store: Store, rollout: Rollout) -> list[Any]:
-    """Return the errors in a rollout's history."""
-    return [event.data["error"] for event in await store.history(rollout.rollout_id) if "error" in event.data]
+    """Return the errors in a rollout's history; a store need not have one, and the test ends here then."""
+    try:
+        history = await store.history(rollout.rollout_id)
+    except Unsupported as error:
+        pytest.skip(str(error))
+    return [event.data["error"] for event in history if "error" in event.data]
