@@ -16,7 +16,7 @@ from store.domain.commands import Command
 from store.domain.views import ATTEMPT_COLUMNS, ClaimView
 from store.interface import Store
 from store.models import AttemptedRollout
-from store.server import connection
+from store.server import connection, spool
 from store.server.app import build_app
 from store.server.listening import bind
 from store.server.partitions import Partitions
@@ -121,7 +121,8 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
             await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
 
 
-async def test_a_client_that_never_reads_is_let_go(store: Store) -> None:
+async def test_a_client_that_never_reads_is_let_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "STALL_SECONDS", 1.0)
     for _ in range(20):
         await store.enqueue_rollout("x" * 1_000_000)
     listener = bind("127.0.0.1", 0)
