@@ -1,4 +1,6 @@
-"""Our adapters, told to be strict, give what Agent-lightning 0.3.0's own give, on its example and thousands of traces.
+"""Our adapters, told to be strict, give what Agent-lightning 0.3.0's own give, on its example and hundreds of traces.
+
+ROLLBOOK_TORTURE=1 makes them thousands.
 
 The two run in one process, in Agent-lightning's environment.
 """
@@ -9,7 +11,7 @@ import pytest
 
 from tests.interop.peer import Peer, claims
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.xdist_group("interop-sqlite")]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.xdist_group("interop-adapters")]
 
 
 @pytest.mark.parametrize("claim", claims("adapters"))

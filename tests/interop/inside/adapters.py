@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
@@ -20,7 +21,8 @@ from store.training import messages, triplets
 from tests.interop.inside import traces
 from tests.interop.inside.claims import arguments, claims_of, hold, stay_on_this_machine
 
-TRACES = 2_000
+# Thousands under ROLLBOOK_TORTURE=1, as everywhere; a tenth of them otherwise.
+TRACES = 2_000 if os.environ.get("ROLLBOOK_TORTURE") else 200
 SETTINGS: list[dict[str, Any]] = [
     {"repair_hierarchy": repairs, "agent_match": agent, "reward_match": policy, "_skip_empty_token_spans": skips}
     for repairs, agent, policy, skips in product(
