@@ -26,7 +26,15 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide import decide
-from store.domain.events import Body, Event, Fact, Json, SpanRecorded
+from store.domain.events import (
+    AttemptStatusChanged,
+    Body,
+    Event,
+    Fact,
+    Json,
+    RolloutStatusChanged,
+    SpanRecorded,
+)
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.views import ClaimView
 from store.domain.worker import WorkerSignals, WorkerState
@@ -34,6 +42,7 @@ from store.domain.world import World
 
 SECOND = 1_000_000
 NOW = 1_750_000_000 * SECOND
+RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
 BODY = Body(codec=0, raw_len=2, stored=b"{}", sha256=b"\x01" * 32)
 
 
@@ -248,3 +257,14 @@ def beat(worker_id: str = "w1", stats: str | None = None) -> BeatWorker:
 
 def _actor(worker_id: str | None) -> str | None:
     return f"worker:{worker_id}" if worker_id else None
+
+
+# -- facts expected ----------------------------------------------------------------------------------------------------
+
+
+def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
+    return RolloutStatusChanged(from_=before, to=after, reason=reason)
+
+
+def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
+    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)

@@ -10,20 +10,21 @@ from store.domain.commands import Command
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
-    AttemptStatusChanged,
     RolloutAmended,
-    RolloutStatusChanged,
 )
 from store.errors import Conflict, NotFound
 from tests.domain.story import (
     NOW,
+    RETRY,
     Story,
     amend,
     attempt,
     beat,
+    became,
     claim,
     config,
     enqueue,
+    moved,
     new,
     number,
     publish,
@@ -32,21 +33,6 @@ from tests.domain.story import (
     span,
     start,
 )
-
-RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
-    return RolloutStatusChanged(from_=before, to=after, reason=reason)
-
-
-def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
-    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)
 
 
 class TestCreation:

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from store.domain.commands import Command
 from store.domain.events import (
     AttemptStarted,
-    AttemptStatusChanged,
     ClaimReleased,
-    RolloutStatusChanged,
 )
 from store.domain.world import NeedsHeads
 from store.errors import NotFound
 from tests.domain.story import (
+    RETRY,
     Story,
     amend,
     attempt,
     claim,
     enqueue,
+    moved,
     record,
     release,
     report,
     span,
 )
-
-RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
-    return RolloutStatusChanged(from_=before, to=after, reason=reason)
-
-
-def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
-    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)
 
 
 class TestClaims:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from store.domain.events import (
-    AttemptStatusChanged,
     ResourcesPublished,
     ResourcesReplaced,
-    RolloutStatusChanged,
     SpanRecorded,
 )
 from store.errors import NotFound
 from tests.domain.story import (
     NOW,
+    RETRY,
     SECOND,
     Story,
     amend,
     attempt,
+    became,
+    moved,
     number,
     publish,
     record,
@@ -27,21 +26,6 @@ from tests.domain.story import (
     span,
     start,
 )
-
-RETRY: dict[str, Any] = {"max_attempts": 3, "retry_condition": ["failed", "timeout", "unresponsive"]}
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:
-    return RolloutStatusChanged(from_=before, to=after, reason=reason)
-
-
-def became(attempt_id: str, before: str, after: str, reason: str) -> AttemptStatusChanged:
-    return AttemptStatusChanged(attempt_id=attempt_id, from_=before, to=after, reason=reason)
 
 
 class TestSpans:

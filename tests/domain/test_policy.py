@@ -30,11 +30,6 @@ from tests.domain.story import (
 )
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
 def seconds(micros: int) -> float:
     return micros / SECOND
 

@@ -12,11 +12,6 @@ from store.errors import Corrupt
 from tests.domain.story import NOW, Story, amend, attempt, beat, claim, enqueue, record, release, report, span, start
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
 def as_seen(story: Story, worker_id: str = "w1") -> tuple[Any, ...]:
     state = story.worker(worker_id)
     return state.status, state.current_rollout_id, state.current_attempt_id
