@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from store.cli import train_commands
+from store.cli import example_commands, train_commands
 from store.cli.key_commands import keys
 from store.cli.options import (
     DEFAULT_DB,
@@ -266,7 +266,7 @@ def tail(
 
 @app.command(rich_help_panel=_LOOK)
 def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """Count what is there, what waits, and what it takes on disk."""
+    """Count what is there, what waits, and what it takes on disk; of a server's store all but its log and disk."""
     from store.cli import counting
 
     counting.stats(db, json=json)
@@ -321,12 +321,18 @@ def demo(
     db: Db = DEFAULT_DB,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the queries chosen and the rankings tried.")] = 0,
     runners: Annotated[int, typer.Option(metavar="N", min=2, help="How many processes work; one is killed.")] = 4,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Ask and learn without end, until Ctrl+C; nothing is killed.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Tune a search engine over Python's own documentation, killing a runner on the way. Two minutes, no network."""
+    """Tune a search engine over Python's own documentation, killing a runner on the way. Two minutes, no network.
+
+    Stopped or killed before its end, it goes on where it was.
+    """
     from store.cli import making
 
-    raise typer.Exit(making.demo(db, seed=seed, runners=runners, quiet=quiet))
+    raise typer.Exit(making.demo(db, seed=seed, runners=runners, continuous=continuous, quiet=quiet))
 
 
 @app.command(rich_help_panel=_MAKE)
@@ -414,3 +420,4 @@ def partitions_ls(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 
 
 train_commands.add_to(app, _TRAIN)
+example_commands.add_to(app, _TRAIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
@@ -11,20 +12,22 @@ from typing import Any, Final, get_args
 from sqlalchemy import Column, func, select
 from sqlalchemy.sql import ClauseElement
 
-from store.cli.opened import dialect_of
+from store.cli.opened import dialect_of, run_reading
 from store.cli.printing import STYLES, is_terminal, json_document, line, note
 from store.cli.times import ago, duration, local, utc
 from store.clock import system_clock, to_seconds
 from store.db import pages, tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.interface import Store
 from store.models import RolloutStatus, WorkerStatus
 
 _FAR_AHEAD_SECONDS: Final = 1.0
+_WAITING: Final = ("queuing", "requeuing")
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a store holds, at one moment."""
+    """How much a store holds, at one moment; what a server does not tell of its database is None."""
 
     store_id: str
     rollouts: Mapping[str, int]
@@ -37,25 +40,26 @@ class Counts:
     """Ids, not versions."""
     queued: int
     """Rollouts that wait for a claim."""
-    events: int
-    commits: int
-    last_position: int
+    events: int | None = None
+    commits: int | None = None
+    last_position: int | None = None
     """0 for an empty log."""
-    last_commit_time: float | None
+    last_commit_time: float | None = None
     """In seconds since the epoch."""
-    payload_bytes: int
+    payload_bytes: int | None = None
     """Of everything callers sent, before compression."""
-    disk_bytes: int
+    disk_bytes: int | None = None
 
     @property
     def bytes_per_event(self) -> int | None:
         """The size on disk, shared out among the events of the log."""
-        return round(self.disk_bytes / self.events) if self.events else None
+        return round(self.disk_bytes / self.events) if self.events and self.disk_bytes is not None else None
 
 
 def stats(db: str, *, json: bool) -> None:
     """Print the counts of a store."""
-    counts = asyncio.run(_count(db))
+    is_served = db.startswith(("http://", "https://"))
+    counts = run_reading(db, _asked) if is_served else asyncio.run(_count(db))
     if json:
         json_document(asdict(counts) | {"bytes_per_event": counts.bytes_per_event})
         return
@@ -73,15 +77,37 @@ def _print(counts: Counts) -> None:
     for name in ("queued", "attempts", "spans", "resources"):
         _print_fact(name, _number(getattr(counts, name)))
     _print_statuses("workers", counts.workers)
-    for name in ("events", "commits"):
-        _print_fact(name, _number(getattr(counts, name)))
+    if counts.events is not None and counts.commits is not None:
+        _print_fact("events", _number(counts.events))
+        _print_fact("commits", _number(counts.commits))
     last = counts.last_commit_time
     if last is not None:
         _print_fact("last commit", f"{local(last)} ({ago(last, time.time())})" if is_terminal() else utc(last))
-    _print_fact("payload", _size(counts.payload_bytes))
-    _print_fact("on disk", _size(counts.disk_bytes))
-    if counts.bytes_per_event is not None:
-        _print_fact("per event", _size(counts.bytes_per_event))
+    for name, size in (
+        ("payload", counts.payload_bytes),
+        ("on disk", counts.disk_bytes),
+        ("per event", counts.bytes_per_event),
+    ):
+        if size is not None:
+            _print_fact(name, _size(size))
+
+
+async def _asked(store: Store) -> Counts:
+    """Return what a store tells about itself, in calls of which each sees a moment of its own."""
+    rollouts = {
+        status: (await store.query_rollouts(status_in=[status], limit=1)).total for status in get_args(RolloutStatus)
+    }
+    workers = Counter(worker.status for worker in await store.query_workers())
+    counted = await store.statistics()
+    return Counts(
+        store_id=getattr(store, "store_id", ""),
+        rollouts=rollouts,
+        workers={status: workers[status] for status in get_args(WorkerStatus)},
+        attempts=counted.get("total_attempts", 0),
+        spans=counted.get("total_spans", 0),
+        resources=counted.get("total_resources", 0),
+        queued=sum(rollouts[status] for status in _WAITING),
+    )
 
 
 async def _count(db: str) -> Counts:

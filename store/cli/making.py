@@ -7,10 +7,12 @@ import asyncio
 from store.cli.printing import json_document, line
 
 
-def demo(db: str, *, seed: int, runners: int, quiet: bool) -> int:
-    """Run the job of the example and return its exit code."""
+def demo(db: str, *, seed: int, runners: int, continuous: bool, quiet: bool) -> int:
+    """Run the job of the example, or answer and learn for ever, and return the exit code."""
     from store.examples import doc_search
 
+    if continuous:
+        return doc_search.learn_live(db, seed=seed, quiet=quiet)
     return doc_search.main(db, seed=seed, runners=runners, quiet=quiet)
 
 

@@ -15,7 +15,7 @@ from store.cli.trouble import NOT_INTACT
 from store.models import Difference
 
 # Damage to the log itself: no rebuild mends it.
-_OF_THE_LOG = frozenset({"chain", "bodies", "seal", "guards"})
+_OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards"})
 
 
 def verify(db: str, seal: Path | None, *, json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from store.cli import run_sentences
 from store.cli.times import duration, local
 from store.models import HistoryEvent
 
@@ -17,6 +18,8 @@ _MOVED: Final = {
     "claimed": "a worker claimed it",
     "attempt": "follows its latest attempt",
     "span": "a span arrived",
+    "event": "it told something",
+    "fork": "a part of it runs again",
     "manual": "set by a caller",
 }
 
@@ -50,6 +53,9 @@ class Narrator:
     def say(self, event: HistoryEvent) -> str:
         """Return what happened, without time and actor."""
         self.hear(event)
+        if event.type in run_sentences.TOLD:
+            attempt = self._attempt(event.data) if "attempt_id" in event.data else ""
+            return run_sentences.told(event.type, event.data, attempt)
         teller = self._tellers.get(event.type)
         if teller is None:
             return orjson.dumps(event.data).decode()
@@ -88,6 +94,8 @@ class Narrator:
                 return f"{attempt} {to}: {self._overdue(event, data)}"
             case "span":
                 return f"{attempt} {data['from']} → {to}: a span arrived"
+            case "event":
+                return f"{attempt} {data['from']} → {to}: {_MOVED['event']}"
             case "superseded":
                 return f"{attempt} {data['from']} → {to}: another attempt took its place"
             case _ if data["from"] == to:
@@ -161,7 +169,7 @@ class Narrator:
     }
 
 
-TOLD: Final = frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+TOLD: Final = run_sentences.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 """The types of event that have a sentence; others are told by their data."""
 
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from store.training.core_fields import SpanCoreFields
     from store.training.emit import (
         emit_annotation,
+        emit_annotation_async,
         emit_exception,
         emit_message,
         emit_object,
         emit_reward,
+        emit_reward_async,
         get_message_value,
         get_object_value,
     )
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from store.training.openai_spans import instrument_openai
     from store.training.operations import operation
     from store.training.outcome import Outcome
+    from store.training.phases import NodeCall, Pipeline, Step
     from store.training.plan import Plan
     from store.training.proxy import Backend, LLMProxy, ProxySettings
     from store.training.records import AdaptReport, Dropped, Lost, Triplet
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from store.training.rows import LeftOut, Trajectories, trajectories
     from store.training.runner import LitAgentRunner, Runner
     from store.training.scope import AttemptScope, current_scope, run_in_scope
+    from store.training.spool import Spool
     from store.training.tracer import Tracer
     from store.training.trainer import Trainer
     from store.training.tree import TraceTree
@@ -73,8 +77,10 @@ _LATE = {
     "LitAgentRunner": "store.training.runner",
     "LlmProxyTraceToTriplet": "store.training.triplets",
     "Lost": "store.training.records",
+    "NodeCall": "store.training.phases",
     "OpenAIMessages": "store.training.messages",
     "Outcome": "store.training.outcome",
+    "Pipeline": "store.training.phases",
     "Plan": "store.training.plan",
     "ProxySettings": "store.training.proxy",
     "RewardMatchPolicy": "store.training.rewards",
@@ -82,6 +88,8 @@ _LATE = {
     "RunnersGone": "store.training.execution",
     "SharedMemoryExecutionStrategy": "store.training.execution",
     "SpanCoreFields": "store.training.core_fields",
+    "Spool": "store.training.spool",
+    "Step": "store.training.phases",
     "TraceToMessages": "store.training.messages",
     "TraceTree": "store.training.tree",
     "Tracer": "store.training.tracer",
@@ -92,10 +100,12 @@ _LATE = {
     "algo": "store.training.algorithm",
     "current_scope": "store.training.scope",
     "emit_annotation": "store.training.emit",
+    "emit_annotation_async": "store.training.emit",
     "emit_exception": "store.training.emit",
     "emit_message": "store.training.emit",
     "emit_object": "store.training.emit",
     "emit_reward": "store.training.emit",
+    "emit_reward_async": "store.training.emit",
     "find_final_reward": "store.training.reward_spans",
     "find_reward_spans": "store.training.reward_spans",
     "follow": "store.training.continuous",
@@ -138,8 +148,10 @@ __all__ = [
     "LitAgentRunner",
     "LlmProxyTraceToTriplet",
     "Lost",
+    "NodeCall",
     "OpenAIMessages",
     "Outcome",
+    "Pipeline",
     "Plan",
     "ProxySettings",
     "RewardMatchPolicy",
@@ -147,6 +159,8 @@ __all__ = [
     "RunnersGone",
     "SharedMemoryExecutionStrategy",
     "SpanCoreFields",
+    "Spool",
+    "Step",
     "TraceToMessages",
     "TraceTree",
     "Tracer",
@@ -157,10 +171,12 @@ __all__ = [
     "algo",
     "current_scope",
     "emit_annotation",
+    "emit_annotation_async",
     "emit_exception",
     "emit_message",
     "emit_object",
     "emit_reward",
+    "emit_reward_async",
     "find_final_reward",
     "find_reward_spans",
     "follow",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import logging
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from store.errors import StoreError
-from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, Span
+from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
+from store.training.agent_threads import AgentThreads
 from store.training.core_fields import type_name
 from store.training.hooks import call_hooks
 from store.training.outcome import Outcome, Reason
@@ -30,7 +31,10 @@ INTERRUPTED_SECONDS: Final = 5.0
 """How long an attempt that was interrupted waits for the store to take its spans."""
 
 _PAUSE_SECONDS: Final = 0.5
+_threads: Final = AgentThreads()
 _AT_WORK: Final = ("preparing", "running")
+
+FindResources = Callable[[str | None], Awaitable[ResourcesUpdate | None]]
 
 
 class Stopped(Exception):
@@ -47,10 +51,12 @@ class AttemptRun:
     Args:
         runner: whose agent, tracer and hooks.
         rollout: what was claimed.
+        resources_of: finds the resources of an id, the latest for None.
     """
 
-    def __init__(self, runner: Runner[Any], rollout: AttemptedRollout) -> None:
+    def __init__(self, runner: Runner[Any], rollout: AttemptedRollout, resources_of: FindResources) -> None:
         self._runner = runner
+        self._resources_of = resources_of
         self._rollout = rollout
         self._store = runner.store
         self._loop = asyncio.get_running_loop()
@@ -128,12 +134,10 @@ class AttemptRun:
 
     async def _resources(self) -> NamedResources | None:
         resources_id = self._rollout.resources_id
-        if resources_id is None:
-            update = await self._store.get_latest_resources()
-        else:
-            update = await self._store.get_resources_by_id(resources_id)
+        update = await self._resources_of(resources_id)
         if update is not None:
-            return update.resources
+            # Others may share them, and agents do what they like with theirs.
+            return copy.deepcopy(update.resources)
         named = "there are none" if resources_id is None else f"there are none of id {resources_id}"
         error = RuntimeError(f"rollout {self._rollout.rollout_id} needs resources, and {named}; publish them first")
         logger.error("%s", error)
@@ -156,7 +160,8 @@ class AttemptRun:
         try:
             await asyncio.wait({work, self._told}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            await self._stop(work)
+            # Who ends a runner does not care which of its agents is a thread.
+            await self._stop(work, logging.INFO)
             raise
         if work.done():
             return _result(work)
@@ -170,13 +175,13 @@ class AttemptRun:
         limit = self._rollout.config.timeout_seconds
         return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
 
-    async def _stop(self, work: asyncio.Future[Any]) -> None:
+    async def _stop(self, work: asyncio.Future[Any], level: int = logging.WARNING) -> None:
         """Cancel an async agent and give it a moment; a thread cannot be stopped, and goes on unheard."""
         if isinstance(work, asyncio.Task):
             work.cancel()
             await asyncio.wait({work}, timeout=self._runner.grace_seconds)
         if not work.done():
-            logger.warning("the agent of rollout %s does not stop; it goes on unheard", self._rollout.rollout_id)
+            logger.log(level, "the agent of rollout %s does not stop; it goes on unheard", self._rollout.rollout_id)
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -281,7 +286,7 @@ def _result(work: asyncio.Future[Any]) -> Any:
 
 
 def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """Run a function in a thread of its own, with this context; one that never returns holds nothing up."""
+    """Run a function in another thread, with this context; one that never returns holds nothing up."""
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
@@ -309,7 +314,7 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
         with suppress(RuntimeError):  # the loop was closed, and nobody waits
             loop.call_soon_threadsafe(give, result, raised)
 
-    threading.Thread(target=run, name="rollbook-agent", daemon=True).start()
+    _threads.run(run)
     return answer
 
 

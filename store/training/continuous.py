@@ -78,10 +78,7 @@ async def follow(
                     seen[rollout_id] = None
                 yield Finished(await _ended(store, seen), cursor)
         finally:
-            if upcoming is not None:
-                upcoming.cancel()
-                with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await upcoming
+            await _let_go(upcoming)
 
 
 async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | None) -> bool:
@@ -110,13 +107,11 @@ async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[R
     for rollout in await _ended(store, pending):
         del pending[rollout.rollout_id]
         yield rollout
-    async with aclosing(_endings(store, cursor)) as endings:
+    async with aclosing(_endings(store, cursor)) as endings, aclosing(_together(endings)) as batches:
         while pending:
-            rollout_id, _ = await anext(endings)
-            if rollout_id in pending:
-                for rollout in await _ended(store, [rollout_id]):
-                    del pending[rollout_id]
-                    yield rollout
+            for rollout in await _ended(store, [each for each in await anext(batches) if each in pending]):
+                del pending[rollout.rollout_id]
+                yield rollout
 
 
 async def left_the_queue(store: Store, rollout: Rollout) -> None:
@@ -156,6 +151,33 @@ async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str,
             # An end that is only stamped anew is no news.
             if event.data["to"] in ENDED and event.data["from"] not in ENDED:
                 yield event.stream.removeprefix(_STREAM), event.cursor
+
+
+async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[list[str]]:
+    """Yield the ids of rollouts that end, each once, those in one list that are known at once: read as one."""
+    upcoming = None
+    try:
+        while True:
+            upcoming = upcoming or asyncio.ensure_future(anext(endings))
+            seen = {(await upcoming)[0]: None}
+            while True:
+                upcoming = asyncio.ensure_future(anext(endings))
+                # What the log's reader has in its hands takes one step.
+                await asyncio.sleep(0)
+                if not upcoming.done() or len(seen) == _READ_AT_ONCE:
+                    break
+                seen[upcoming.result()[0]] = None
+            yield list(seen)
+    finally:
+        await _let_go(upcoming)
+
+
+async def _let_go(upcoming: asyncio.Future[tuple[str, str]] | None) -> None:
+    """Stop waiting for the next end, so that the generator it comes from can be closed."""
+    if upcoming is not None:
+        upcoming.cancel()
+        with suppress(asyncio.CancelledError, StopAsyncIteration):
+            await upcoming
 
 
 async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:

@@ -49,9 +49,19 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
         ValueError: a value is None or an object.
         RuntimeError: there is no current attempt.
     """
-    attributes = flatten_attributes(annotation)
+    fields = _emit(ANNOTATION_SPAN, _annotation(annotation), propagate=propagate)
+    return _flush(fields, propagate=propagate)
+
+
+async def emit_annotation_async(annotation: Mapping[str, Any]) -> SpanCoreFields:
+    """As `emit_annotation`, for async agents: the event loop goes on until the span is stored."""
+    return await _flushed(_emit(ANNOTATION_SPAN, _annotation(annotation), propagate=True))
+
+
+def _annotation(given: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    attributes = flatten_attributes(given)
     check_attributes_sanity(attributes)
-    return _emit(ANNOTATION_SPAN, attributes, propagate=propagate, flush=True)
+    return attributes
 
 
 def emit_reward(
@@ -76,10 +86,28 @@ def emit_reward(
         ValueError: it is not finite; one of several is no number, or `primary_key` is none of them.
         RuntimeError: there is no current attempt.
     """
+    fields = _emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=propagate)
+    return _flush(fields, propagate=propagate)
+
+
+async def emit_reward_async(
+    reward: float | Mapping[str, float],
+    *,
+    primary_key: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> SpanCoreFields:
+    """As `emit_reward`, for async agents: the event loop goes on until the reward is stored.
+
+    Its number has its place among those of the calls that come before and after it in the same task.
+    """
+    return await _flushed(_emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=True))
+
+
+def _reward(
+    reward: float | Mapping[str, float], primary_key: str | None, attributes: Mapping[str, Any] | None
+) -> dict[str, Any]:
     dimensions = _dimensions(reward, primary_key)
-    more = flatten_attributes(attributes or {})
-    check_attributes_sanity(more)
-    return _emit(ANNOTATION_SPAN, reward_attributes(dimensions) | more, propagate=propagate, flush=True)
+    return reward_attributes(dimensions) | _annotation(attributes or {})
 
 
 def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
@@ -178,7 +206,7 @@ def emit_exception(
     return _emit(EXCEPTION_SPAN, said, propagate=propagate)
 
 
-def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool, flush: bool = False) -> SpanCoreFields:
+def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanCoreFields:
     now = time.time()
     fields = SpanCoreFields(
         name=name,
@@ -191,10 +219,18 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool, flush: b
         # Building a span must not bring the SDK.
         from store.training.tracer import record_fields
 
-        scope = require_scope(name)
-        record_fields(scope, fields)
-        if flush:
-            scope.recorder.flush()
+        record_fields(require_scope(name), fields)
+    return fields
+
+
+def _flush(fields: SpanCoreFields, *, propagate: bool) -> SpanCoreFields:
+    if propagate:
+        require_scope(fields.name).recorder.flush()
+    return fields
+
+
+async def _flushed(fields: SpanCoreFields) -> SpanCoreFields:
+    await require_scope(fields.name).recorder.flushed()
     return fields
 
 

@@ -20,6 +20,8 @@ STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_c
 """The default limits of planned rollouts: a worker that misses three heartbeats is dead, and others do its work."""
 
 _ENQUEUED_AT_ONCE: Final = 200
+# Why an attempt failed that is no fault of the agent's: the training ended around it, or its store was gone.
+_CUT_SHORT: Final = frozenset({"interrupted", "spool"})
 # A key holds at most 512 bytes, and the numbers behind the name need some of them.
 _LONGEST_NAME: Final = 400
 
@@ -42,7 +44,8 @@ class Plan:
     """The rollouts of one run, in an order that does not change.
 
     An algorithm that was killed and runs again with the same name and the same items gets the rollouts that exist,
-    finished or not, and only the missing ones are enqueued: the store holds one rollout for each key.
+    finished or not, and only the missing ones are enqueued: the store holds one rollout for each key. Those that failed
+    because their training was interrupted wait to be run again.
 
     Args:
         run: the name of the run; another name plans everything anew.
@@ -114,7 +117,7 @@ class Plan:
         # In parts, each of them whole or not at all: what one call takes is limited, what was begun is found again.
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
-        return rollouts
+        return [await _taken_up(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]
 
     def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
         """Yield each rollout once it has ended; those that ended before come first. As `continuous.finished`."""
@@ -128,3 +131,11 @@ class Plan:
         """Publish the resources of a step, unless that was done before; return what is published."""
         known = await store.get_resources_by_id(self.resources_id(step))
         return known or await store.update_resources(self.resources_id(step), resources)
+
+
+async def _taken_up(store: Store, rollout: Rollout) -> Rollout:
+    """Queue a rollout again that only failed since its training ended while it was at work."""
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    if attempt is None or (attempt.metadata or {}).get("reason") not in _CUT_SHORT:
+        return rollout
+    return await store.update_rollout(rollout.rollout_id, status="requeuing")

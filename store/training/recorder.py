@@ -53,6 +53,10 @@ class Recorder(Protocol):
         """Wait until what was put before is stored, or out of the store's reach; False if that takes too long."""
         ...
 
+    async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """As `flush`, without holding up the event loop."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -104,6 +108,10 @@ class LocalRecorder:
         """Say that there is nothing to wait for."""
         del seconds
         return True
+
+    async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Say that there is nothing to wait for."""
+        return self.flush(seconds)
 
     def spans(self) -> list[Span]:
         """Return what was kept."""
@@ -186,9 +194,21 @@ class StoreRecorder:
         try:
             flushed.result(seconds)
         except (TimeoutError, CancelledError):
-            logger.warning("spans of attempt %s are still on their way after %g s", self._attempt_id, seconds)
-            return False
+            return self._is_late(seconds)
         return True
+
+    async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """As `flush`, without holding up the event loop."""
+        draining = asyncio.wrap_future(self._home.submit(self._drain()))
+        # It goes on when the agent is cancelled, as spans do that nobody waits for.
+        done, _ = await asyncio.wait({draining}, timeout=seconds)
+        if not done or draining.cancelled() or draining.exception() is not None:
+            return self._is_late(seconds)
+        return True
+
+    def _is_late(self, seconds: float) -> bool:
+        logger.warning("spans of attempt %s are still on their way after %g s", self._attempt_id, seconds)
+        return False
 
     async def add(self, spans: Sequence[Span]) -> None:
         """Store spans that have their numbers already, behind all that was put before.

@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from store.errors import StoreError
 from store.interface import Store
-from store.models import AttemptedRollout, NamedResources, Rollout, RolloutMode
+from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout, RolloutMode
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
 from store.training.heartbeat import Beating, Heartbeat, LaunchMode
 from store.training.hooks import Hook
+from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
+from store.training.together import Together
 from store.training.tracer import Tracer
 from store.training.watch import Watch
 
@@ -223,7 +225,9 @@ class Runner(Generic[T]):
         update = None if resources is None else await store.add_resources(resources)
         resources_id = None if update is None else update.resources_id
         async with self._at_work() as desk:
-            rollout = await store.start_rollout(input, mode=mode, resources_id=resources_id, worker_id=self.label)
+            rollout = await desk.started(
+                store.start_rollout(input, mode=mode, resources_id=resources_id, worker_id=self.label)
+            )
             outcome = await desk.run(rollout)
         if outcome.kind == "error" and outcome.error is not None:
             raise outcome.error
@@ -245,6 +249,8 @@ class Runner(Generic[T]):
         """
         stopped = asyncio.Event()
         async with self._at_work() as desk, _watching(event, stopped):
+            # Before attempts that were left behind are given up: then their spans could not be stored any more.
+            await replay(self.store, self.tracer.spool)
             await desk.introduce()
             running: set[asyncio.Task[Outcome | Exit]] = set()
             try:
@@ -339,18 +345,36 @@ class _Desk:
         self._runner = runner
         self._heartbeat = heartbeat
         self._watch = watch
+        self._resources_of = Together(self._find_resources)
+
+    async def _find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        store = self._runner.store
+        if resources_id is None:
+            return await store.get_latest_resources()
+        return await store.get_resources_by_id(resources_id)
 
     async def introduce(self) -> None:
         """Say that the worker is there."""
         await self._heartbeat.introduce()
 
+    async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
+        """Start an attempt; cancelled while the store does so, report it as interrupted."""
+        task = asyncio.create_task(starting)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # What the store has begun stands, and nobody else knows of it.
+            with contextlib.suppress(StoreError):
+                await self.refuse(await task)
+            raise
+
     async def refuse(self, rollout: AttemptedRollout) -> None:
         """Report an attempt that was claimed too late to be run."""
-        await AttemptRun(self._runner, rollout).refuse()
+        await AttemptRun(self._runner, rollout, self._resources_of).refuse()
 
     async def run(self, rollout: AttemptedRollout) -> Outcome:
         """Run one attempt."""
-        attempt = AttemptRun(self._runner, rollout)
+        attempt = AttemptRun(self._runner, rollout, self._resources_of)
         loop = asyncio.get_running_loop()
         began = loop.time()
         self._heartbeat.begin(Beating(rollout, attempt.tell))

@@ -6,13 +6,15 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, unquote
 
 from store.models import Span
+from store.training.machine import is_gone, this_process
 
 logger = logging.getLogger(__name__)
 
@@ -24,24 +26,45 @@ class Spool:
     """Where the attempts of this process keep spans.
 
     Args:
-        directory: of the files; None for a new one among the temporary files, made when it is needed.
+        directory: where each process keeps its files in a directory of its own, and finds those of processes that died;
+            None for a new one among the temporary files, made when it is needed, where nobody else looks.
         max_bytes: how large they may become together. Files that are left, since the store did not come back in time,
             go on counting.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        self._directory = None if directory is None else Path(directory)
+        self._given = None if directory is None else os.fspath(directory)
+        self._directory: Path | None = None
         self._bytes = 0
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spool, (self._given, self.max_bytes)
 
     def directory(self) -> Path:
         """Return where the files are, created if need be."""
         with self._lock:
-            if self._directory is None:
+            if self._directory is None and self._given is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="rollbook-spool-"))
+            elif self._directory is None:
+                self._directory = Path(self._given or "") / _name(this_process())
             self._directory.mkdir(parents=True, exist_ok=True)
             return self._directory
+
+    def left_behind(self) -> list[Path]:
+        """Return the files of processes of this machine that run no more, and make them those of this one."""
+        if self._given is None:
+            return []
+        ours: list[Path] = []
+        for path in sorted(Path(self._given).glob("*/*.jsonl")):
+            if is_gone(_process(path.parent.name)):
+                # Of several that start at once, one gets it.
+                with suppress(FileNotFoundError):
+                    ours.append(path.rename(self.directory() / path.name))
+                with suppress(OSError):  # there are more files in it
+                    path.parent.rmdir()
+        return ours
 
     def reserve(self, size: int) -> bool:
         """Take up so many bytes, unless they are more than there are."""
@@ -55,6 +78,19 @@ class Spool:
         """Give bytes back."""
         with self._lock:
             self._bytes -= size
+
+
+def _name(process: Mapping[str, Any]) -> str:
+    return f"{quote(process['host'], safe='')}.{process['pid']}.{process['pid_started'] or ''}"
+
+
+def _process(name: str) -> dict[str, Any]:
+    """Return the process that `_name` named; nothing for any other name."""
+    host, _, rest = name.rpartition(".")
+    host, _, pid = host.rpartition(".")
+    if not pid.isdecimal():
+        return {}
+    return {"host": unquote(host), "pid": int(pid), "pid_started": int(rest) if rest.isdecimal() else None}
 
 
 class SpoolFile:

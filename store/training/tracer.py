@@ -91,7 +91,8 @@ class Tracer:
         install_global: make the provider that of the process, or join the one that is; spans outside of attempts are
             left alone. An attempt's ids are then on its spans, for exporters of your own.
         provider: use this provider instead of a private one.
-        spool: where spans wait while the store cannot be reached; None for at most 64 MB of temporary files.
+        spool: where spans wait while the store cannot be reached; None for at most 64 MB of temporary files. With a
+            directory, a runner that starts stores what processes that died left there.
         spool_seconds: how long an attempt that is over waits for the store to take them.
         openai: record the calls of the `openai` client, where that is installed.
     """
@@ -114,13 +115,14 @@ class Tracer:
         self._worker_id: int | None = None
         self._processor = ScopeProcessor(stamps=install_global or provider is not None)
         self._provider: TracerProvider | None = None
+        self._tracer: trace.Tracer | None = None
         self._last_trace: list[Span] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A provider holds threads and locks; what matters is how it was made.
         if self._given is not None:
             raise TypeError("a tracer with a provider of its own cannot be sent to another process; make it there")
-        return _again, (self._install_global, self._spool_seconds, self._openai)
+        return _again, (self._install_global, self._spool, self._spool_seconds, self._openai)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -158,12 +160,23 @@ class Tracer:
             self.teardown()
 
     @property
+    def spool(self) -> Spool:
+        """Where spans wait."""
+        return self._spool
+
+    @property
     def provider(self) -> TracerProvider:
         """The provider whose spans are recorded."""
         if self._provider is None:
             self._provider = self._given or (_global_provider() if self._install_global else _new_provider())
             self._provider.add_span_processor(self._processor)
         return self._provider
+
+    def _own_tracer(self) -> trace.Tracer:
+        # The SDK makes a new one each time it is asked, which takes as long as ten spans.
+        if self._tracer is None:
+            self._tracer = self.provider.get_tracer(_TRACER)
+        return self._tracer
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -229,7 +242,7 @@ class Tracer:
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             worker_id=worker_id,
-            tracer=self.provider.get_tracer(_TRACER),
+            tracer=self._own_tracer(),
             recorder=recorder,
             runner=runner,
         )
@@ -430,5 +443,5 @@ def _global_provider() -> TracerProvider:
     return installed
 
 
-def _again(install_global: bool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - called by pickle
-    return Tracer(install_global=install_global, spool_seconds=spool_seconds, openai=openai)
+def _again(install_global: bool, spool: Spool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - for pickle
+    return Tracer(install_global=install_global, spool=spool, spool_seconds=spool_seconds, openai=openai)

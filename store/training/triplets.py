@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from store.errors import Invalid
@@ -113,7 +114,7 @@ class LlmProxyTraceToTriplet:
 
     def __init__(self, *, strict_upstream: bool = False) -> None:
         self._strict = strict_upstream
-        self._rules = Rules(is_call=lambda _: False, without_judges=False, tokens="both")
+        self._rules = Rules(is_call=_never, without_judges=False, tokens="both")
 
     def __call__(self, source: Iterable[Any], /) -> list[Triplet]:
         return self.adapt(source)
@@ -195,9 +196,22 @@ def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
         raise Invalid("reward_match", f"{given!r} is no policy; take one of {known}") from None
 
 
-def _searching(field: str, expression: str) -> Callable[[str], bool]:
+@dataclass(frozen=True, slots=True)
+class _Searching:
+    """Says whether an expression is found in a text. No closure, so that adapters can be sent to other processes."""
+
+    expression: re.Pattern[str]
+
+    def __call__(self, text: str) -> bool:
+        return self.expression.search(text) is not None
+
+
+def _searching(field: str, expression: str) -> _Searching:
     try:
-        search = re.compile(expression).search
+        return _Searching(re.compile(expression))
     except (re.error, TypeError) as error:
         raise Invalid(field, f"{expression!r} is no regular expression: {error}") from None
-    return lambda text: search(text) is not None
+
+
+def _never(_: str) -> bool:
+    return False

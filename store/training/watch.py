@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from store.errors import Closed, Incompatible, StoreError, Unsupported
@@ -21,6 +21,12 @@ _TYPES: Final = ("attempt.started", "rollout.status_changed")
 _OURS: Final = ("preparing", "running")
 _REMEMBERED: Final = 10_000
 _PAUSE_SECONDS: Final = 0.5
+_GATHER_SECONDS: Final = 0.1
+"""How long events are let gather; what they tell can wait that long."""
+_BUSY_SECONDS: Final = 0.01
+"""How long what has gathered may take to be read before it gathers again."""
+_BEHIND: Final = 200
+"""Who is given so many events between two pauses is behind, and makes none."""
 
 
 class Watch:
@@ -67,7 +73,7 @@ class Watch:
                     # A cursor of now: that of the last event of a rollout that has just begun.
                     async for event in self._store.tail(rollout_id=first):
                         cursor = self._see(event)
-                async for event in self._store.tail(cursor, follow=True, types=_TYPES):
+                async for event in _at_leisure(self._store.tail(cursor, follow=True, types=_TYPES)):
                     cursor = self._see(event)
             except (Unsupported, Incompatible) as error:
                 logger.info("cancelled rollouts are noticed by heartbeats alone: %s", error)
@@ -114,3 +120,17 @@ class Watch:
         elif found.attempt.attempt_id != attempt_id or found.status not in _OURS:
             del self._running[rollout_id]
             tell("superseded")
+
+
+async def _at_leisure(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:
+    """Yield events as they come, but let those that come all the time gather, so that one read finds many."""
+    loop = asyncio.get_running_loop()
+    paused, since = loop.time(), 0
+    async for event in events:
+        yield event
+        since += 1
+        if since > _BEHIND:
+            paused, since = loop.time(), 0
+        elif loop.time() - paused > _BUSY_SECONDS:
+            await asyncio.sleep(_GATHER_SECONDS)
+            paused, since = loop.time(), 0

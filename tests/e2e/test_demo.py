@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from store import open_store
-from store.examples.doc_search.agent import RESULTS, SPANS
-from store.examples.doc_search.algorithm import Plan, Tuning
+from store.examples.doc_search.agent import RESULTS, SearchAgent, as_resource
+from store.examples.doc_search.algorithm import Job, Tuning
 from store.examples.doc_search.bm25f import Ranking, Searcher
-from store.examples.doc_search.corpus import Query, split_words
-from store.examples.doc_search.fleet import Fleet, RunnersKeepDying
+from store.examples.doc_search.corpus import FIELDS, split_words
 from store.examples.doc_search.library import Library, open_library
-from store.models import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate
+from store.interface import Store
+from store.models import AttemptedRollout, EnqueueRolloutRequest
+from store.training import Runner, Trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-SMALL = Plan(rounds=2, training_queries=100, queries_per_round=20, held_out_queries=30, runners=2)
+SMALL = Job(rounds=2, training_queries=100, queries_per_round=20, held_out_queries=30)
 SMALL_JOB = f"""
 import sys
 from store.examples.doc_search.job import run
-from store.examples.doc_search.algorithm import Plan
-sys.exit(run(sys.argv[1], {SMALL!r}, quiet=True))
+from store.examples.doc_search.algorithm import Job
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], {SMALL!r}, runners=2, quiet=True))
 """
 WHOLE_JOB = """
 import sys
 from store.examples.doc_search import main
-sys.exit(main(sys.argv[1]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
 """
-OPEN = ("queuing", "requeuing", "preparing", "running")
+
+Start = Callable[[str, str], subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -48,12 +55,14 @@ def cache(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def start(cache: Path) -> Callable[[str, str], subprocess.Popen[str]]:
+def start(cache: Path, tmp_path: Path) -> Start:
     """A function that starts a job on a database, as a process group of its own."""
 
     def start(job: str, db_url: str) -> subprocess.Popen[str]:
+        program = tmp_path / "job.py"
+        program.write_text(job)
         return subprocess.Popen(
-            [sys.executable, "-c", job, db_url],
+            [sys.executable, str(program), db_url],
             env=os.environ | {"XDG_CACHE_HOME": str(cache)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -69,124 +78,120 @@ def library(cache: Path) -> tuple[Library, Path]:
     return open_library(cache / "rollbook")
 
 
-def sqlite_url(directory: Path) -> str:
-    return f"sqlite:///{directory / 'demo.db'}"
+async def run(start: Start, job: str, db_url: str) -> tuple[int, str, str]:
+    """Run a job to its end; return its exit code and what it said."""
+    process = start(job, db_url)
+    said, complaints = await asyncio.to_thread(process.communicate, timeout=250)
+    return process.returncode, said, complaints
 
 
+@pytest.mark.torture
 async def test_the_whole_job_survives_the_loss_of_a_runner_and_proves_what_it_stored(
-    start: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
+    start: Start, tmp_path: Path, rounds: Callable[[int], int]
 ) -> None:
-    job = start(WHOLE_JOB, sqlite_url(tmp_path))
-    said, progress = job.communicate(timeout=280)
-    assert job.returncode == 0, progress
-    assert "4,840 of 4,840 rollouts succeeded" in said
+    url = f"sqlite:///{tmp_path / 'demo.db'}"
+    size = Job() if rounds(10) == 10 else Job(rounds=2, queries_per_round=40, held_out_queries=150)
+    job = (
+        WHOLE_JOB if size == Job() else SMALL_JOB.replace(repr(SMALL), repr(size)).replace("quiet=True", "quiet=False")
+    )
+    code, said, progress = await run(start, job, url)
+    assert code == 0, progress
+    assert f"{size.rollouts:,} of {size.rollouts:,} rollouts succeeded" in said
     assert "every row is the fold of its events" in said
     assert " 0 rows changed, state hash as before" in said
     assert "Known-item search" in said
-    assert "killed runner" in progress
-    async with await open_store(sqlite_url(tmp_path)) as store:
+    assert "killed Worker-" in progress
+    assert "is lost and replaced" in progress
+    async with await open_store(url) as store:
         rollouts = await store.query_rollouts()
-        assert len(rollouts) == Plan().rollouts == 4_840
+        assert len(rollouts) == size.rollouts
         assert {rollout.status for rollout in rollouts} == {"succeeded"}
         retried = [one for one in rollouts if isinstance(one, AttemptedRollout) and one.attempt.sequence_id > 1]
         assert retried
-        assert retried[0].rollout_id in said or any(one.rollout_id in said for one in retried)
-        spans = await store.query_spans(retried[0].rollout_id, "latest")
-        assert [span.name for span in spans] == list(SPANS)
-        statistics = await store.statistics()
-        assert statistics.get("total_spans", 0) >= 4 * 4_840
+        assert any(one.rollout_id in said for one in retried)
+        spans = [span.name for span in await store.query_spans(retried[0].rollout_id, "latest")]
+        assert spans[:4] == ["index", "retrieve", "rank", "agentlightning.message"]
+        assert spans[-2:] == ["agentlightning.annotation", "agentlightning.attempt"]
+        assert len({(rollout.metadata or {})["rollbook.key"] for rollout in rollouts}) == size.rollouts
 
 
-async def test_a_second_job_on_the_same_database_adds_to_the_first(
-    start: Callable[[str, str], subprocess.Popen[str]], durable_url: str
+@pytest.mark.timeout(600)
+async def test_a_job_that_was_stopped_or_killed_goes_on_where_it_was_and_the_next_one_is_added(
+    start: Start, durable_url: str
 ) -> None:
-    for _ in range(2):
-        job = start(SMALL_JOB, durable_url)
-        _, complaints = await asyncio.to_thread(job.communicate, timeout=120)
-        assert (job.returncode, complaints) == (0, "")
     async with await open_store(durable_url) as store:
-        rollouts = await store.query_rollouts()
-        assert [rollout.status for rollout in rollouts] == ["succeeded"] * 2 * SMALL.rollouts
-        assert (await store.verify()).ok
+        for part, told in ((0.25, signal.SIGINT), (0.5, signal.SIGKILL)):
+            job = start(SMALL_JOB, durable_url)
+            await _until(job, lambda part=part: _ended(store, round(part * SMALL.rollouts)))
+            processes = psutil.Process(job.pid).children(recursive=True)
+            os.killpg(job.pid, told)
+            _, complaints = await asyncio.to_thread(job.communicate, timeout=60)
+            is_told = told == signal.SIGINT
+            assert (job.returncode, complaints[:12]) == ((130, "interrupted:") if is_told else (-signal.SIGKILL, ""))
+            assert psutil.wait_procs(processes, timeout=10)[1] == []
+        assert (await store.query_rollouts(status_in=["succeeded"], limit=0)).total < SMALL.rollouts
+        code, said, complaints = await run(start, SMALL_JOB, durable_url)
+        assert (code, complaints) == (0, "")
+        assert f"{SMALL.rollouts} of {SMALL.rollouts} rollouts succeeded" in said
+        assert "This run was begun before" in said
+        await _check(store, 1)
+        code, said, complaints = await run(start, SMALL_JOB, durable_url)
+        assert (code, complaints) == (0, "")
+        assert "This run was begun before" not in said
+        await _check(store, 2)
+
+
+async def _check(store: Store, jobs: int) -> None:
+    """Every rollout of the plans is there, and has succeeded, once."""
+    count = jobs * SMALL.rollouts
+    rollouts = await store.query_rollouts()
+    assert len(rollouts) == len({(one.metadata or {})["rollbook.key"] for one in rollouts}) == count
+    assert Counter(one.status for one in rollouts) == {"succeeded": count}
+    ends = [event async for event in store.tail(types=["attempt.status_changed"]) if event.data["to"] == "succeeded"]
+    assert len(ends) == count
+    assert (await store.verify()).ok
+
+
+async def test_a_job_runs_in_memory_too(start: Start) -> None:
+    code, said, complaints = await run(start, SMALL_JOB, "memory://")
+    assert (code, complaints) == (0, "")
+    assert "Try next" not in said
 
 
 async def test_rewards_that_went_through_the_store_are_those_of_searching_directly(
-    library: tuple[Library, Path], durable_url: str
+    library: tuple[Library, Path], tmp_path: Path
 ) -> None:
     shelf, path = library
-    async with await open_store(durable_url) as store:
-        with Fleet(durable_url, path, "test") as fleet:
-            tuning = Tuning(store, fleet, shelf, SMALL, "test", _Silent())
-            await tuning.run()
+    rng = random.Random(SMALL.seed)
+    training, held_out = SMALL.tasks(shelf, rng)
+    tuning = Tuning(SMALL, rng, path.stem, _Silent())
+    runner = {"type": Runner, "concurrency": 4}
+    url = f"sqlite:///{tmp_path / 'demo.db'}"
+    trainer = Trainer(algorithm=tuning, store=url, strategy="shm", n_runners=2, runner=runner)
+    await asyncio.to_thread(trainer.fit, SearchAgent(path), training, held_out, quiet=True)
+    trainer.close()
     outcome = tuning.outcome
-    assert outcome.before == _rewards(shelf, Ranking.plain(len(outcome.tuned.weights)), outcome.held_out)
-    assert outcome.after == _rewards(shelf, outcome.tuned, outcome.held_out)
+    assert outcome.before == _rewards(shelf, Ranking.plain(len(FIELDS)), held_out)
+    assert outcome.after == _rewards(shelf, outcome.tuned, held_out)
     assert outcome.rollouts == SMALL.rollouts
-    assert outcome.loss
-    assert set(outcome.loss.rollout_ids) & set(outcome.retried)
 
 
-async def test_ctrl_c_ends_all_processes_and_leaves_nothing_in_the_queue(
-    start: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    url = sqlite_url(tmp_path)
-    job = start(WHOLE_JOB, url)
-    runners = await _runners_at_work(job, url)
-    os.killpg(job.pid, signal.SIGINT)
-    _, said = await asyncio.to_thread(job.communicate, timeout=30)
-    assert (job.returncode, said.splitlines()[-1][:12]) == (130, "interrupted:")
-    assert psutil.wait_procs(runners, timeout=5)[1] == []
-    async with await open_store(url) as store:
-        assert not await store.query_rollouts(status_in=OPEN)
-        assert await store.query_rollouts(status_in=["cancelled"])
-        assert (await store.verify()).ok
-
-
-async def test_runners_end_when_whoever_started_them_is_killed(
-    start: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    url = sqlite_url(tmp_path)
-    job = start(WHOLE_JOB, url)
-    runners = await _runners_at_work(job, url)
-    job.kill()
-    job.communicate()
-    assert psutil.wait_procs(runners, timeout=10)[1] == []
-
-
-async def test_a_rollout_of_another_library_fails_alone(library: tuple[Library, Path], tmp_path: Path) -> None:
+async def test_a_rollout_of_another_library_fails_alone(library: tuple[Library, Path]) -> None:
     shelf, path = library
-    url = sqlite_url(tmp_path)
     query = shelf.queries[0]
     task = {"query": query.text, "document": query.answer, "name": shelf.names[query.answer]}
     tasks = [task, task | {"name": "gone.since"}, {"query": "no document"}, "not a task", task]
-    async with await open_store(url) as store:
-        ranking = PromptTemplate(template=Ranking.plain(7).to_json(), engine="f-string")
-        resources = await store.add_resources({"ranking": ranking})
-        with Fleet(url, path, "test") as fleet:
-            fleet.start()
-            requests = [EnqueueRolloutRequest(input=task, resources_id=resources.resources_id) for task in tasks]
-            requests.append(EnqueueRolloutRequest(input=task, resources_id="rs-unknown"))
-            enqueued = await store.enqueue_many_rollouts(requests)
-            ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in enqueued], timeout=30)
+    async with await open_store("memory://") as store:
+        resources = await store.add_resources(as_resource(Ranking.plain(len(FIELDS))))
+        requests = [EnqueueRolloutRequest(input=each, resources_id=resources.resources_id) for each in tasks]
+        requests.append(EnqueueRolloutRequest(input=task, resources_id="rs-unknown"))
+        await store.enqueue_many_rollouts(requests)
+        runner = Runner[object](max_rollouts=len(requests))
+        with runner.run_context(agent=SearchAgent(path), store=store, worker_id=0):
+            await runner.iter()
+        ended = await store.query_rollouts()
     good, bad = "succeeded", "failed"
     assert [rollout.status for rollout in ended] == [good, bad, bad, bad, good, bad]
-
-
-async def test_runners_that_die_are_replaced_until_they_keep_dying(tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path)
-    async with await open_store(url):
-        with Fleet(url, tmp_path / "no-such.library", "test") as fleet:
-            first = {fleet.start(), fleet.start()}
-            with pytest.raises(RunnersKeepDying, match=r"exit code 1.*(?s:.*)No such file.*no-such\.library"):
-                await _replace_for_ever(fleet)
-            assert not fleet.members & first
-
-
-def test_a_database_that_runners_cannot_share_is_refused(start: Callable[[str, str], subprocess.Popen[str]]) -> None:
-    job = start(WHOLE_JOB, "memory://")
-    said, complaint = job.communicate(timeout=30)
-    assert (job.returncode, said) == (2, "")
-    assert "sqlite:///FILE" in complaint
 
 
 class _Silent:
@@ -196,33 +201,23 @@ class _Silent:
     def say(self, text: str) -> None: ...
 
 
-def _rewards(library: Library, ranking: Ranking, queries: list[Query]) -> list[float]:
+def _rewards(library: Library, ranking: Ranking, tasks: list[Any]) -> list[float]:
     searcher = Searcher(library.index, ranking)
     rewards: list[float] = []
-    for query in queries:
-        found = [number for number, _ in searcher.rank(searcher.retrieve(split_words(query.text), RESULTS), RESULTS)]
-        rewards.append(1 / (found.index(query.answer) + 1) if query.answer in found else 0.0)
+    for task in tasks:
+        scores = searcher.retrieve(split_words(str(task["query"])), RESULTS)
+        found = [number for number, _ in searcher.rank(scores, RESULTS)]
+        rewards.append(1 / (found.index(task["document"]) + 1) if task["document"] in found else 0.0)
     return rewards
 
 
-async def _replace_for_ever(fleet: Fleet) -> None:
-    while True:
-        fleet.replace_the_lost()
-        await asyncio.sleep(0.05)
+async def _ended(store: Store, count: int) -> bool:
+    return (await store.query_rollouts(status_in=["succeeded"], limit=0)).total >= count
 
 
-async def _runners_at_work(job: subprocess.Popen[str], url: str) -> list[psutil.Process]:
-    """Wait until runners have answered something, and return all of them."""
-    deadline = time.monotonic() + 60
-    while len(psutil.Process(job.pid).children()) < Plan().runners:
-        await _a_moment(job, deadline)
-    async with await open_store(url) as store:
-        while not await store.query_rollouts(status_in=["succeeded"], limit=1):
-            await _a_moment(job, deadline)
-    return psutil.Process(job.pid).children()
-
-
-async def _a_moment(job: subprocess.Popen[str], deadline: float) -> None:
-    assert job.poll() is None, job.communicate()
-    assert time.monotonic() < deadline, "no runner answered anything within a minute"
-    await asyncio.sleep(0.05)
+async def _until(job: subprocess.Popen[str], happened: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + 100
+    while not await happened():
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < deadline, "it did not happen within 100 s"
+        await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The search engine of the demo, its tuner, and what the demo prints; nothing here opens a store."""
+"""The search engine of the demo, its agent, its tuner, and what the demo prints."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from store.examples.doc_search.agent import RESULTS, SPANS, SearchAgent
+from store import open_store
+from store.examples.doc_search.agent import RESULTS, SearchAgent, as_resource
 from store.examples.doc_search.bm25f import Index, Ranking, Searcher
 from store.examples.doc_search.console import Paper, ShownProgress
 from store.examples.doc_search.corpus import (
@@ -30,8 +32,9 @@ from store.examples.doc_search.corpus import (
 from store.examples.doc_search.library import Library, open_library
 from store.examples.doc_search.report import paired_gain
 from store.examples.doc_search.tuner import BEST, CANDIDATES, Tuner
-from store.models import Span
-from store.semconv import summarise
+from store.models import AttemptedRollout, Span
+from store.semconv import ANNOTATION_SPAN, MESSAGE_SPAN
+from store.training import Runner, find_final_reward, get_message_value
 
 PLAIN = Ranking.plain(len(FIELDS))
 
@@ -296,43 +299,63 @@ def _rewards(library: Library, ranking: Ranking, queries: list[Query]) -> list[f
     return rewards
 
 
-def test_an_answer_is_four_spans_of_one_trace_that_end_in_the_reciprocal_rank(tiny: Library) -> None:
-    agent = SearchAgent(tiny, "test")
-    agent.answer("open the file", 1, "m.b", PLAIN)
-    spans = [
-        Span.from_opentelemetry(span, "ro", "at", number) for number, span in enumerate(agent.take_spans(), start=1)
-    ]
-    assert [span.name for span in spans] == list(SPANS)
-    assert len({span.trace_id for span in spans}) == 1
-    assert all(span.status.status_code == "OK" for span in spans)
-    assert spans[2].attributes["rank.results"] == ["m.a", "m.b", "m.c"]
-    assert summarise(spans[3].name, spans[3].attributes).rewards == (("reciprocal_rank", 0.5),)
-    agent.answer("open the file", 0, "m.a", PLAIN)
-    later = [Span.from_opentelemetry(span, "ro", "at", 1) for span in agent.take_spans()]
-    assert len(later) == len(SPANS)
-    assert later[0].trace_id != spans[0].trace_id
+@pytest.fixture
+def answer(tmp_path: Path) -> Callable[[Library, Any], Awaitable[tuple[AttemptedRollout, list[Span]]]]:
+    """A function that has the agent answer a query from a library, and returns its rollout and spans."""
+
+    async def answer(library: Library, task: Any) -> tuple[AttemptedRollout, list[Span]]:
+        library.save(tmp_path / "library")
+        runner = Runner[Any](max_rollouts=1)
+        async with await open_store("memory://") as store:
+            await store.add_resources(as_resource(PLAIN))
+            await store.enqueue_rollout(task)
+            with runner.run_context(agent=SearchAgent(tmp_path / "library"), store=store, worker_id=0):
+                await runner.iter()
+            (rollout,) = await store.query_rollouts()
+            assert isinstance(rollout, AttemptedRollout)
+            return rollout, list(await store.query_spans(rollout.rollout_id))
+
+    return answer
 
 
-def test_an_answer_beyond_the_tenth_place_earns_nothing() -> None:
+async def test_an_answer_is_three_steps_a_message_and_the_reciprocal_rank(
+    tiny: Library, answer: Callable[[Library, Any], Awaitable[tuple[AttemptedRollout, list[Span]]]]
+) -> None:
+    rollout, spans = await answer(tiny, {"query": "open the file", "document": 1, "name": "m.b"})
+    assert rollout.status == "succeeded"
+    *_, message, reward, root = spans
+    assert [span.name for span in spans[:3]] == ["index", "retrieve", "rank"]
+    assert (message.name, reward.name, root.name) == (MESSAGE_SPAN, ANNOTATION_SPAN, "agentlightning.attempt")
+    assert {span.trace_id for span in spans} == {root.trace_id}
+    assert {span.status.status_code for span in spans} <= {"OK", "UNSET"}
+    assert get_message_value(message) == "m.a\nm.b\nm.c"
+    assert (find_final_reward(spans), reward.attributes["rank"]) == (0.5, 2)
+
+
+async def test_an_answer_beyond_the_tenth_place_earns_nothing_and_says_by_how_little(
+    answer: Callable[[Library, Any], Awaitable[tuple[AttemptedRollout, list[Span]]]],
+) -> None:
     count = RESULTS + 2
-    index = Index.build([document(body="same")] * count, len(FIELDS))
-    agent = SearchAgent(Library([f"m.f{number}" for number in range(count)], [], index), "test")
-    rewards: list[float] = []
+    library = Library(
+        [f"m.f{number}" for number in range(count)], [], Index.build([document(body="same")] * count, len(FIELDS))
+    )
+    rewards: list[float | None] = []
     for number in (0, RESULTS - 1, RESULTS):
-        agent.answer("same", number, f"m.f{number}", PLAIN)
-        reward = agent.take_spans()[-1]
-        rewards += [value for _, value in summarise(reward.name, reward.attributes or {}).rewards]
+        _, spans = await answer(library, {"query": "same", "document": number, "name": f"m.f{number}"})
+        rewards.append(find_final_reward(spans))
     assert rewards == [1.0, 1 / RESULTS, 0.0]
+    (near_miss,) = [span for span in spans if "near_miss.score" in span.attributes]
+    assert near_miss.attributes["near_miss.score"] == near_miss.attributes["near_miss.needed"]
 
 
 @pytest.mark.parametrize("number", [0, 4, -1])
-def test_a_query_about_another_library_fails_and_its_span_says_why(tiny: Library, number: int) -> None:
-    agent = SearchAgent(tiny, "test")
-    with pytest.raises(LookupError, match=r"is not m\.b"):
-        agent.answer("open the file", number, "m.b", PLAIN)
-    (span,) = agent.take_spans()
-    assert not span.status.is_ok
-    assert [event.name for event in span.events] == ["exception"]
+async def test_a_query_about_another_library_fails_and_its_span_says_why(
+    tiny: Library, answer: Callable[[Library, Any], Awaitable[tuple[AttemptedRollout, list[Span]]]], number: int
+) -> None:
+    rollout, spans = await answer(tiny, {"query": "open the file", "document": number, "name": "m.b"})
+    assert rollout.status == "failed"
+    assert (spans[0].name, spans[0].status.status_code) == ("index", "ERROR")
+    assert "is not m.b" in str(spans[0].status.description)
 
 
 def test_a_paired_gain_is_surer_than_its_two_sides() -> None:

@@ -119,3 +119,19 @@ def test_a_name_that_leaves_no_room_for_the_rest_of_a_key_is_refused() -> None:
     for name in ("", "x" * 401):
         with pytest.raises(Invalid, match="run"):
             Plan(name)
+
+
+@pytest.mark.parametrize("reason, status", [("interrupted", "requeuing"), ("spool", "requeuing"), ("error", "failed")])
+async def test_what_its_training_cut_short_is_queued_again_and_what_the_agent_failed_is_not(
+    live: Store, reason: str, status: str
+) -> None:
+    await Plan("r").enqueue(live, ITEMS[:2])
+    claimed = await live.dequeue_rollout("w")
+    assert claimed is not None
+    await live.update_attempt(
+        claimed.rollout_id, claimed.attempt.attempt_id, status="failed", metadata={"reason": reason}
+    )
+    first, second = await Plan("r").enqueue(live, ITEMS[:2])
+    assert (first.rollout_id, first.status, second.status) == (claimed.rollout_id, status, "queuing")
+    again = await live.dequeue_many_rollouts(2, "w")
+    assert [each.attempt.sequence_id for each in again] == ([1, 2] if status == "requeuing" else [1])

@@ -14,6 +14,7 @@ from store.errors import Invalid, NotFound
 from store.interface import Store
 from store.models import Rollout, RolloutConfig, RolloutStatus
 from store.training.continuous import Finished, finished, follow, left_the_queue
+from tests.training.unreliable import Unreliable
 
 
 async def enqueued(store: Store, count: int) -> list[Rollout]:
@@ -180,3 +181,20 @@ async def test_a_rollout_that_is_in_the_queue_again_has_not_left_it(memory: Stor
     assert not done
     await memory.dequeue_rollout()
     await waiting
+
+
+async def test_rollouts_that_ended_together_are_read_together(memory: Store) -> None:
+    class Counted(Unreliable):
+        reads = 0
+
+        async def query_rollouts(self, **query: Any) -> Any:
+            self.reads += 1
+            found = await super().query_rollouts(**query)
+            if self.reads == 1:
+                # Between the first reading and the log.
+                await asyncio.gather(*(end(memory, rollout) for rollout in rollouts))
+            return found
+
+    rollouts, store = await enqueued(memory, 50), Counted(memory)
+    assert sorted([each.input async for each in finished(store, rollouts)]) == list(range(50))
+    assert store.reads <= 5

@@ -34,7 +34,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir())
+    return sorted(directory.rglob("*.jsonl"))
 
 
 def ids(rollout: Any) -> dict[str, Any]:

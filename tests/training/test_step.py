@@ -29,6 +29,7 @@ from tests.training.doing import (
     step,
 )
 from tests.training.given import RESOURCES, names_of, spans_of
+from tests.training.unreliable import Unreliable
 
 
 async def test_a_step_creates_its_rollout_runs_it_and_returns_it_ended(live: Store) -> None:
@@ -182,6 +183,26 @@ async def test_a_step_that_is_cancelled_is_interrupted_and_never_succeeded(live:
     rollout = await last(live)
     assert (rollout.status, rollout.attempt.status) == ("failed", "failed")
     assert rollout.attempt.metadata == {"reason": "interrupted"}
+
+
+async def test_a_step_that_is_cancelled_while_its_rollout_begins_leaves_nothing_at_work(memory: Store) -> None:
+    begun, answered = asyncio.Event(), asyncio.Event()
+
+    class Slow(Unreliable):
+        async def start_rollout(self, *args: Any, **kwargs: Any) -> Any:
+            rollout = await super().start_rollout(*args, **kwargs)
+            begun.set()
+            await answered.wait()
+            return rollout
+
+    running = asyncio.create_task(step(Slow(memory), returning(0.5)))
+    await begun.wait()
+    running.cancel()
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    attempt = (await last(memory)).attempt
+    assert (attempt.status, attempt.metadata) == ("failed", {"reason": "interrupted"})
 
 
 async def test_cancelling_again_does_not_break_the_report_off(memory: Store) -> None:

@@ -1,87 +1,139 @@
-"""The job as a whole: library, store, runners, algorithm, and the report at the end."""
+"""The job as a whole: library, trainer, and the report at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import platform
+import random
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from store import open_store
-from store.errors import StoreError
-from store.examples.doc_search.algorithm import JobFailed, Plan, Tuning
+from store.examples.doc_search.agent import SearchAgent
+from store.examples.doc_search.algorithm import AT_ONCE, Job, JobFailed, Tuning
 from store.examples.doc_search.console import Paper, ShownProgress
-from store.examples.doc_search.fleet import Fleet, RunnersKeepDying
 from store.examples.doc_search.library import Library, cache_directory, open_library
+from store.examples.doc_search.live import Asking, Learner, ask_and_learn
 from store.examples.doc_search.report import print_next_steps, print_proof, print_result, print_size, print_survival
-from store.ids import span_id
+from store.examples.doc_search.runs import end
+from store.opening import open_store
+from store.training.execution import ClientServerExecutionStrategy, RunnersGone
+from store.training.execution.blocking import run_blocking
+from store.training.failing import AgentFails
+from store.training.runner import Runner
+from store.training.trainer import Trainer
 
-OK, FAILED, USAGE, NOT_INTACT, INTERRUPTED = 0, 1, 2, 3, 130
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
-_SECONDS_TO_TIDY_UP = 5.0
+    from store.interface import Store
+
+OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 
-def run(db_url: str, plan: Plan, *, quiet: bool = False) -> int:
+def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
     """Run the job and return the exit code, as `doc_search.main` says."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if db_url.startswith("memory:"):
-        errors.print("the runners are processes of their own: give a database they can share, such as sqlite:///FILE")
-        return USAGE
     progress = ShownProgress(errors, quiet=quiet)
     started = time.perf_counter()
     try:
-        with contextlib.ExitStack() as until_the_end:
-            until_the_end.callback(progress.close)
-            library, path = _library(until_the_end, progress, plan)
-            return asyncio.run(_run(db_url, library, path, plan, progress, started))
-    except (JobFailed, RunnersKeepDying) as error:
+        with contextlib.closing(progress), _library(progress) as (library, path), _told(quiet=quiet):
+            rng = random.Random(job.seed)
+            tasks = job.tasks(library, rng)
+            tuning = Tuning(job, rng, path.stem, progress)
+            with contextlib.closing(_trainer(db_url, tuning, runners)) as trainer:
+                trainer.fit(SearchAgent(path), *tasks, quiet=True)
+                progress.close()
+                return asyncio.run(_report(trainer.store, db_url, library, tuning, job, started))
+    except (JobFailed, RunnersGone, AgentFails) as error:
         errors.print(str(error))
         return FAILED
     except KeyboardInterrupt:
-        errors.print("interrupted: what was still waiting is cancelled, what was done is kept")
+        errors.print("interrupted: what was done is kept, and the same command goes on from there")
         return INTERRUPTED
 
 
-def _library(until_the_end: contextlib.ExitStack, progress: ShownProgress, plan: Plan) -> tuple[Library, Path]:
+def run_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
+    """Ask and learn until Ctrl+C, say what was done, and return the exit code: 130, or 1 if a query failed."""
+    errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    progress = ShownProgress(errors, quiet=quiet)
+    try:
+        with contextlib.closing(progress), _library(progress) as (library, path):
+            tasks, _ = Job(seed=seed).tasks(library, random.Random(seed))
+            run_blocking(lambda: _live(db_url, path, tasks, seed, progress))
+    except ExceptionGroup as failed:
+        errors.print(f"a query failed: {failed.exceptions[0]!r}")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return OK
+
+
+async def _live(db_url: str, path: Path, tasks: list[Any], seed: int, progress: ShownProgress) -> None:
+    runner: Runner[Any] = Runner()
+    async with await open_store(db_url) as store:
+        learner = Learner(store, seed, progress.say)
+        with runner.run_context(agent=SearchAgent(path), store=store, worker_id=0):
+            asking = Asking(runner, tasks, random.Random())
+            try:
+                await ask_and_learn(asking, learner)
+            finally:
+                learned = learner.learned
+                Paper(Console(highlight=False, markup=False, emoji=False)).line(
+                    f"asked {asking.asked:,} queries; version {learned.version} is published, learned from "
+                    f"{learned.total:,} rollouts, and the same command goes on from there"
+                )
+
+
+def _trainer(db_url: str, tuning: Tuning, runners: int) -> Trainer:
+    strategy = ClientServerExecutionStrategy("both", "localhost", 0, managed_store=True, n_runners=runners)
+    return Trainer(algorithm=tuning, store=db_url, runner={"type": Runner, "concurrency": AT_ONCE}, strategy=strategy)
+
+
+@contextlib.contextmanager
+def _told(*, quiet: bool) -> Generator[None]:
+    """Let the trainer say what it does about a lost runner, unless nothing is to be said."""
+    logger = logging.getLogger("store.training")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL if quiet else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
+    """Give the library and its file, which stays where this user's programs keep such things, if they may."""
+
     def say() -> None:
         progress.say(f"reading the standard library of Python {platform.python_version()} (kept for the next time)")
 
     try:
-        library, path = open_library(cache_directory(), on_reading=say)
+        opened = open_library(cache_directory(), on_reading=say)
     except OSError:
-        directory = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-"))
-        library, path = open_library(Path(directory))
-    if len(library.queries) < plan.queries_needed:
-        raise JobFailed(f"the sources of this Python's standard library give {len(library.queries)} queries, too few")
-    return library, path
+        with tempfile.TemporaryDirectory(prefix="rollbook-") as directory:
+            yield open_library(Path(directory), on_reading=say)
+    else:
+        yield opened
 
 
-async def _run(db_url: str, library: Library, path: Path, plan: Plan, progress: ShownProgress, started: float) -> int:
-    name = f"doc-search-{span_id()[:6]}"
-    async with await open_store(db_url) as store:
-        with Fleet(db_url, path, name) as fleet:
-            tuning = Tuning(store, fleet, library, plan, name, progress)
-            try:
-                await tuning.run()
-            except (asyncio.CancelledError, JobFailed, RunnersKeepDying):
-                fleet.stop()
-                # What went wrong matters more than what cannot be tidied up after it.
-                with contextlib.suppress(StoreError, TimeoutError):
-                    async with asyncio.timeout(_SECONDS_TO_TIDY_UP):
-                        await tuning.cancel_what_is_open()
-                raise
-        progress.close()
-        paper = Paper(Console(highlight=False, markup=False, emoji=False))
-        print_result(paper, library, tuning.outcome, plan)
-        survived = await print_survival(paper, store, tuning.outcome, plan)
-        intact = await print_proof(paper, store)
-        await print_size(paper, store, db_url, name)
-        print_next_steps(paper, db_url, tuning.outcome)
-        paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
+async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, job: Job, started: float) -> int:
+    outcome = tuning.outcome
+    paper = Paper(Console(highlight=False, markup=False, emoji=False))
+    print_result(paper, library, outcome, job)
+    survived = await print_survival(paper, store, outcome, job)
+    # Not before: a job that is killed until here is taken up again, and says all this once more.
+    await end(store, outcome.run, outcome.tuned.to_json())
+    intact = await print_proof(paper, store)
+    await print_size(paper, store, db_url, outcome.run)
+    print_next_steps(paper, db_url, outcome)
+    paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
     if not intact:
         return NOT_INTACT
     return OK if survived else FAILED

@@ -15,7 +15,7 @@ from store.examples.doc_search.corpus import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from store.examples.doc_search.algorithm import Outcome, Plan
+    from store.examples.doc_search.algorithm import Job, Outcome
     from store.examples.doc_search.console import Paper
     from store.examples.doc_search.library import Library
     from store.interface import Store
@@ -43,9 +43,9 @@ def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) 
     return Gain(statistics.fmean(differences), means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1])
 
 
-def print_result(paper: Paper, library: Library, outcome: Outcome, plan: Plan) -> None:
+def print_result(paper: Paper, library: Library, outcome: Outcome, job: Job) -> None:
     """Print what was searched, and how well before and after the tuning."""
-    gain = paired_gain(outcome.before, outcome.after, plan.seed)
+    gain = paired_gain(outcome.before, outcome.after, job.seed)
     paper.heading("Known-item search")
     paper.line(
         f"{len(library.names):,} functions of the standard library, {len(library.queries):,} queries. Each query is "
@@ -68,7 +68,7 @@ def print_result(paper: Paper, library: Library, outcome: Outcome, plan: Plan) -
     better = sum(new > old for old, new in zip(outcome.before, outcome.after, strict=True))
     worse = sum(new < old for old, new in zip(outcome.before, outcome.after, strict=True))
     paper.line(f"{_verdict(gain)} {better} queries found their function higher up, {worse} lower down.")
-    paper.line(_clearest_gain(library, outcome))
+    paper.line(_clearest_gain(outcome))
     paper.heading("The ranking, before and after")
     plain = Ranking.plain(len(FIELDS))
     paper.table(("", *FIELDS, "k1", "b"), [("before", *_figures(plain)), ("after", *_figures(outcome.tuned))])
@@ -82,12 +82,12 @@ def print_result(paper: Paper, library: Library, outcome: Outcome, plan: Plan) -
     )
 
 
-def _clearest_gain(library: Library, outcome: Outcome) -> str:
+def _clearest_gain(outcome: Outcome) -> str:
     gains = [new - old for old, new in zip(outcome.before, outcome.after, strict=True)]
     place = max(range(len(gains)), key=gains.__getitem__)
-    query = outcome.held_out[place]
+    task = outcome.held_out[place]
     return (
-        f'The clearest gain: "{query.text}", which is {library.names[query.answer]}, '
+        f'The clearest gain: "{task["query"]}", which is {task["name"]}, '
         f"was {_place(outcome.before[place])} before and is {_place(outcome.after[place])} after."
     )
 
@@ -108,23 +108,28 @@ def _figures(ranking: Ranking) -> Sequence[str]:
     return [f"{value:.2f}" for value in (*ranking.weights, ranking.k1, ranking.b)]
 
 
-async def print_survival(paper: Paper, store: Store, outcome: Outcome, plan: Plan) -> bool:
+async def print_survival(paper: Paper, store: Store, outcome: Outcome, job: Job) -> bool:
     """Print what the loss of a runner did, and return whether it did no harm."""
     paper.heading("The runner that was killed")
-    loss = outcome.loss
+    loss, came_back = outcome.loss, _came_back(outcome)
+    if outcome.is_resumed:
+        paper.line(
+            f"This run was begun before; {outcome.found:,} of its rollouts had ended when it was taken up again."
+        )
     if loss is None:
         paper.line("None: the rounds were over before a runner was seen holding an unfinished attempt.")
-        return False
-    came_back = _came_back(outcome)
+    else:
+        paper.line(
+            f"{loss.worker_id} (pid {loss.pid}) was killed with {len(loss.rollout_ids)} unfinished attempts. "
+            f"The process that took its place told of them, and {len(came_back)} of these rollouts were tried again."
+        )
     paper.line(
-        f"{loss.worker_id} (pid {loss.pid}) was killed in round {loss.in_round} with {len(loss.rollout_ids)} "
-        f"unfinished attempts. {len(came_back)} of these rollouts were given to others after three seconds of silence; "
-        f"{outcome.rollouts:,} of {plan.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."
+        f"{outcome.rollouts:,} of {job.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."
     )
-    if came_back:
-        paper.heading(f"One of them, from its history: {came_back[0]}")
-        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.history(came_back[0])))
-    return bool(came_back) and outcome.rollouts == plan.rollouts
+    if shown := came_back[:1] or outcome.retried[:1]:
+        paper.heading(f"One of them, from its history: {shown[0]}")
+        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.history(shown[0])))
+    return (bool(came_back) or outcome.is_resumed) and outcome.rollouts == job.rollouts
 
 
 def _came_back(outcome: Outcome) -> list[str]:
@@ -179,12 +184,14 @@ def _bytes_on_disk(db_url: str) -> int:
 
 
 def print_next_steps(paper: Paper, db_url: str, outcome: Outcome) -> None:
-    """Print commands that look at what was stored."""
+    """Print commands that look at what was stored, unless it is gone by now."""
+    if db_url.startswith("memory:"):
+        return
     password = urlsplit(db_url).password
     shown = db_url.replace(f":{password}@", ":***@") if password else db_url
     db = "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
     paper.heading("Try next")
-    for rollout_id in _came_back(outcome)[:1]:
+    for rollout_id in _came_back(outcome)[:1] or outcome.retried[:1]:
         paper.line(f"  rollbook history {rollout_id}{db}")
         paper.line(f"  rollbook show {rollout_id} --at 2{db}")
     for command in ("ls rollouts", "stats", "verify", "seal rollbook.seal"):

@@ -31,10 +31,7 @@ class Tuner:
 
     def propose(self) -> list[Ranking]:
         """Return the rankings to try next, all drawn around the centre."""
-        centre = _to_logs(self.centre)
-        return [
-            _from_logs([value + self._step * self._random.gauss(0, 1) for value in centre]) for _ in range(CANDIDATES)
-        ]
+        return [nearby(self.centre, self._step, self._random) for _ in range(CANDIDATES)]
 
     def learn(self, tried: Sequence[Ranking], rewards: Sequence[float]) -> None:
         """Move the centre to the mean of the best rankings tried, and make the next steps shorter."""
@@ -42,6 +39,11 @@ class Tuner:
         best = [_to_logs(tried[place]) for place in by_reward[:BEST]]
         self.centre = _from_logs([math.fsum(values) / len(values) for values in zip(*best, strict=True)])
         self._step *= STEP_SHRINKS_BY
+
+
+def nearby(ranking: Ranking, step: float, rng: random.Random) -> Ranking:
+    """Return a ranking drawn around another, as far from it as the step is long."""
+    return _from_logs([value + step * rng.gauss(0, 1) for value in _to_logs(ranking)])
 
 
 def _to_logs(ranking: Ranking) -> list[float]:

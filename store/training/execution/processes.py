@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -78,7 +79,8 @@ class ProcessPart(Part):
         self._ours, theirs = _CONTEXT.Pipe()
         # Not a daemon: those may not have children, and an agent may want some.
         self._process = _CONTEXT.Process(target=run_seat, args=(self._seat, theirs), name=self.name, daemon=False)
-        self._process.start()
+        with _deaf_to_ctrl_c():
+            self._process.start()
         theirs.close()
         asyncio.get_running_loop().add_reader(self._process.sentinel, self._left)
 
@@ -118,6 +120,18 @@ class ProcessPart(Part):
             self._process.kill()
 
 
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Generator[None]:
+    """Start processes inside: Ctrl+C, which reaches them too, waits until they can tell what it is to them."""
+    # When it is started, it lets signals through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # -- in the process --------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +140,7 @@ def run_seat(seat: Seat, connection: Connection) -> None:
     # Ctrl+C reaches every process of the terminal; the one that started this decides. Not SIG_IGN, which programs that
     # the agent starts would inherit.
     signal.signal(signal.SIGINT, _ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         asyncio.run(_run(seat, connection))
     except asyncio.CancelledError:

@@ -9,6 +9,7 @@ from typing import Any
 from store.models import NamedResources, PromptTemplate
 from store.training.agent import rollout
 from store.training.algorithm import algo
+from store.training.emit import emit_message
 from store.training.trainer import Trainer
 
 RESOURCES: NamedResources = {"prompt": PromptTemplate(template="0", engine="f-string")}
@@ -16,7 +17,8 @@ RESOURCES: NamedResources = {"prompt": PromptTemplate(template="0", engine="f-st
 
 @rollout
 async def patient(task: Any, prompt_template: PromptTemplate) -> None:
-    """Never come to an end."""
+    """Say that it is at work, and never come to an end."""
+    emit_message("at work")
     await asyncio.Event().wait()
 
 

@@ -1,0 +1,162 @@
+"""Learning while the search engine is in use: one side asks and shows no queue, the other follows what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from store.examples.doc_search.agent import as_resource
+from store.examples.doc_search.bm25f import Ranking
+from store.examples.doc_search.corpus import FIELDS
+from store.examples.doc_search.tuner import nearby
+from store.models import PromptTemplate
+from store.semconv import ANNOTATION_SPAN
+from store.training.continuous import Finished, follow
+from store.training.heartbeat import Heartbeat
+from store.training.reward_spans import find_final_reward
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from store.interface import Store
+    from store.models import Rollout
+    from store.training.runner import Runner
+
+LIVE = "doc-search-live"
+"""The id of the resources that every query is answered with, one version after the other."""
+LEARNED = "learned"
+"""Under which name they tell what they were learned from."""
+BATCH = 50
+"""After how many finished rollouts another version is published."""
+
+_STEP = 0.3
+_HEARTBEAT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known so far. It is published with the ranking that came of it, in one call: both are there, or none."""
+
+    cursor: str | None = None
+    """Behind which the log is still to be learned from."""
+    rollouts: list[str] = field(default_factory=list[str])
+    """What this version was learned from, beyond the one before."""
+    total: int = 0
+    """How many rollouts all versions were learned from."""
+    best: str = ""
+    """The ranking to beat."""
+    to_beat: float | None = None
+    """Its mean reward, when it was in use; None until it was."""
+    version: int = 0
+
+    @property
+    def ranking(self) -> Ranking:
+        """The ranking to beat."""
+        return Ranking.from_json(self.best)
+
+
+class Learner:
+    """Tries rankings near the best one known, in turn with that one: queries differ, and so do their rewards.
+
+    Args:
+        store: what it learns from, and publishes to.
+        seed: of the rankings tried.
+        say: is told of each version.
+    """
+
+    def __init__(self, store: Store, seed: int, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._seed = seed
+        self._say = say
+        self._used = Ranking.plain(len(FIELDS))
+        self.learned = Learned(best=self._used.to_json())
+
+    async def begin(self) -> None:
+        """Go on with what the store knows. It is published anew: what was published last answers the queries."""
+        known = await self._store.get_resources_by_id(LIVE)
+        if known is not None:
+            told = cast("PromptTemplate", known.resources[LEARNED])
+            self.learned = Learned(**json.loads(told.template))
+            self._used = Ranking.from_json(cast("PromptTemplate", known.resources["ranking"]).template)
+            self._say(f"goes on with version {self.learned.version}, behind {self.learned.total:,} rollouts")
+        await self._publish(replace(self.learned, rollouts=[]), self._used)
+
+    async def learn(self) -> None:
+        """Publish another version for each batch of rollouts that ended, for ever."""
+        batches = cast("AsyncGenerator[Finished]", follow(self._store, self.learned.cursor, min_rollouts=BATCH))
+        async with aclosing(batches):
+            async for batch in batches:
+                # Whatever else ended in this store was no query of ours; the cursor passes it by.
+                ours = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
+                await self._learn(ours, batch.cursor)
+
+    async def _learn(self, ended: Sequence[Rollout], cursor: str | None) -> None:
+        """Judge the ranking that was in use, and put another into use."""
+        rewards = [reward for rollout in ended if (reward := await self._reward(rollout)) is not None]
+        mean = statistics.fmean(rewards) if rewards else 0.0
+        before, used = self.learned, self._used
+        now = replace(
+            before,
+            cursor=cursor,
+            rollouts=[rollout.rollout_id for rollout in ended],
+            total=before.total + len(ended),
+            version=before.version + 1,
+        )
+        if before.to_beat is None:
+            now, verdict = replace(now, to_beat=mean), "to be beaten"
+            rng = random.Random(f"{self._seed}/{now.version}")
+            used = nearby(before.ranking, _STEP, rng)
+        else:
+            is_better = mean > before.to_beat
+            now = replace(now, best=used.to_json() if is_better else before.best, to_beat=None)
+            verdict, used = "kept" if is_better else "dropped", now.ranking
+        await self._publish(now, used)
+        self._say(f"version {before.version}: mean reward {mean:.3f} of {len(ended)} rollouts, {verdict}")
+
+    async def _publish(self, learned: Learned, used: Ranking) -> None:
+        told = PromptTemplate(template=json.dumps(asdict(learned)), engine="f-string")
+        await self._store.update_resources(LIVE, {**as_resource(used), LEARNED: told})
+        self.learned, self._used = learned, used
+
+    async def _reward(self, rollout: Rollout) -> float | None:
+        return find_final_reward(await self._store.query_spans(rollout.rollout_id, "latest", name=ANNOTATION_SPAN))
+
+
+class Asking:
+    """A user, who asks one query after the other: each is a rollout, and none of them was ever in a queue.
+
+    Args:
+        runner: what answers, on its worker and store.
+        tasks: what may be asked.
+        rng: what chooses among them.
+    """
+
+    def __init__(self, runner: Runner[Any], tasks: Sequence[Any], rng: random.Random) -> None:
+        self._runner = runner
+        self._tasks = tasks
+        self._rng = rng
+        self.asked = 0
+
+    async def ask(self) -> None:
+        """Ask for ever."""
+        runner = self._runner
+        heartbeat = Heartbeat(runner.store, runner.label, _HEARTBEAT_SECONDS, 0.5, "thread", include_gpu=False)
+        async with heartbeat.sent():
+            # What a process that was killed was answering ends now, as failed.
+            await heartbeat.introduce()
+            while True:
+                await runner.step(self._rng.choice(self._tasks), mode="train")
+                self.asked += 1
+
+
+async def ask_and_learn(asking: Asking, learner: Learner) -> None:
+    """Run both sides until this is cancelled, or one of them fails."""
+    await learner.begin()
+    async with asyncio.TaskGroup() as sides:
+        sides.create_task(asking.ask())
+        sides.create_task(learner.learn())

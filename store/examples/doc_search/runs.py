@@ -1,0 +1,53 @@
+"""Which run of the job a store is in the middle of, kept among its resources: a job that died is taken up again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from store.models import PromptTemplate
+
+if TYPE_CHECKING:
+    from store.interface import Store
+
+_PREFIX = "doc-search-"
+_MARK = re.compile(rf"{_PREFIX}(\d+)/(job|result)")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, by its name."""
+
+    name: str
+    is_resumed: bool
+    """Whether it was begun before, by a process that did not come to its end."""
+
+
+async def begin(store: Store, job: str) -> Run:
+    """Return the run of a job that is not over yet, or begin another.
+
+    Args:
+        store: where the runs are.
+        job: all that decides what is run, as a text; a run of anything else stays as it is.
+    """
+    marks: dict[int, dict[str, str]] = {}
+    for resources in await store.query_resources(resources_id_contains=_PREFIX):
+        if mark := _MARK.fullmatch(resources.resources_id):
+            text = resources.resources.get(mark[2])
+            marks.setdefault(int(mark[1]), {})[mark[2]] = text.template if isinstance(text, PromptTemplate) else ""
+    for number, found in marks.items():
+        if found.get("job") == job and "result" not in found:
+            return Run(f"{_PREFIX}{number}", is_resumed=True)
+    name = f"{_PREFIX}{max(marks, default=0) + 1}"
+    await _mark(store, name, "job", job)
+    return Run(name, is_resumed=False)
+
+
+async def end(store: Store, name: str, result: str) -> None:
+    """Keep what came of a run, which is over with that."""
+    await _mark(store, name, "result", result)
+
+
+async def _mark(store: Store, name: str, what: str, text: str) -> None:
+    await store.update_resources(f"{name}/{what}", {what: PromptTemplate(template=text, engine="f-string")})

@@ -1,0 +1,63 @@
+"""Spans that a process kept for the store and died with: the next one to start stores them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from store.errors import StoreError
+from store.models import Span
+from store.training.recorder import BATCH, record
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.training.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+
+async def replay(store: Store, spool: Spool) -> None:
+    """Store the spans that processes of this machine left in a spool when they died, and remove their files.
+
+    A file stays where the store does not know the attempt, or has given it up: a span would bring it back to life.
+    """
+    for path in spool.left_behind():
+        try:
+            why = await _replay(store, path)
+        except (StoreError, OSError) as error:
+            why = str(error)
+        if why is None:
+            path.unlink(missing_ok=True)
+        else:
+            logger.warning("spans that a process left behind stay in %s: %s", path, why)
+
+
+async def _replay(store: Store, path: Path) -> str | None:
+    """Store the spans of a file; return why that was not done, or None."""
+    spans = _spans(path)
+    if not spans:
+        return None
+    rollout_id, attempt_id = spans[0].rollout_id, spans[0].attempt_id
+    statuses = {each.attempt_id: each.status for each in await store.query_attempts(rollout_id)}
+    status = statuses.get(attempt_id)
+    if status is None or status == "unresponsive":
+        return f"attempt {attempt_id} of rollout {rollout_id} is {status or 'unknown'}"
+    for start in range(0, len(spans), BATCH):
+        await record(store, spans[start : start + BATCH])
+    logger.info("%d spans that a process left behind are stored in attempt %s", len(spans), attempt_id)
+    return None
+
+
+def _spans(path: Path) -> Sequence[Span]:
+    spans: list[Span] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            spans.append(Span.model_validate_json(line))
+        except ValidationError:
+            # The process died while it wrote.
+            break
+    return spans

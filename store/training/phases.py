@@ -1,0 +1,245 @@
+"""A pipeline of plain async functions whose phases can be run again and resumed, by what the store knows of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from store.errors import CheckpointMissing, Invalid
+from store.interface import Store
+from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, RunEvent
+
+__all__ = ["NodeCall", "Pipeline", "Step"]
+
+_DONE = frozenset({"phase.completed", "phase.skipped"})
+
+
+@dataclass(slots=True)
+class NodeCall:
+    """One execution of a node; what is set on it is told when it ends."""
+
+    response: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(slots=True)
+class Step:
+    """One phase of one scope while it runs."""
+
+    store: Store
+    rollout: AttemptedRollout
+    phase: Phase
+    scope: str
+    state: dict[str, Any]
+    """What the scope's phases hand on; the function changes it."""
+    states: Mapping[str, Mapping[str, Any]]
+    """The states of all scopes that were begun before; of one that was done before, what its checkpoints hold."""
+
+    async def tell(self, *events: RunEvent) -> list[int]:
+        """Append events of this phase and scope, and return their versions."""
+        named = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
+        return await self.store.append_run_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
+
+    @asynccontextmanager
+    async def node(self, name: str, *, prompt: str | None = None, under: str | None = None) -> AsyncGenerator[NodeCall]:
+        """Tell of a node's beginning and of its end: its latency, and the error if it raises.
+
+        Args:
+            name: of the node.
+            prompt: what it was asked.
+            under: the node it runs for, where it is a tool.
+        """
+        kinds = ("thought", "result") if under is None else ("tool", "tool_result")
+        await self.tell(RunEvent(kind=kinds[0], node_id=name, parent_node_id=under, prompt=prompt))
+        call, began = NodeCall(), time.perf_counter()
+        failure: BaseException | None = None
+        try:
+            yield call
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            # A task that is cancelled tells nobody: who cancelled it knows.
+            if not isinstance(failure, asyncio.CancelledError):
+                latency = round((time.perf_counter() - began) * 1000, 3)
+                result = RunEvent(
+                    kind=kinds[1],
+                    node_id=name,
+                    parent_node_id=under,
+                    status="success" if failure is None else "error",
+                    metrics={"latency_ms": latency} | call.metrics,
+                    response=call.response,
+                    error=None if failure is None else f"{type(failure).__name__}: {failure}",
+                )
+                await self.tell(result)
+
+
+PhaseFunction = Callable[[Step], Awaitable[None]]
+Function = TypeVar("Function", bound=PhaseFunction)
+
+
+class Pipeline:
+    """The phases of a graph, each with the function that runs it.
+
+    `run` does what the attempt's view says is not done yet. So it is the same call for a first attempt, for a re-run
+    that `fork_attempt` started, for one that `resume_attempt` started after a crash, and for a retry of any of them.
+    """
+
+    def __init__(self, graph: PhaseGraph) -> None:
+        self.graph = graph
+        self._functions: dict[str, PhaseFunction] = {}
+
+    def phase(self, name: str) -> Callable[[Function], Function]:
+        """Return a decorator: the function runs the phase of this name, for one scope at a time.
+
+        Raises:
+            Invalid: the graph has no such phase.
+        """
+        if name not in self.graph.by_name:
+            raise Invalid("phase", f"{name!r} is none of {', '.join(self.graph.by_name)}")
+
+        def register(function: Function) -> Function:
+            self._functions[name] = function
+            return function
+
+        return register
+
+    async def run(
+        self,
+        store: Store,
+        rollout: AttemptedRollout,
+        scopes: Mapping[str, Sequence[str]],
+        *,
+        state: Mapping[str, Any] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Run what is not done, tell of each phase, save its checkpoints at its end; return the scopes' states.
+
+        Kinds of scopes come one after the other, as their phases are declared; the scopes of one kind run side by side.
+        The attempt's end is the caller's to report.
+
+        Args:
+            store: where the run is.
+            rollout: the run with the attempt that does it.
+            scopes: for each kind of scope whose scope is not fixed, the scopes.
+            state: what a scope starts with.
+
+        Raises:
+            Invalid: a kind of scope has no scopes, or a phase no function.
+            CheckpointMissing: a scope goes on at a phase whose checkpoint is not there.
+            ExceptionGroup: functions raised; what was done until then is kept.
+        """
+        missing = [name for name in self.graph.by_name if name not in self._functions]
+        if missing:
+            raise Invalid("phase", f"no function runs {', '.join(missing)}; decorate one with @pipeline.phase(…)")
+        kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
+        named = {kind: self._scopes_of(kind, scopes) for kind in kinds}
+        going = await _Going.of(self, store, rollout, dict(state or {}))
+        for kind, of_kind in named.items():
+            async with asyncio.TaskGroup() as tasks:
+                for scope in of_kind:
+                    tasks.create_task(going.scope(kind, scope))
+        return going.states
+
+    def _scopes_of(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
+        declared = self.graph.scope_kinds[kind]
+        if declared.fixed is not None:
+            return [declared.fixed]
+        if kind not in scopes:
+            raise Invalid("scopes", f"name the scopes of kind {kind!r}")
+        return list(dict.fromkeys(declared.spelled(scope) for scope in scopes[kind]))
+
+    async def run_phase(self, step: Step) -> None:
+        """Run the function of a step's phase."""
+        await self._functions[step.phase.name](step)
+
+
+@dataclass(slots=True)
+class _Going:
+    """One attempt on its way."""
+
+    pipeline: Pipeline
+    store: Store
+    rollout: AttemptedRollout
+    initial: dict[str, Any]
+    done: set[tuple[str, str]]
+    """(scope, phase) of what the attempt's view holds as done."""
+    cascade: frozenset[str]
+    patches: list[Fork]
+    """The forks that told states to change."""
+    states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    @classmethod
+    async def of(cls, pipeline: Pipeline, store: Store, rollout: AttemptedRollout, initial: dict[str, Any]) -> _Going:
+        lineage = {node.sequence_id: node for node in await store.list_lineage(rollout.rollout_id)}
+        own = lineage[rollout.attempt.sequence_id]
+        page = await store.query_run_events(
+            rollout.rollout_id, view=f"attempt:{own.sequence_id}", limit=-1, bodies=False
+        )
+        done = {
+            (event.scope, event.phase)
+            for event in page.items
+            if event.kind in _DONE and event.scope is not None and event.phase is not None
+        }
+        cascade = frozenset(own.fork.cascade) if own.fork is not None else frozenset[str]()
+        return cls(pipeline, store, rollout, initial, done, cascade, _patches(lineage, own))
+
+    async def scope(self, kind: str, scope: str) -> None:
+        """Run the phases of one scope that are not done."""
+        # Scopes run side by side, and must not find each other's words in what they were all given.
+        state = self.states[scope] = deepcopy(self.initial)
+        phases = self.pipeline.graph.of_kind(kind)
+        waiting = [phase for phase in phases if (scope, phase.name) not in self.done]
+        if not waiting:
+            for declared in (each for phase in phases for each in phase.produces):
+                state |= await self._saved(declared.name, scope) or {}
+            return
+        first = waiting[0]
+        if first.requires is not None:
+            saved = await self._saved(first.requires, scope)
+            if saved is None:
+                raise CheckpointMissing(first.requires, [scope], first.name)
+            state |= first.overlay.of(saved)
+        for fork in self.patches:
+            # What came after the phase that was told is in the checkpoints.
+            if scope in fork.scopes and first.name == fork.phase:
+                state |= fork.state_patch or {}
+        for phase in waiting:
+            await self._phase(Step(self.store, self.rollout, phase, scope, state, self.states))
+
+    async def _saved(self, name: str, scope: str) -> dict[str, Any] | None:
+        view = f"attempt:{self.rollout.attempt.sequence_id}"
+        found = await self.store.get_checkpoint(self.rollout.rollout_id, scope=scope, name=name, view=view)
+        return None if found is None else found.state
+
+    async def _phase(self, step: Step) -> None:
+        name = step.phase.name
+        await step.tell(RunEvent(kind="phase.started", cascade=name in self.cascade or None))
+        await self.pipeline.run_phase(step)
+        for declared in step.phase.produces:
+            # As it is now, and at no later time: a checkpoint must not know what came after it.
+            await self.store.save_checkpoint(
+                self.rollout.rollout_id,
+                self.rollout.attempt.attempt_id,
+                scope=step.scope,
+                name=declared.name,
+                state=step.state,
+                after_phase=name,
+                graph=self.pipeline.graph,
+            )
+        await step.tell(RunEvent(kind="phase.completed", cascade=name in self.cascade or None))
+
+
+def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
+    """Return the forks that told an attempt's states to change; a resume goes on with what its base was told."""
+    found: list[Fork] = []
+    fork = own.fork
+    while fork is not None:
+        if fork.state_patch:
+            found.append(fork)
+        fork = lineage[fork.base].fork if fork.kind == "resume" else None
+    return found[::-1]

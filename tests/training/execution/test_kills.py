@@ -1,0 +1,128 @@
+"""SIGKILL of each process of a whole training in turn: it goes on or is resumed, nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from store import open_store
+from store.interface import Store
+from store.training.plan import Plan
+from tests.client.server_process import ServerProcess
+from tests.training.execution.killed import EPOCHS, MESSAGES, RUN
+from tests.training.given import until
+
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[3]
+TASKS = 50
+WHOLE = EPOCHS * TASKS
+PATIENCE_SECONDS = 120
+
+
+@contextmanager
+def training(url: str, log: Path) -> Generator[psutil.Popen]:
+    """Start the training; whatever happens, none of its processes is left."""
+    command = [sys.executable, "-m", "tests.training.execution.killed", url, str(TASKS)]
+    with log.open("ab") as said, psutil.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as process:
+        family = [process]
+        try:
+            yield process
+        finally:
+            if process.is_running():
+                family += process.children(recursive=True)
+            for member in family:
+                if member.is_running():
+                    member.kill()
+
+
+async def has_done(store: Store, part: float) -> None:
+    """Wait until so much of the plan has succeeded, and a moment more."""
+
+    async def enough() -> bool:
+        return (await store.query_rollouts(status_in=["succeeded"], limit=0)).total >= part * WHOLE
+
+    await until(enough, PATIENCE_SECONDS)
+    await asyncio.sleep(random.uniform(0, 0.05))
+
+
+async def a_runner(store: Store) -> psutil.Process:
+    """Return the process of a runner that has a rollout."""
+
+    async def pid() -> int | None:
+        for worker in await store.query_workers(status_in=["busy"]):
+            if worker.heartbeat_stats and psutil.pid_exists(worker.heartbeat_stats["pid"]):
+                return worker.heartbeat_stats["pid"]
+        return None
+
+    return psutil.Process(await until(pid, PATIENCE_SECONDS))
+
+
+async def check(store: Store) -> None:
+    """Every rollout of the plan is there once, has succeeded once, and has every span of that attempt, in order."""
+    rollouts = await store.query_rollouts()
+    keys = Counter((rollout.metadata or {})["rollbook.key"] for rollout in rollouts)
+    plan = Plan(RUN, seed=1)
+    assert keys == Counter(each.key for epoch in range(EPOCHS) for each in plan.planned(range(TASKS), epoch=epoch))
+    assert Counter(rollout.status for rollout in rollouts) == {"succeeded": WHOLE}
+    for rollout in rollouts:
+        attempts = await store.query_attempts(rollout.rollout_id)
+        assert [attempt.status for attempt in attempts].count("succeeded") == 1
+        spans = await store.query_spans(rollout.rollout_id, "latest")
+        said = [span.attributes.get("agentlightning.message.body") for span in spans]
+        assert said[:MESSAGES] == [str(number) for number in range(MESSAGES)]
+        assert [span.name for span in spans[MESSAGES:]] == ["agentlightning.annotation", "agentlightning.attempt"]
+    assert (await store.verify()).ok
+
+
+async def test_a_training_goes_on_without_its_runner_its_server_or_its_algorithm(
+    durable_url: str, tmp_path: Path, rounds: Callable[[int], int]
+) -> None:
+    server = ServerProcess(durable_url)
+    await asyncio.to_thread(server.start)
+    log = tmp_path / "said"
+    kills = rounds(10)
+    orphans: list[psutil.Process] = []
+    try:
+        async with await open_store(durable_url) as store:
+            for number in range(kills):
+                with training(server.url, log) as process:
+                    await has_done(store, (number + 0.2) / (kills + 1))
+                    (await a_runner(store)).kill()
+                    await has_done(store, (number + 0.6) / (kills + 1))
+                    server.kill()
+                    await asyncio.to_thread(server.start)
+                    await has_done(store, (number + 1.0) / (kills + 1))
+                    orphans += process.children(recursive=True)
+                    process.kill()
+            with training(server.url, log) as process:
+                assert await asyncio.to_thread(process.wait, PATIENCE_SECONDS) == 0, log.read_text()
+            await check(store)
+            assert psutil.wait_procs(orphans, PATIENCE_SECONDS)[1] == []
+    finally:
+        server.kill()
+
+
+async def test_a_training_is_resumed_after_all_of_it_was_killed(
+    durable_url: str, tmp_path: Path, rounds: Callable[[int], int]
+) -> None:
+    log = tmp_path / "said"
+    kills = rounds(10)
+    async with await open_store(durable_url) as store:
+        for number in range(kills):
+            with training(durable_url, log) as process:
+                await has_done(store, (number + 0.5) / (kills + 1))
+                for each in [process, *process.children(recursive=True)]:
+                    each.kill()
+        with training(durable_url, log) as process:
+            assert await asyncio.to_thread(process.wait, PATIENCE_SECONDS) == 0, log.read_text()
+        await check(store)

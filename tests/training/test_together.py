@@ -1,0 +1,133 @@
+"""Equal questions put at the same time are asked once, and nobody is told what was true before they asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import LLM, ResourcesUpdate
+from store.training import Runner, rollout
+from store.training.together import Together
+from tests.training.unreliable import Unreliable
+
+
+class Asked:
+    """A question whose answer is how often it was asked; a gate holds the answers back."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.gate = asyncio.Event()
+        self._came = asyncio.Condition()
+
+    async def was_asked(self, times: int) -> None:
+        """Wait for the asking of that number to begin."""
+        async with self._came:
+            await self._came.wait_for(lambda: len(self.keys) >= times)
+
+    async def __call__(self, key: str) -> int:
+        self.keys.append(key)
+        number = len(self.keys)
+        async with self._came:
+            self._came.notify_all()
+        await self.gate.wait()
+        if key == "wrong":
+            raise LookupError(key)
+        return number
+
+
+async def test_questions_put_at_once_are_asked_once_for_each_key() -> None:
+    asked = Asked()
+    asked.gate.set()
+    together = Together(asked)
+    answers = await asyncio.gather(*(together(key) for key in ("one", "two", "one", "two", "one")))
+    assert (asked.keys, answers) == (["one", "two"], [1, 2, 1, 2, 1])
+
+
+async def test_a_question_put_after_the_asking_began_is_asked_anew() -> None:
+    asked = Asked()
+    together = Together(asked)
+    first = asyncio.create_task(together("one"))
+    await asked.was_asked(1)
+    second = asyncio.create_task(together("one"))
+    await asked.was_asked(2)
+    asked.gate.set()
+    assert await asyncio.gather(first, second) == [1, 2]
+
+
+async def test_who_gives_up_leaves_the_others_their_answer() -> None:
+    asked = Asked()
+    together = Together(asked)
+    leaving, staying = (asyncio.create_task(together("one")) for _ in range(2))
+    await asked.was_asked(1)
+    leaving.cancel()
+    asked.gate.set()
+    assert await staying == 1
+    assert leaving.cancelled()
+
+
+async def test_what_the_asking_raises_is_raised_for_all() -> None:
+    asked = Asked()
+    asked.gate.set()
+    together = Together(asked)
+    raised = await asyncio.gather(*(together("wrong") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in raised] == [LookupError] * 3
+    assert asked.keys == ["wrong"]
+
+
+class Counting(Unreliable):
+    """Passes calls on, and counts those that read resources."""
+
+    def __init__(self, target: Store) -> None:
+        super().__init__(target)
+        self.reads = 0
+
+    async def get_latest_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
+        """Count."""
+        self.reads += 1
+        return await super().get_latest_resources(*args, **kwargs)
+
+    async def get_resources_by_id(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
+        """Count."""
+        self.reads += 1
+        return await super().get_resources_by_id(*args, **kwargs)
+
+
+async def test_attempts_that_are_claimed_together_read_their_resources_once(live: Store) -> None:
+    counting = Counting(live)
+    await live.add_resources({"llm": LLM(endpoint="http://127.0.0.1:1", model="m")})
+    for number in range(6):
+        await live.enqueue_rollout(number)
+    runner = Runner[int](max_rollouts=6, concurrency=6, heartbeat_interval=0)
+    with runner.run_context(agent=_counted, store=counting):
+        await runner.iter()
+    assert counting.reads == 1
+    assert {each.status for each in await live.query_rollouts()} == {"succeeded"}
+
+
+@rollout
+def _counted(task: int, llm: LLM) -> float:
+    assert llm.model == "m"
+    return float(task)
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_what_one_agent_does_to_its_resources_is_not_seen_by_those_who_run_beside_it(
+    memory: Store, in_thread: bool
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    @rollout
+    def spoiling(task: int, llm: LLM) -> None:
+        seen.append(dict(llm.sampling_parameters))
+        llm.sampling_parameters["spoiled by"] = task
+
+    await memory.add_resources({"llm": LLM(endpoint="http://127.0.0.1:1", model="m", sampling_parameters={"n": 1})})
+    for number in range(6):
+        await memory.enqueue_rollout(number)
+    runner = Runner[int](max_rollouts=6, concurrency=6, heartbeat_interval=0, sync_in_thread=in_thread)
+    with runner.run_context(agent=spoiling, store=memory):
+        await runner.iter()
+    assert seen == [{"n": 1}] * 6
