@@ -1,0 +1,37 @@
+"""What a user may type to see a training whole: `rollbook guess-number`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from store.cli.options import DEFAULT_DB, Db
+
+
+def add_to(app: typer.Typer, panel: str) -> None:
+    """Add the command to a program, in one panel of its help."""
+    app.command("guess-number", rich_help_panel=panel)(guess_number)
+
+
+def guess_number(
+    *,
+    db: Db = DEFAULT_DB,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller game, numbers to 7, learned in 30 seconds.")
+    ] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights and of every choice.")] = 0,
+    runners: Annotated[int, typer.Option(metavar="N", min=0, help="How many processes play; 0 plays in this one.")] = 2,
+    chart: Annotated[
+        Path, typer.Option(metavar="FILE", dir_okay=False, help="Where to draw how it went, as SVG.")
+    ] = Path("guess-number.svg"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Train a small network from random weights by reinforcement, offline, in minutes. Needs PyTorch."""
+    from store.examples.guess_number.course import QUICK, WHOLE
+    from store.examples.guess_number.job import run
+
+    course = replace(QUICK if quick else WHOLE, seed=seed)
+    raise typer.Exit(run(db, course, runners=runners, chart=chart, quiet=quiet))

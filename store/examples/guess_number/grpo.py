@@ -1,0 +1,177 @@
+"""The algorithm: group-relative policy optimisation, which learns of its games from the store alone."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from store.examples.guess_number.course import Course, Step
+from store.examples.guess_number.game import BEGIN
+from store.examples.guess_number.policy import Learner, Policy
+from store.examples.guess_number.server import PolicyServer
+from store.models import PromptTemplate, RolloutConfig
+from store.semconv import GROUP_KEY
+from store.training import Algorithm, Backend, Plan, Triplet, find_final_reward, trajectories
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import Rollout, Span
+    from store.training import LLMProxy
+    from store.training.algorithm import Dataset
+
+LIMITS: Final = RolloutConfig(
+    timeout_seconds=120.0, unresponsive_seconds=30.0, max_attempts=3, retry_condition=["failed", "unresponsive"]
+)
+"""A game whose model was away, or whose runner died, is played again."""
+
+_READS_AT_ONCE: Final = 16
+
+
+class NothingToLearnFrom(RuntimeError):
+    """No game of a step came to an end that can be learned from."""
+
+
+def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
+    """Return how much better than its group each rollout did: (reward - mean) / (standard deviation + 0.0001).
+
+    Args:
+        rewards: by rollout.
+        groups: which group each rollout is of; one of a single rollout says nothing, and gives 0.
+    """
+    members: dict[str, list[str]] = defaultdict(list)
+    for rollout_id in rewards:
+        members[groups[rollout_id]].append(rollout_id)
+    found: dict[str, float] = {}
+    for those in members.values():
+        values = [rewards[each] for each in those]
+        mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        found |= {each: (rewards[each] - mean) / (spread + 1e-4) for each in those}
+    return found
+
+
+class Grpo(Algorithm):
+    """Trains a policy from random weights, and publishes each version of it.
+
+    Weights are kept in the store, as resources of their own: `<run>/weights/<version>`. What agents are given names
+    them, and the model `policy@<version>` at the proxy.
+
+    Args:
+        run: the name of the run, of which a store may hold many.
+        course: how long and how.
+        on_step: told of each step when it is over.
+    """
+
+    def __init__(self, run: str, course: Course, on_step: Callable[[Step], None]) -> None:
+        self.steps: list[Step] = []
+        self.plan = Plan(run, config=LIMITS)
+        self.calls = 0
+        self.batches = 0
+        self.course = course
+        self._on_step = on_step
+
+    async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
+        """Train.
+
+        Raises:
+            NothingToLearnFrom: all games of a step failed.
+            ValueError: there is no proxy.
+        """
+        del val_dataset
+        proxy, course = self.get_llm_proxy(), self.course
+        if proxy is None:
+            raise ValueError("the agents call the policy through a proxy; give one as Trainer(llm_proxy=...)")
+        policy = Policy(len(course.game.words), course.seed)
+        learner = Learner(policy, course.learning)
+        async with PolicyServer(course.game) as server, proxy:
+            for number in range(course.steps):
+                resources_id = await self._publish(policy, number, server, proxy)
+                rollouts = await self._play(train_dataset or (), number, resources_id)
+                self.steps.append(await self._learn(learner, number, rollouts))
+                self._on_step(self.steps[-1])
+            await self._keep(policy, course.steps)
+            self.calls, self.batches = server.calls, server.batches
+
+    async def _publish(self, policy: Policy, version: int, server: PolicyServer, proxy: LLMProxy) -> str:
+        """Serve a copy of the policy as it is, and return the id of the resources for its agents."""
+        weights = await self._keep(policy, version)
+        name = f"policy@{version}"
+        server.serve(name, Policy.from_text(policy.words, weights.template))
+        backend = Backend(
+            "policy", server.url, models=[name], version=name, supports_token_ids=True, supports_logprobs=True
+        )
+        proxy.update_backends([backend])
+        named = PromptTemplate(template=self.weights_id(version), engine="f-string")
+        published = await self.plan.publish(
+            self.get_store(), {"policy": proxy.as_resource(), "weights": named}, step=version
+        )
+        return published.resources_id
+
+    async def _keep(self, policy: Policy, version: int) -> PromptTemplate:
+        # A resource is a model or a prompt; weights are neither, and travel as the text of a prompt.
+        weights = PromptTemplate(template=policy.to_text(), engine="f-string")
+        await self.get_store().update_resources(self.weights_id(version), {"weights": weights})
+        return weights
+
+    def weights_id(self, version: int) -> str:
+        """Return under which id the weights of a version are kept."""
+        return f"{self.plan.run}/weights/{version}"
+
+    async def _play(self, tasks: Dataset, step: int, resources_id: str) -> list[Rollout]:
+        """Return the games of a step, in their order, when all are over."""
+        store, course = self.get_store(), self.course
+        rollouts = await self.plan.enqueue(
+            store,
+            tasks,
+            epoch=step,
+            replicas=course.samples,
+            resources_id=resources_id,
+            metadata={"seed": course.seed},
+        )
+        ended = {rollout.rollout_id: rollout async for rollout in self.plan.finished(store, rollouts)}
+        return [ended[rollout.rollout_id] for rollout in rollouts]
+
+    async def _learn(self, learner: Learner, number: int, rollouts: Sequence[Rollout]) -> Step:
+        ended = [rollout for rollout in rollouts if rollout.status == "succeeded"]
+        spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
+        # One game after the other, in their order: sums then come out the same each time.
+        triplets: list[Triplet] = [triplet for each in spans for triplet in self.get_adapter().adapt(each)]
+        rewards = {each[0].rollout_id: reward for each in spans if (reward := find_final_reward(each)) is not None}
+        if not triplets or not rewards:
+            raise NothingToLearnFrom(f"none of the {len(rollouts)} games of step {number} came to an end")
+        groups = {rollout.rollout_id: str((rollout.metadata or {})[GROUP_KEY]) for rollout in ended}
+        worth = advantages(rewards, groups)
+        batch = trajectories(triplets, BEGIN, self.course.game.longest_prompt, 1)
+        entropy = learner.learn(batch, [worth[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows])
+        return Step(
+            number=number,
+            found=statistics.fmean(rewards.values()),
+            games=len(rollouts),
+            failed=len(rollouts) - len(ended),
+            calls=len(batch),
+            entropy=entropy,
+            shown=self._shown(ended, triplets),
+        )
+
+    def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
+        """Return what was said in the first game about each secret, from its last call."""
+        words = self.course.game.words
+        said: dict[str, list[str]] = {}
+        for each in triplets:
+            tokens: list[int] = [*each.prompt["token_ids"], *each.response["token_ids"]]
+            said[each.metadata["rollout_id"]] = [words[token] for token in tokens[1:]]
+        shown: dict[int, list[str]] = {}
+        for rollout in rollouts:
+            shown.setdefault(rollout.input["secret"], said.get(rollout.rollout_id, []))
+        return shown
+
+
+async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span]]:
+    """Return the spans of the last attempt of each, in their order."""
+    found: list[Sequence[Span]] = []
+    for start in range(0, len(rollout_ids), _READS_AT_ONCE):
+        some = rollout_ids[start : start + _READS_AT_ONCE]
+        found += await asyncio.gather(*(store.query_spans(each, "latest") for each in some))
+    return found

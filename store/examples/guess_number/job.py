@@ -1,0 +1,104 @@
+"""The whole example: trains, says what was learned, draws the chart, proves what was stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from store.examples.guess_number import report
+from store.examples.guess_number.agent import guesser
+from store.examples.guess_number.course import Course, Step
+from store.examples.guess_number.grpo import Grpo, NothingToLearnFrom
+from store.examples.guess_number.policy import TorchMissing, torch
+from store.ids import span_id
+from store.training import AgentFails, LLMProxy, Runner, RunnersGone, TracerTraceToTriplet, Trainer
+
+OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
+
+_GAMES_AT_ONCE: Final = 32
+
+
+def run(db: str, course: Course, *, runners: int = 2, chart: Path | None = None, quiet: bool = False) -> int:
+    """Train on a database and print what came of it; return the exit code for a shell.
+
+    0: learned as the course demands, and the log proved it all. 1: something of that did not happen. 3: `verify`
+    found a difference. 130: interrupted; what was done is kept.
+
+    Args:
+        db: where to store the run; created if missing. Earlier runs in it stay, this one is added.
+        course: how long and how to train.
+        runners: how many processes play; 0 plays in this one.
+        chart: a file for the chart, written anew; None for none.
+        quiet: print the result alone, no progress.
+
+    Raises:
+        StoreError: the database cannot be opened, or was lost on the way.
+        OSError: the chart cannot be written.
+    """
+    try:
+        torch()
+    except TorchMissing as error:
+        _note(str(error))
+        return FAILED
+    began = time.perf_counter()
+    algorithm = Grpo(f"guess-number-{span_id()[:6]}", course, _silent if quiet else _telling(course.steps))
+    with contextlib.closing(_trainer(db, algorithm, runners)) as trainer:
+        try:
+            trainer.fit(guesser, course.tasks, quiet=True)
+        except KeyboardInterrupt:
+            _note("interrupted: what was at work is closed, what was done is kept")
+            return INTERRUPTED
+        except (AgentFails, NothingToLearnFrom, RunnersGone) as error:
+            _note(str(error))
+            return FAILED
+        store = trainer.store
+        verified = asyncio.run(store.verify())
+    for line in report.lines(algorithm, verified, time.perf_counter() - began):
+        sys.stdout.write(f"{line}\n")
+    if chart is not None:
+        chart.write_text(report.chart(algorithm.steps, course), encoding="utf-8")
+        sys.stdout.write(f"chart: {chart}\n")
+    if not verified.ok:
+        return NOT_INTACT
+    if lacking := report.shortfall(algorithm.steps, course):
+        _note(lacking)
+        return FAILED
+    return OK
+
+
+def _trainer(db: str, algorithm: Grpo, runners: int) -> Trainer:
+    strategy: dict[str, Any] = {"type": "cs", "n_runners": runners, "server_port": 0} if runners else {"type": "shm"}
+    return Trainer(
+        algorithm=algorithm,
+        store=db,
+        runner={"type": Runner, "concurrency": -(-_GAMES_AT_ONCE // max(runners, 1))},
+        # A game is won or lost as a whole: each of its calls gets what came of it.
+        adapter=TracerTraceToTriplet(reward_match="broadcast"),
+        strategy=strategy,
+        llm_proxy=LLMProxy(),
+    )
+
+
+def _telling(steps: int) -> Callable[[Step], None]:
+    """Return what says how each step went, with the seconds since the one before."""
+    times = [time.perf_counter()]
+
+    def tell(step: Step) -> None:
+        times.append(time.perf_counter())
+        _note(report.progress(step, steps, times[-1] - times[-2]))
+
+    return tell
+
+
+def _silent(_: Step) -> None:
+    pass
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,185 @@
+"""The policy: a GRU that says which word comes next, sampled from a few prompts at a time. All of PyTorch is here."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, Self
+
+from store.errors import StoreError
+from store.examples.guess_number.game import BEGIN
+from store.training import Trajectories
+
+WIDTH: Final = 32
+"""Of embedding and state."""
+
+# Behind them shows what else was in a batch, and through that, after many steps, in which order calls came.
+_DECIMALS: Final = 9
+
+
+class TorchMissing(StoreError, ImportError):
+    """PyTorch is not installed; the text says how to install it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this example needs PyTorch, version 2.13. On Linux, without the gigabytes for graphics cards: "
+            "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu; "
+            "elsewhere: pip install 'rollbook[examples]'"
+        )
+
+
+def torch() -> Any:
+    """Return the module `torch`, which uses one core: these tensors are too small to share.
+
+    Raises:
+        TorchMissing: it is not installed.
+    """
+    try:
+        # An extra: what it holds is unknown to whoever checks types without it.
+        module = import_module("torch")
+    except ImportError:
+        raise TorchMissing from None
+    module.set_num_threads(1)
+    return module
+
+
+class Sampled(NamedTuple):
+    """A token that the policy chose."""
+
+    token: int
+    log_prob: float
+    """The natural logarithm of how probable it was."""
+
+
+class Policy:
+    """From the words so far to the probabilities of the next: embedding, GRU, one linear layer.
+
+    Args:
+        words: how many there are.
+        seed: of the weights.
+
+    Raises:
+        TorchMissing: PyTorch is not installed.
+    """
+
+    def __init__(self, words: int, seed: int = 0) -> None:
+        lib = torch()
+        self.words = words
+        with lib.random.fork_rng(devices=[]):
+            lib.manual_seed(seed)
+            self.module: Any = lib.nn.ModuleDict({
+                "embedding": lib.nn.Embedding(words, WIDTH),
+                "cell": lib.nn.GRUCell(WIDTH, WIDTH),
+                "head": lib.nn.Linear(WIDTH, words),
+            })  # fmt: skip
+        # In single precision a choice could depend on what else is in its batch, and no training could be repeated.
+        self.module.double()
+
+    @property
+    def size(self) -> int:
+        """How many weights it has."""
+        return sum(weights.numel() for weights in self.module.parameters())
+
+    def log_probs(self, ids: Any, mask: Any) -> Any:
+        """Return (B, words): the log probabilities of the next word after prompts (B, P) that are padded on the left.
+
+        Args:
+            ids: tokens.
+            mask: 1 where there is one.
+        """
+        lib = torch()
+        cell, embedded = self.module["cell"], self.module["embedding"](ids)
+        hidden = embedded.new_zeros(len(ids), WIDTH)
+        for place in range(ids.shape[1]):
+            # Padding comes first and leaves the state as it is, which is as it was before the first word.
+            hidden = lib.where(mask[:, place, None] > 0, cell(embedded[:, place], hidden), hidden)
+        return lib.log_softmax(self.module["head"](hidden), dim=-1)
+
+    def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> list[Sampled]:
+        """Return the next token after each prompt.
+
+        Args:
+            prompts: tokens of each.
+            draws: a number of [0, 1) for each, which decides: the same draw after the same prompt is the same token.
+        """
+        lib = torch()
+        longest = max(map(len, prompts))
+        ids = [[BEGIN] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        with lib.no_grad():
+            rows: list[list[float]] = self.log_probs(lib.tensor(ids), lib.tensor(mask)).tolist()
+        return [_drawn(row, draw) for row, draw in zip(rows, draws, strict=True)]
+
+    # -- its weights as text -----------------------------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """Return the weights, for `from_text`."""
+        written = io.BytesIO()
+        torch().save(self.module.state_dict(), written)
+        return base64.b85encode(written.getvalue()).decode()
+
+    @classmethod
+    def from_text(cls, words: int, text: str) -> Self:
+        """Return a policy with these weights."""
+        policy = cls(words)
+        policy.module.load_state_dict(torch().load(io.BytesIO(base64.b85decode(text)), weights_only=True))
+        return policy
+
+
+def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
+    upper = accumulate(math.exp(log_prob) for log_prob in log_probs)
+    # The last one also takes what rounding left over.
+    token = next((place for place, end in enumerate(upper) if draw < end), len(log_probs) - 1)
+    return Sampled(token, round(log_probs[token], _DECIMALS))
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """How a policy is changed: PPO's clipped objective with an entropy bonus."""
+
+    rate: float = 0.02
+    passes: int = 4
+    clip: float = 0.2
+    entropy: float = 0.01
+    norm: float = 1.0
+    """The longest gradient."""
+
+
+class Learner:
+    """Changes the weights of a policy, in place, step by step."""
+
+    def __init__(self, policy: Policy, how: Learning) -> None:
+        self._policy = policy
+        self._how = how
+        self._adam = torch().optim.Adam(policy.module.parameters(), lr=how.rate)
+
+    def learn(self, batch: Trajectories, advantages: Sequence[float]) -> float:
+        """Make calls with an advantage above 0 more probable, those below less; return the mean entropy in nats.
+
+        Args:
+            batch: a row for each call, with a response of one token.
+            advantages: of each row.
+        """
+        lib, how = torch(), self._how
+        width = len(batch.input_ids[0]) - 1
+        ids = lib.tensor(batch.input_ids)[:, :width]
+        mask = lib.tensor(batch.attention_mask)[:, :width]
+        chosen = lib.tensor(batch.responses)
+        before = lib.tensor(batch.old_log_probs, dtype=lib.float64)[:, 0]
+        worth = lib.tensor(advantages, dtype=lib.float64)
+        entropy = lib.tensor(0.0)
+        for _ in range(how.passes):
+            log_probs = self._policy.log_probs(ids, mask)
+            ratio = (log_probs.gather(1, chosen)[:, 0] - before).exp()
+            gain = lib.minimum(ratio * worth, ratio.clamp(1 - how.clip, 1 + how.clip) * worth).mean()
+            entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
+            self._adam.zero_grad()
+            (-gain - how.entropy * entropy).backward()
+            lib.nn.utils.clip_grad_norm_(self._policy.module.parameters(), how.norm)
+            self._adam.step()
+        return float(entropy.detach())

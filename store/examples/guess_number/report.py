@@ -1,0 +1,88 @@
+"""What the training came to, in words and as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from store.examples.guess_number.chart import draw
+from store.examples.guess_number.course import Course, Step, at_first, at_last
+from store.examples.guess_number.game import FOUND, Game
+from store.examples.guess_number.policy import Policy
+
+if TYPE_CHECKING:
+    from store.examples.guess_number.grpo import Grpo
+    from store.models import VerifyReport
+
+
+def sentence(steps: Sequence[Step], course: Course) -> str:
+    """Return in one sentence what was learned, and in another what simple players reach."""
+    game = course.game
+    return (
+        f"In {len(steps)} steps of {steps[0].games} games each, a policy of {Policy(len(game.words)).size:,} weights "
+        f"learned from random to find a number from 1 to {game.numbers} in {game.guesses} guesses: at first in "
+        f"{percent(at_first(steps))} of its games, at last in {percent(at_last(steps))}. Ignoring the hints finds "
+        f"{percent(game.by_luck)}, halving what is left {percent(game.by_halving)}."
+    )
+
+
+def chart(steps: Sequence[Step], course: Course) -> str:
+    """Return the chart, as SVG."""
+    marks = [("ignoring the hints", course.game.by_luck), ("halving what is left", course.game.by_halving)]
+    return draw([step.found for step in steps], marks, sentence(steps, course))
+
+
+def progress(step: Step, steps: int, seconds: float) -> str:
+    """Return a line about one step."""
+    return (
+        f"step {step.number + 1:{len(str(steps))}} of {steps}: found in {percent(step.found):>5} of {step.games} "
+        f"games, learned from {step.calls} calls, entropy {step.entropy:.2f}, {seconds:.1f} s"
+    )
+
+
+def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[str]:
+    """Yield what is printed in the end."""
+    steps, course = algorithm.steps, algorithm.course
+    yield sentence(steps, course)
+    yield "It is small on purpose: it shows the way from a game to new weights, not what can be learned on it."
+    for step in (steps[0], steps[-1]):
+        yield ""
+        yield f"From step {step.number + 1}:"
+        yield from (f"  secret {secret:>2}: {_game(step.shown[secret], course.game, secret)}" for secret in _some(step))
+    yield ""
+    games, failed = sum(step.games for step in steps), sum(step.failed for step in steps)
+    yield (
+        f"{games:,} rollouts ({failed:,} failed), {algorithm.calls:,} calls of the policy in {algorithm.batches:,} "
+        f"batches, {seconds:.0f} s"
+    )
+    yield f"weights: {algorithm.weights_id(0)} to {algorithm.weights_id(len(steps))}, in the store"
+    found = "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
+    yield f"verify: {verified.events:,} events in {verified.commits:,} commits: {found}"
+
+
+def shortfall(steps: Sequence[Step], course: Course) -> str | None:
+    """Return what the training lacks of what its course demands; None if nothing."""
+    if course.is_learned(steps):
+        return None
+    return (
+        f"not learned: found in {percent(at_last(steps))} of the last games after {percent(at_first(steps))} of the "
+        f"first; more than {percent(course.least)} is demanded, and {percent(course.least_gain)} more than at first"
+    )
+
+
+def percent(part: float) -> str:
+    """Return a part of one in percent."""
+    return f"{100 * part:.0f} %"
+
+
+def _some(step: Step) -> list[int]:
+    """Return three secrets that a step was played about: the first, one in the middle, the last."""
+    secrets = sorted(step.shown)
+    return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})
+
+
+def _game(said: Sequence[str], game: Game, secret: int) -> str:
+    guesses = said[::2]
+    told = [game.judge(secret, guess) for guess in guesses]
+    shown = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, told, strict=True))
+    return shown if told and told[-1] == FOUND else f"{shown}: lost"

@@ -1,0 +1,187 @@
+"""The server of the policy: OpenAI's chat completions, one token a call, calls that come together in one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, cast
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from store.errors import Invalid
+from store.examples.guess_number.game import Game
+from store.ids import span_id
+from store.server.listening import bind, url_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from store.examples.guess_number.policy import Sampled
+
+_HOST: Final = "127.0.0.1"
+_START_SECONDS: Final = 30.0
+
+
+class Sampler(Protocol):
+    """What says which word comes next: a `Policy`, or what stands for one."""
+
+    def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> Sequence[Sampled]:
+        """Return the next token after each prompt; as `Policy.sample`."""
+        ...
+
+
+class _Asked(NamedTuple):
+    model: str
+    prompt: list[int]
+    draw: float
+    answer: asyncio.Future[Sampled]
+
+
+class PolicyServer:
+    """Serves one version of a policy after the other, from a thread of its own, to this machine.
+
+    Args:
+        game: whose words it speaks.
+        port: where to listen; 0 for any that is free.
+
+    Attributes:
+        url: where it is.
+        calls: how many were answered.
+        batches: in how many goes.
+    """
+
+    def __init__(self, game: Game, port: int = 0) -> None:
+        self.calls = 0
+        self.batches = 0
+        self._game = game
+        self._serves: tuple[str, Sampler] | None = None
+        self._waiting: list[_Asked] = []
+        self._listener = bind(_HOST, port)
+        self.url = url_of(_HOST, self._listener.getsockname()[1])
+        self._ended: Future[None] = Future()
+        self._server: _Server | None = None
+
+    def serve(self, name: str, policy: Sampler) -> None:
+        """Answer calls of this model, with these weights, and of no other from now on."""
+        self._serves = (name, policy)
+
+    async def __aenter__(self) -> Self:
+        started: Future[None] = Future()
+        app = Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])])
+        self._server = _Server(app, lambda: started.set_result(None))
+        threading.Thread(target=self._live, name="policy server", daemon=True).start()
+        async with asyncio.timeout(_START_SECONDS):
+            await asyncio.wrap_future(started)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None  # entered
+        self._server.should_exit = True
+        await asyncio.wrap_future(self._ended)
+
+    def _live(self) -> None:
+        assert self._server is not None  # entered
+        try:
+            asyncio.run(self._server.serve([self._listener]))
+        finally:
+            self._listener.close()
+            self._ended.set_result(None)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def _complete(self, request: Request) -> Response:
+        try:
+            asked = self._read(orjson.loads(await request.body()))
+        except (orjson.JSONDecodeError, Invalid) as error:
+            return _json({"error": {"message": str(error), "type": "invalid_request_error"}}, 400)
+        self._waiting.append(asked)
+        if len(self._waiting) == 1:
+            # Whatever arrived in the meantime is waiting by then, and answered together with this.
+            asyncio.get_running_loop().call_soon(self._answer_all)
+        sampled = await asked.answer
+        return _json(self._completion(asked, sampled))
+
+    def _read(self, body: Any) -> _Asked:
+        """Return what a request asks for.
+
+        Raises:
+            Invalid: another model is served, or the messages are no game.
+        """
+        given = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+        if not isinstance(given.get("messages"), list):
+            raise Invalid("messages", "send an object with model and messages")
+        served = self._serves[0] if self._serves else None
+        if given.get("model") != served:
+            raise Invalid("model", f"{given.get('model')!r} is not served; {served} is")
+        seed = given.get("seed")
+        draw = random.random() if seed is None else random.Random(str(seed)).random()
+        return _Asked(
+            str(served), self._game.tokens(given["messages"]), draw, asyncio.get_running_loop().create_future()
+        )
+
+    def _answer_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        assert self._serves is not None  # else nothing was taken
+        sampled = self._serves[1].sample([each.prompt for each in waiting], [each.draw for each in waiting])
+        for asked, token in zip(waiting, sampled, strict=True):
+            if not asked.answer.done():
+                asked.answer.set_result(token)
+        self.calls += len(waiting)
+        self.batches += 1
+
+    def _completion(self, asked: _Asked, sampled: Sampled) -> dict[str, Any]:
+        word = self._game.words[sampled.token]
+        log_prob = {"token": word, "logprob": sampled.log_prob, "bytes": list(word.encode()), "top_logprobs": []}
+        return {
+            "id": f"chatcmpl-{span_id()}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": asked.model,
+            "prompt_token_ids": asked.prompt,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": word},
+                    "finish_reason": "length",
+                    "token_ids": [sampled.token],
+                    "logprobs": {"content": [log_prob]},
+                }
+            ],
+            "usage": {
+                "prompt_tokens": len(asked.prompt),
+                "completion_tokens": 1,
+                "total_tokens": len(asked.prompt) + 1,
+            },
+        }
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, app: Starlette, on_started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False)
+        )
+        self._on_started = on_started
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        # Ctrl+C is for the program that the server is a part of.
+        yield

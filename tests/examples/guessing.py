@@ -1,0 +1,86 @@
+"""The parts between an agent and its model as processes that may be killed: `python -m … proxy|policy PORT …`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from store import open_store
+from store.examples.guess_number.game import HIGHER, SMALL, Game
+from store.examples.guess_number.policy import Sampled
+from store.examples.guess_number.server import PolicyServer
+from store.training import Backend, LLMProxy
+
+GAME = SMALL
+MODEL = "halving"
+READY = "ready\n"
+
+
+class Halving:
+    """Plays as well as one can; stands for a policy where none is needed."""
+
+    def __init__(self, game: Game) -> None:
+        self._words = game.words
+        self._numbers = game.numbers
+
+    def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> list[Sampled]:
+        return [Sampled(self._words.index(str(self._next(prompt))), 0.0) for prompt in prompts]
+
+    def _next(self, prompt: Sequence[int]) -> int:
+        least, most = 1, self._numbers
+        said = [self._words[token] for token in prompt[1:]]
+        for guess, told in zip(said[::2], said[1::2], strict=True):
+            least, most = (int(guess) + 1, most) if told == HIGHER else (least, int(guess) - 1)
+        return (least + most) // 2
+
+
+class KillableProcess:
+    """The proxy, or the server of the policy, on a port of its own, which it keeps.
+
+    Attributes:
+        url: where it is, whether it runs or not.
+    """
+
+    def __init__(self, kind: str, *arguments: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", "tests.examples.guessing", kind, str(self.port), *arguments]
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        # It ends when its input does, so that it never outlives the tests.
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == READY
+
+    def kill(self) -> None:
+        """Kill it without a chance to finish anything."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+async def _run(kind: str, port: int, *arguments: str) -> None:
+    async with AsyncExitStack() as until_the_end:
+        if kind == "policy":
+            server = await until_the_end.enter_async_context(PolicyServer(GAME, port))
+            server.serve(MODEL, Halving(GAME))
+        else:
+            store_url, policy_url = arguments
+            store = await until_the_end.enter_async_context(await open_store(store_url))
+            backend = Backend("policy", policy_url, models=[MODEL], supports_token_ids=True, supports_logprobs=True)
+            await until_the_end.enter_async_context(LLMProxy(port, store=store, backends=[backend]))
+        sys.stdout.write(READY)
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

@@ -1,0 +1,245 @@
+"""The policy learns: its parts, and the whole training with agents, proxy and store, small enough for every run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import statistics
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from store.examples.guess_number.course import QUICK, Course
+from store.examples.guess_number.game import BEGIN, SMALL
+from store.examples.guess_number.job import FAILED, OK, run
+from store.examples.guess_number.policy import Learner, Learning, Policy, torch
+from store.interface import Store
+from store.models import PromptTemplate, ProxyLLM, Rollout
+from store.semconv import STEP_KEY
+from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
+from tests.cli.conftest import COMMAND
+
+WORDS = len(SMALL.words)
+PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
+SHORT = Course(game=SMALL, steps=2, least=-1.0, least_gain=-1.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pytorch() -> None:
+    """An extra: without it there is nothing to test, unless whoever runs the tests has said that it must be there."""
+    if find_spec("torch") is None:
+        missing = "PyTorch is not installed: pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+        (pytest.fail if os.environ.get("ROLLBOOK_REQUIRE_TORCH") else pytest.skip)(missing)
+
+
+def log_probs(policy: Policy, prompt: Sequence[int]) -> list[float]:
+    """Return those of every word after a prompt."""
+    lib = torch()
+    with lib.no_grad():
+        return policy.log_probs(lib.tensor([list(prompt)]), lib.ones(1, len(prompt))).tolist()[0]
+
+
+def batch(policy: Policy, calls: Sequence[tuple[Sequence[int], int]]) -> Trajectories:
+    """Return the rows of calls, each a prompt and the token that was chosen."""
+    made = [
+        Triplet(
+            prompt={"token_ids": list(prompt)},
+            response={"token_ids": [token], "logprobs": [log_probs(policy, prompt)[token]]},
+            reward=0.0,
+            metadata={},
+        )
+        for prompt, token in calls
+    ]
+    return trajectories(made, BEGIN, SMALL.longest_prompt, 1)
+
+
+# -- its parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_games_policy_has_about_7500_weights() -> None:
+    assert Policy(18).size == 7_506
+
+
+def test_a_prompt_in_a_batch_is_answered_as_it_is_alone() -> None:
+    policy = Policy(WORDS, seed=1)
+    together = policy.sample(PROMPTS, [0.3, 0.6, 0.9])
+    alone = [policy.sample([prompt], [draw])[0] for prompt, draw in zip(PROMPTS, [0.3, 0.6, 0.9], strict=True)]
+    for one, other, prompt in zip(together, alone, PROMPTS, strict=True):
+        assert one.token == other.token
+        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-9)
+        assert one.log_prob == pytest.approx(log_probs(policy, prompt)[one.token], abs=1e-9)
+
+
+def test_words_are_drawn_as_often_as_they_are_probable() -> None:
+    policy = Policy(WORDS, seed=2)
+    draws = [(number + 0.5) / 1_000 for number in range(1_000)]
+    drawn = Counter(each.token for each in policy.sample([[BEGIN, 4, 1]] * 1_000, draws))
+    for token, log_prob in enumerate(log_probs(policy, [BEGIN, 4, 1])):
+        assert drawn[token] == pytest.approx(1_000 * math.exp(log_prob), abs=1.01)
+
+
+def test_weights_come_back_from_their_text_and_depend_on_the_seed_alone() -> None:
+    policy = Policy(WORDS, seed=3)
+    assert log_probs(Policy.from_text(WORDS, policy.to_text()), PROMPTS[2]) == log_probs(policy, PROMPTS[2])
+    assert log_probs(Policy(WORDS, seed=3), PROMPTS[2]) == log_probs(policy, PROMPTS[2])
+    assert log_probs(Policy(WORDS, seed=4), PROMPTS[2]) != log_probs(policy, PROMPTS[2])
+
+
+def test_what_did_better_than_its_group_becomes_more_probable_and_what_did_worse_less() -> None:
+    policy = Policy(WORDS, seed=5)
+    before = [log_probs(policy, prompt) for prompt in PROMPTS]
+    rows = batch(policy, [(PROMPTS[0], 5), (PROMPTS[1], 7), (PROMPTS[2], 9)])
+    entropy = Learner(policy, Learning(entropy=0.0)).learn(rows, [1.0, -1.0, 0.0])
+    after = [log_probs(policy, prompt) for prompt in PROMPTS]
+    assert after[0][5] > before[0][5]
+    assert after[1][7] < before[1][7]
+    assert 0 < entropy < math.log(WORDS)
+
+
+def test_nobody_better_than_the_others_is_nothing_to_learn_from() -> None:
+    policy = Policy(WORDS, seed=6)
+    before = policy.to_text()
+    Learner(policy, Learning(entropy=0.0)).learn(batch(policy, [(PROMPTS[0], 5), (PROMPTS[1], 7)]), [0.0, 0.0])
+    assert policy.to_text() == before
+
+
+def test_an_answer_that_has_become_much_more_probable_is_not_pushed_further() -> None:
+    policy = Policy(WORDS, seed=7)
+    rows = batch(policy, [(PROMPTS[0], 5)])
+    Learner(policy, Learning(rate=0.05, passes=1, entropy=0.0)).learn(rows, [1.0])
+    pushed = policy.to_text()
+    assert log_probs(policy, PROMPTS[0])[5] > rows.old_log_probs[0][0] + math.log(1.2)
+    Learner(policy, Learning(rate=0.05, passes=1, entropy=0.0)).learn(rows, [1.0])
+    assert policy.to_text() == pushed, "the ratio is clipped"
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+
+async def rewards_by_step(store: Store) -> dict[int, list[float]]:
+    """Return what the spans in a store say came of each game."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for rollout in await store.query_rollouts():
+        assert rollout.status == "succeeded"
+        reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+        assert reward is not None
+        found[int((rollout.metadata or {})[STEP_KEY])].append(reward)
+    return found
+
+
+async def policy_of(store: Store, rollout: Rollout) -> tuple[str, Policy]:
+    """Return what a game was played with, by name and as it is kept."""
+    update = await store.get_resources_by_id(str(rollout.resources_id))
+    assert update is not None
+    llm, named = update.resources["policy"], update.resources["weights"]
+    assert isinstance(llm, ProxyLLM)
+    assert isinstance(named, PromptTemplate)
+    kept = await store.get_resources_by_id(named.template)
+    assert kept is not None
+    weights = kept.resources["weights"]
+    assert isinstance(weights, PromptTemplate)
+    return llm.model, Policy.from_text(WORDS, weights.template)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_policy_learns_from_random_by_playing_through_the_store(tmp_path: Path) -> None:
+    url, chart = f"sqlite:///{tmp_path / 'rollbook.db'}", tmp_path / "learned.svg"
+    # One process: what is learned does not depend on how many there are.
+    options = ["--quick", "--runners", "0", "--chart", str(chart), "--db", url]
+    done = subprocess.run([*COMMAND, "guess-number", *options], check=False, capture_output=True, text=True)
+    assert done.returncode == OK, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("In 20 steps of 56 games each, a policy of 6,986 weights learned from random")
+    assert said[0] in chart.read_text()
+    assert done.stderr.splitlines()[-1].startswith("step 20 of 20: found in ")
+
+    async def look() -> None:
+        async with await open_store(url, create=False) as store:
+            found = await rewards_by_step(store)
+            means = [statistics.fmean(found[step]) for step in sorted(found)]
+            assert [len(found[step]) for step in sorted(found)] == 20 * [56]
+            assert statistics.fmean(means[-5:]) - statistics.fmean(means[:3]) >= 0.15 == QUICK.least_gain
+            kept = await store.query_resources(resources_id_contains="/weights/")
+            assert len(kept) == 21, "each version, and the last"
+            assert len({str(each.resources) for each in kept}) == 21
+            assert (await store.verify()).ok
+
+    asyncio.run(look())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_that_are_kept(
+    durable_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(durable_url, SHORT, runners=2, chart=tmp_path / "short.svg", quiet=True) == OK
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    games, told = printed.out.split("\n\n112 rollouts (0 failed), ")
+    assert told.count("\n") == 4
+    assert run("memory://", SHORT, runners=0, quiet=True) == OK
+    assert capsys.readouterr().out.startswith(games)
+
+    async def look() -> None:
+        async with await open_store(durable_url) as store:
+            assert await rewards_by_step(store) == {
+                0: [pytest.approx(0, abs=1)] * 56,
+                1: [pytest.approx(0, abs=1)] * 56,
+            }
+            assert len(await store.query_workers()) == 2
+            for rollout in await store.query_rollouts(sort_by="start_time", limit=70):
+                name, policy = await policy_of(store, rollout)
+                assert name == f"policy@{(rollout.metadata or {})[STEP_KEY]}"
+                triplets = TracerTraceToTriplet().adapt(await store.query_spans(rollout.rollout_id, "latest"))
+                assert triplets
+                for each in triplets:
+                    prompt: list[int] = each.prompt["token_ids"]
+                    token: int = each.response["token_ids"][0]
+                    told: float = each.response["logprobs"][0]["logprob"]
+                    assert told == pytest.approx(log_probs(policy, prompt)[token], abs=1e-9)
+                    assert each.metadata["model_version"] == name
+
+    asyncio.run(look())
+
+
+@pytest.mark.slow
+def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    hard = Course(game=SMALL, steps=1, samples=2, least=0.99)
+    assert run("memory://", hard, runners=0) == FAILED
+    printed = capsys.readouterr()
+    assert "14 rollouts (0 failed)" in printed.out
+    assert "step 1 of 1: found in" in printed.err
+    assert "not learned: found in" in printed.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rollbook.db'}"
+    command = [*COMMAND, "guess-number", "--quick", "--db", url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as training:
+        try:
+            assert training.stderr is not None
+            assert training.stderr.readline().startswith("step  1 of 20")
+            training.send_signal(signal.SIGINT)
+            said = training.stderr.read()
+            assert training.wait(60) == 130
+        finally:
+            training.kill()
+    assert said.endswith("interrupted: what was at work is closed, what was done is kept\n")
+
+    async def look() -> None:
+        async with await open_store(url, create=False) as store:
+            statuses = Counter(rollout.status for rollout in await store.query_rollouts())
+            assert statuses["succeeded"] >= 56
+            assert not statuses.keys() & {"preparing", "running"}
+
+    asyncio.run(look())
