@@ -28,6 +28,7 @@ _ENQUEUE = post(
     ),
 )
 _ENQUEUED_AT_ONCE = 1000
+_READ_AT_ONCE = 100
 _NANOS = 1_000_000_000
 _PROTOBUF = "application/x-protobuf"
 
@@ -41,6 +42,8 @@ class Client:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._prepared: list[bytes] = []
+        self._limits = itertools.count(_READ_AT_ONCE + 1)
+        self._offsets = itertools.count(1)
 
     def lifecycles(self, url: str, pid: int, connections: int, seconds: float) -> dict[str, Any]:
         """Let connections run lifecycles one after another for some seconds; what one took, and cost the server."""
@@ -120,13 +123,20 @@ class Client:
         drive(url, [_each(iter([many] * ((rollouts - 1) // _ENQUEUED_AT_ONCE)))])
         return rollout_id
 
-    def read_spans(self, url: str, pid: int, connections: int, count: int, rollout_id: str) -> dict[str, Any]:
-        """Read all spans of a rollout, again and again."""
-        return self._send(url, pid, connections, [get(f"{SPANS}?rollout_id={rollout_id}")] * count, count)
+    def read_spans(
+        self, url: str, pid: int, connections: int, count: int, rollout_id: str, again: bool = False
+    ) -> dict[str, Any]:
+        """Read all spans of a rollout, each time as nobody asked for them before; or the same way `again` and again."""
+        # A limit beyond their number changes the question and not the answer.
+        limits = itertools.repeat(_READ_AT_ONCE) if again else self._limits
+        urls = [f"{SPANS}?rollout_id={rollout_id}&limit={next(limits)}" for _ in range(count)]
+        return self._send(url, pid, connections, [get(each) for each in urls], count)
 
-    def read_rollouts(self, url: str, pid: int, connections: int, count: int) -> dict[str, Any]:
-        """Read the first hundred rollouts, again and again."""
-        return self._send(url, pid, connections, [get(f"{ROLLOUTS}?limit=100")] * count, count)
+    def read_rollouts(self, url: str, pid: int, connections: int, count: int, again: bool = False) -> dict[str, Any]:
+        """Read a hundred rollouts, each time others; or the first hundred `again` and again."""
+        offsets = itertools.repeat(0) if again else self._offsets
+        urls = [f"{ROLLOUTS}?limit={_READ_AT_ONCE}&offset={next(offsets)}" for _ in range(count)]
+        return self._send(url, pid, connections, [get(each) for each in urls], count)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Puts the figures measured last into a document: `python -m tests.benchmarks.publish README.md`.
 
 Those of `make bench` replace what stands between two lines of the document, `<!-- bench -->` and `<!-- /bench -->`,
-those of `make bench-http` what stands between `<!-- bench-http -->` and `<!-- /bench-http -->`.
+those of `make bench-http` what stands between `<!-- bench-http -->` and `<!-- /bench-http -->`, and so on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.benchmarks.report import files
 
-NAMES = ("bench", "bench-http")
+NAMES = ("bench", "bench-http", "bench-loop")
 
 
 def publish(document: Path, names: tuple[str, ...] = NAMES) -> None:

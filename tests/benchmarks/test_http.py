@@ -206,20 +206,28 @@ def test_reads(start: Callable[..., Sides], client: Side, report: Report, scale:
         for name, server in servers.items()
     }
 
-    def spans(name: str) -> Callable[[], dict[str, Any]]:
-        where, rollout_id = servers[name].where, filled[name]
-        return lambda: client.ask("read_spans", **where, connections=FEW, count=scale.reads, rollout_id=rollout_id)
+    def spans(name: str, *, again: bool) -> Callable[[], dict[str, Any]]:
+        where = {**servers[name].where, "rollout_id": filled[name], "again": again}
+        return lambda: client.ask("read_spans", **where, connections=FEW, count=scale.reads)
 
-    def rollouts(name: str) -> Callable[[], dict[str, Any]]:
-        return lambda: client.ask("read_rollouts", **servers[name].where, connections=FEW, count=scale.reads)
+    def rollouts(name: str, *, again: bool) -> Callable[[], dict[str, Any]]:
+        where = {**servers[name].where, "again": again}
+        return lambda: client.ask("read_rollouts", **where, connections=FEW, count=scale.reads)
 
-    _note(report, "read.spans", _warm_and_alternate(scale.rounds, {name: spans(name) for name in servers}))
-    _note(report, "read.rollouts", _warm_and_alternate(scale.rounds, {name: rollouts(name) for name in servers}))
+    for key, read in (("read.spans", spans), ("read.rollouts", rollouts)):
+        _note(report, key, _warm_and_alternate(scale.rounds, {name: read(name, again=False) for name in servers}))
+        repeated = _warm_and_alternate(scale.rounds, {name: read(name, again=True) for name in servers})
+        report.fact(f"{TARGETS[key].title}, the same page each time", f"{_times(repeated)}; {_rates(repeated)}")
 
 
 def _warm_and_alternate(rounds: int, sides: dict[str, Callable[[], dict[str, Any]]]) -> Measured:
     """As `alternate`, without the first round: a server's first answers are made by code not yet specialised."""
     return {name: measured[1:] for name, measured in alternate(rounds + 1, sides).items()}
+
+
+def _times(measured: Measured) -> str:
+    times = ratio(measured["rollbook"], measured["peer"])
+    return f"{times:.3g} {TIMES}"
 
 
 def _note(report: Report, key: str, measured: Measured) -> None:
