@@ -1,15 +1,16 @@
-"""Pages of a SQL store as JSON text, written row by row as the database gives them."""
+"""Pages of a SQL store as JSON text, written as the database gives them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from store import texts
+from store import reads, texts
 from store.db import filters, pages
-from store.db.dialect import ReadSession
+from store.db.dialect import ReadSession, Row
 from store.db.filters import Query
 from store.interface import AsAt
 from store.journal import timeline
 from store.sql_reads import SQLReads
+from store.wire.encoding import dumps
 
 Write = Callable[[bytes], object]
 
@@ -24,30 +25,30 @@ class SQLTexts(SQLReads):
         """Write the JSON of each rollout that `query_rollouts` would return; return how many match before paging.
 
         Args:
-            write: called once for each rollout, in their order.
+            write: called in their order, with one or with some and commas between them.
             as_at: the moment, if not the present.
             query: the other arguments of `query_rollouts`, but for its older names.
         """
         asked = filters.asked(filters.ROLLOUTS, query)
         dialect = self._dialect
 
-        def write_row(row: pages.Row) -> None:
-            write(texts.rollout_of_page(row))
-
-        async def write_past(session: ReadSession, until: int) -> pages.Page[None]:
+        async def write_past(session: ReadSession, until: int) -> int:
             # Rows of the past are folded in any order, and their number is bounded.
-            page = await timeline.rollouts(dialect, session, asked, until, texts.rollout_of_page)
+            page = await timeline.rollouts(
+                dialect, session, asked, until, lambda row: dumps(reads.rollout_of_page(row))
+            )
             for text in page.items:
                 write(text)
-            return pages.Page([], page.total)
+            return page.total
 
-        page = await self._answer(
-            lambda session: pages.rollouts(dialect, session, asked, write_row, batch=_AT_ONCE),
+        return await self._answer(
+            lambda session: pages.take_rollouts(
+                dialect, session, asked, _written(texts.rollouts, write), batch=_AT_ONCE
+            ),
             write_past,
             as_at,
             snapshot=self._is_cut_up(asked),
         )
-        return page.total
 
     async def write_spans(
         self,
@@ -62,7 +63,7 @@ class SQLTexts(SQLReads):
         """Write the JSON of each span that `query_spans` would return; return how many match before paging.
 
         Args:
-            write: called once for each span, in their order.
+            write: called in their order, with one or with some and commas between them.
             rollout_id: whose spans.
             attempt_id: only those of this attempt.
             as_at: the moment, if not the present.
@@ -72,20 +73,40 @@ class SQLTexts(SQLReads):
         asked = filters.asked(filters.SPANS, query)
         dialect = self._dialect
 
-        def write_row(row: pages.Row) -> None:
-            write(texts.span_of_page(row))
+        take = _written(texts.spans, write)
 
-        page = await self._answer(
-            lambda session: pages.spans(dialect, session, rollout_id, attempt_id, asked, write_row, batch=_AT_ONCE),
-            lambda session, until: timeline.spans(
-                dialect, session, rollout_id, attempt_id, asked, until, write_row, batch=_AT_ONCE
-            ),
+        async def write_past(session: ReadSession, until: int) -> int:
+            page = await timeline.spans(
+                dialect, session, rollout_id, attempt_id, asked, until, lambda row: take([row]), batch=_AT_ONCE
+            )
+            return page.total
+
+        return await self._answer(
+            lambda session: pages.take_spans(dialect, session, rollout_id, attempt_id, asked, take, batch=_AT_ONCE),
+            write_past,
             as_at,
             (rollout_id, at),
             snapshot=self._is_cut_up(asked),
         )
-        return page.total
+
+    async def state(self) -> tuple[Hashable, Hashable] | None:
+        """Return which database this is and a mark of its state, another one after any commit of any process.
+
+        None if the database has no such mark. Two pages of one query that were read in one state are equal. A call of
+        its own, it asks the watchdog first, as the query does.
+        """
+        self._check()
+        await self._sweep_if_due()
+        return self._dialect.state()
 
     def _is_cut_up(self, asked: Query) -> bool:
         """Say whether rows come in batches for which the database needs a transaction; the others are spared it."""
         return self._dialect.batches_need_snapshot and not 0 <= asked.limit <= _AT_ONCE
+
+
+def _written(text: Callable[[Sequence[Row]], bytes], write: Write) -> Callable[[Sequence[Row]], None]:
+    def take(rows: Sequence[Row]) -> None:
+        if rows:
+            write(text(rows))
+
+    return take

@@ -5,6 +5,7 @@ Payload lies in the database as JSON that was validated when it entered; it is s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -12,71 +13,111 @@ from typing import Any, Final
 import orjson
 
 from store import reads
-from store.db.bodies import raw_json
+from store.db.bodies import payload, raw_json
 from store.models import RolloutConfig
 from store.wire.encoding import dumps
 
 Row = Sequence[Any]
 
-_SPAN: Final = (
-    "rollout_id",
-    "attempt_id",
-    "span_id",
-    "sequence_id",
-    "trace_id",
-    "parent_id",
-    "name",
-    "start_time",
-    "end_time",
-)
-# What a span's body always begins with, and what stands in it only for some spans.
 _SPAN_BODY: Final = b'{"attributes":'
-_SOMETIMES: Final = (("status", b'"status":'), ("context", b'"context":'), ("parent", b'"parent":'))
 _ROLLOUT_BODY: Final = b'{"input":'
 
+# How nearly every span's body ends: its resource, what it carries of its two contexts, and nothing else. Whoever calls
+# a brace a part of a text, or has something of his own to say, is looked at closely.
+_WORD: Final = rb'"[^"\\{}]*+"'
+_CONTEXT: Final = rb'\{"trace_id":%b,"span_id":%b,"is_remote":(?:true|false),"trace_state":\{\}\}' % (_WORD, _WORD)
+_RESOURCE: Final = b'"resource":{"attributes":{'
+_END: Final = re.compile(
+    rb'%b(?:[^{}"]++|%b)*+\},"schema_url":%b\}(,"context":%b)?(,"parent":%b)?\}'
+    % (re.escape(_RESOURCE), _WORD, _WORD, _CONTEXT, _CONTEXT)
+).fullmatch
 
-def span_of_page(row: Row) -> bytes:
-    """Return the span of a row as `pages.spans` reads it: the row of the table, codec and bytes."""
+
+def spans(rows: Sequence[Row]) -> bytes:
+    """Return spans, with commas between them, of rows as `pages.take_spans` reads them."""
+    return dumps([_span(row) for row in rows])[1:-1]
+
+
+def _span(row: Row) -> Any:
+    rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start, end, code, message, *_ = row
     body = _body(row[-2], row[-1])
-    if not body.startswith(_SPAN_BODY):
-        return dumps(reads.span_of_page(row))
-    fields: dict[str, Any] = dict(zip(_SPAN, row, strict=False))
-    absent = {name for name, token in _SOMETIMES if token not in body}
-    if len(absent) < len(_SOMETIMES):
-        # The token may also stand somewhere inside.
-        present = orjson.loads(body).keys()
-        absent = {name for name, _ in _SOMETIMES if name not in present}
-    for name in absent:
-        fields[name] = {"status_code": row[9], "description": row[10]} if name == "status" else None
-    return _joined(fields, body)
+    tail = body.rfind(_RESOURCE)
+    known = _END(body, tail) if tail > 0 and body.startswith(_SPAN_BODY) else None
+    if known is None:
+        return reads.span_of_page(row)
+    fields: dict[str, Any] = {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": sequence_id,
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": name,
+        "status": {"status_code": code, "description": message},
+        "start_time": start,
+        "end_time": end,
+    }
+    if known[1] is None:
+        fields["context"] = None
+    if known[2] is None:
+        fields["parent"] = None
+    # The keys that follow come along with the value of the first one.
+    fields["attributes"] = orjson.Fragment(body[len(_SPAN_BODY) : -1])
+    return fields
 
 
-def rollout_of_page(row: Row) -> bytes:
-    """Return the rollout of a row as `pages.rollouts` reads it, with its latest attempt if it has one."""
-    body = _body(row[-6], row[-5])
-    input_position, metadata_position = reads.positions_of_rollout(row)
+def rollouts(rows: Sequence[Row]) -> bytes:
+    """Return rollouts, with commas between them, of rows as `pages.take_rollouts` reads them."""
+    return dumps([_rollout(row) for row in rows])[1:-1]
+
+
+def _rollout(row: Row) -> dict[str, Any]:
+    rollout_id, start_at, end_at, mode, resources_id, status, config, is_one_body, attempt_id, *attempt = row
+    fields: dict[str, Any] = {
+        "rollout_id": rollout_id,
+        "start_time": start_at / 1_000_000,
+        "end_time": None if end_at is None else end_at / 1_000_000,
+        "mode": mode,
+        "resources_id": resources_id,
+        "status": status,
+        "config": _config(config),
+    }
+    if attempt_id is not None:
+        fields["attempt"] = _attempt(rollout_id, attempt_id, attempt)
+    codec, stored, metadata_codec, metadata = row[-6:-2]
+    body = _body(codec, stored)
     # A body that is both the input's and the metadata's holds these two and nothing else.
-    if input_position != metadata_position or not body.startswith(_ROLLOUT_BODY):
-        return dumps(reads.rollout_of_page(row))
-    fields = reads.rollout_columns(row)
-    del fields["input"]
-    config = fields["config"]
-    fields["config"] = orjson.Fragment(_config(config if isinstance(config, str) else dumps(config).decode()))
-    attempt = reads.attempt_beside(row)
-    if attempt is not None:
-        fields["attempt"] = attempt
-    return _joined(fields, body)
+    if is_one_body and body.startswith(_ROLLOUT_BODY):
+        fields["input"] = orjson.Fragment(body[len(_ROLLOUT_BODY) : -1])
+        return fields
+    input_body = payload(codec, stored)
+    metadata_body = input_body if is_one_body else payload(metadata_codec, metadata)
+    fields["input"] = None if input_body is None else input_body.get("input")
+    fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
+    return fields
+
+
+def _attempt(rollout_id: str, attempt_id: str, rest: Row) -> dict[str, Any]:
+    sequence_id, start_at, end_at, status, worker_id, last_heartbeat_time = rest[:6]
+    metadata = payload(rest[-2], rest[-1])
+    return {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": sequence_id,
+        "start_time": start_at / 1_000_000,
+        "end_time": None if end_at is None else end_at / 1_000_000,
+        "status": status,
+        "worker_id": worker_id,
+        "last_heartbeat_time": last_heartbeat_time,
+        "metadata": None if metadata is None else metadata.get("metadata"),
+    }
 
 
 def _body(codec: int | None, stored: bytes | None) -> bytes:
     return b"" if codec is None or stored is None else raw_json(codec, stored)
 
 
-def _joined(fields: dict[str, Any], body: bytes) -> bytes:
-    return b"%b,%b" % (dumps(fields)[:-1], body[1:])
-
-
 @lru_cache(maxsize=1024)
-def _config(stored: str) -> bytes:
+def _config(stored: str) -> orjson.Fragment:
     """Return a config with all its fields; there are few in a run, and many rollouts."""
-    return dumps(RolloutConfig.model_validate_json(stored))
+    return orjson.Fragment(dumps(RolloutConfig.model_validate_json(stored)))

@@ -26,7 +26,9 @@ from store.server.parked import Parked
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.refusals import BodyTooLarge, refusal
 from store.server.routing import Operation, RouteTable
+from store.server.shortcut import Shortcut
 from store.server.streams import StreamLayer
+from store.sql_store import SQLStore
 from store.wire.paths import NOT_TAKEN, OTLP_TRACES
 
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(
@@ -96,6 +98,9 @@ def build_app(
     app.state.measured = Measured()
     # Set by whoever runs several processes on one port.
     app.state.peers = None
+    # The names of this machine by which it was called.
+    app.state.names = set[bytes]()
+    app.state.shortcut = _shortcut(app, partitions, max_body_bytes, ring, is_local=is_local)
     _add_routes(app)
     app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
     origins = [origin for each in cors_origins if (origin := each.strip())]
@@ -103,6 +108,17 @@ def build_app(
     _tell_errors(app)
     _declare(app)
     return app
+
+
+def _shortcut(
+    app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
+) -> Shortcut | None:
+    store = partitions.root
+    # What is derived of it may do otherwise.
+    if type(store) is not SQLStore:
+        return None
+    names = app.state.names if is_local else None
+    return Shortcut(app, store, OPERATIONS, ring=ring, names=names, max_body_bytes=max_body_bytes)
 
 
 def _add_routes(app: FastAPI) -> None:
@@ -128,7 +144,7 @@ def _add_layers(
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
         app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, operations=OPERATIONS)
-    app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring)
+    app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring, names=app.state.names)
     if origins:
         app.add_middleware(
             CORSMiddleware,

@@ -64,16 +64,23 @@ class Call:
         return body
 
     def _know_by_key(self, body: bytes) -> None:
-        key = self.header(_KEY_HEADER)
+        # Also if it has none: a request may begin in the context of the one before it on the same connection.
+        current.set(self.asked(body))
+
+    def asked(self, body: bytes) -> Idempotency | None:
+        """Return what the call is known by, if it has an idempotency key.
+
+        Raises:
+            Invalid: the key is none that can be.
+        """
+        key = headers_of(self.scope).get(_KEY_HEADER)
         if key is None:
-            # A request may begin in the context of the one before it on the same connection.
-            current.set(None)
-            return
+            return None
         if not _KEY.fullmatch(key):
             raise Invalid(IDEMPOTENCY_KEY, "must be 1 to 128 letters, digits, - and _; send 32 hex digits")
         asked = hashlib.sha256(f"{self.scope['method']} {self.scope['rollbook.path']}\n".encode())
         asked.update(body)
-        current.set(Idempotency(self._caller, key.decode(), asked.digest()))
+        return Idempotency(self._caller, key.decode(), asked.digest())
 
     @property
     def _caller(self) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import math
 import select
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from store.server.exchange import Exchange
+from store.server.shortcut import Short, Shortcut
 
 READ_SECONDS: Final = 60.0
 """How long a request may take to arrive, from its first byte to the end of its body."""
@@ -34,6 +35,9 @@ class Connection(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._is_in_body = False
         self._unsent: float = math.inf
+        # Any application may be served, ours alone has one.
+        self._shortcut: Shortcut | None = getattr(getattr(self._application, "state", None), "shortcut", None)
+        self._short: Short | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
 
     # -- what a client may send --------------------------------------------------------------------------------------
@@ -65,12 +69,21 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Headers may follow a body in chunks. Nobody reads them, and nothing bounds them.
-        if not self._is_in_body:
-            super().on_header(name, value)
+        if self._is_in_body:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         self._is_in_body = True
+        if self._shortcut is not None and self._is_free():
+            short = self._short = self._shortcut.take(self)
+            if short is not None:
+                self.cycle = cast("RequestResponseCycle", short)
+                return
         self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
         before = self.cycle
         super().on_headers_complete()
@@ -78,11 +91,55 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not before:
             Exchange.adopt(self.cycle)
 
+    def on_body(self, body: bytes) -> None:
+        if self._short is not None:
+            self._short.body += body
+        else:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        super().on_message_complete()
+        short, self._short = self._short, None
+        if short is None:
+            super().on_message_complete()
         self._head_bytes = 0
         self._is_in_body = False
         self._in_time()
+        if short is not None:
+            short.begin()
+
+    def _is_free(self) -> bool:
+        """Whether the answer before this request has left."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_complete
+
+    @property
+    def _application(self) -> Any:
+        return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn's is of all kinds
+
+    def take_long_way(self, short: Short) -> None:
+        """Let the application answer a request that was to be answered without it."""
+        cycle = RequestResponseCycle(
+            scope=short.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=short.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        Exchange.adopt(cycle)
+        cycle.disconnected = short.disconnected
+        cycle.body += short.body
+        cycle.more_body = False
+        cycle.message_event.set()
+        # Behind it another may have begun to arrive.
+        if self.cycle is cast("RequestResponseCycle", short):
+            self.cycle = cycle
+        self._start_asgi_task(cycle, self._application)
 
     def shutdown(self) -> None:
         # What has not arrived by now was promised to nobody.
@@ -137,6 +194,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
+        if self._short is not None:
+            self._short.leave()
+            self._short = None
         super().connection_lost(exc)
         # A peer that closes with data unread, or is sent data after it closed, resets the connection.
         if exc is not None:

@@ -1,11 +1,13 @@
-"""Pages of what was found, as JSON: of any length where the store writes them row by row."""
+"""Pages of what was found, as JSON: of any length where the store writes them, and read once while nothing changes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Hashable
+from functools import cache
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from store.interface import Store
+from store.server.kept import KeptPages
 from store.server.spool import Spool
 from store.wire.bodies import PageQuery, RolloutsQuery, SpansQuery
 from store.wire.encoding import dumps
@@ -15,7 +17,7 @@ Write = Callable[[bytes], object]
 
 @runtime_checkable
 class WritesPages(Protocol):
-    """A store that writes the JSON of what its queries return, item by item, and returns how many match."""
+    """A store that writes the JSON of what its queries return, some items at a time, and returns how many match."""
 
     async def write_rollouts(self, write: Write, **query: Any) -> int:
         """Write what `query_rollouts` returns."""
@@ -25,20 +27,53 @@ class WritesPages(Protocol):
         """Write what `query_spans` returns."""
         ...
 
+    async def state(self) -> tuple[Hashable, Hashable] | None:
+        """Return which store this is and the state it is in, another one after every commit; None to be read anew."""
+        ...
+
+
+KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Of the pages of all stores."""
+
+_kept: Final = KeptPages(KEPT_BYTES)
+
 
 async def rollouts(store: Store, query: RolloutsQuery) -> bytes | Spool:
     """Return the page of rollouts that a query asks for."""
     # The fields of a query are the arguments of the call.
-    if isinstance(store, WritesPages):
-        return await _written(store.write_rollouts, query)
+    if _writes_pages(type(store)):
+        writing = cast("WritesPages", store)
+        return await _page(writing, writing.write_rollouts, query)
     return dumps(await store.query_rollouts(**vars(query)))
 
 
 async def spans(store: Store, query: SpansQuery) -> bytes | Spool:
     """Return the page of spans that a query asks for."""
-    if isinstance(store, WritesPages):
-        return await _written(store.write_spans, query)
+    if _writes_pages(type(store)):
+        writing = cast("WritesPages", store)
+        return await _page(writing, writing.write_spans, query)
     return dumps(await store.query_spans(**vars(query)))
+
+
+@cache
+def _writes_pages(kind: type[Store]) -> bool:
+    # To ask an instance for the parts of a protocol takes longer than to find its page.
+    return issubclass(kind, WritesPages)
+
+
+async def _page(store: WritesPages, page: Callable[..., Awaitable[int]], query: PageQuery) -> bytes | Spool:
+    known = await store.state()
+    if known is None:
+        return await _written(page, query)
+    which, state = known
+    key = which, type(query), repr(vars(query))
+    kept = _kept.get(key, state)
+    if kept is not None:
+        return kept
+    written = await _written(page, query)
+    if isinstance(written, bytes):
+        _kept.keep(key, state, written)
+    return written
 
 
 async def _written(page: Callable[..., Awaitable[int]], query: PageQuery) -> bytes | Spool:
@@ -47,8 +82,10 @@ async def _written(page: Callable[..., Awaitable[int]], query: PageQuery) -> byt
         spool.write(b'{"items":[')
         head = spool.size
 
-        def write(item: bytes) -> None:
-            spool.write(item if spool.size == head else b"," + item)
+        def write(items: bytes) -> None:
+            if spool.size != head:
+                spool.write(b",")
+            spool.write(items)
 
         total = await page(write, **vars(query))
         spool.write(b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, total))

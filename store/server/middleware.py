@@ -31,7 +31,7 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 
 _REQUEST_ID: Final = REQUEST_ID.lower().encode()
 _PLAIN_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-_SECURITY: Final = (
+SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     # No page of another origin shows an answer, holds it in its memory, or is told from where it was reached.
@@ -39,6 +39,7 @@ _SECURITY: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
+"""The headers of every answer."""
 
 
 class ForwardedLayer:
@@ -89,7 +90,7 @@ class RequestLayer:
             return
         started = time.perf_counter()
         headers = headers_of(scope)
-        own_id = _id_of(headers)
+        own_id = id_of(headers)
         request_id.set(own_id.decode())
         status = 0
 
@@ -97,7 +98,7 @@ class RequestLayer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_SECURITY, (_REQUEST_ID, own_id)]
+                message["headers"] = [*message["headers"], *SECURITY, (_REQUEST_ID, own_id)]
             await send(message)
 
         try:
@@ -113,7 +114,7 @@ class RequestLayer:
                 raise
             await answer(send_framed, *refusal(error))
         finally:
-            self._told_all(scope, status, time.perf_counter() - started)
+            count_answer(self._metrics, scope, status, time.perf_counter() - started)
 
     def _is_unbounded(self, scope: Scope) -> bool:
         return self._unbounded is not None and scope["path"].endswith(self._unbounded)
@@ -133,12 +134,14 @@ class RequestLayer:
 
         return receive_counted
 
-    def _told_all(self, scope: Scope, status: int, seconds: float) -> None:
-        route: str = scope.get("rollbook.route", "other")
-        self._metrics.request(scope["method"], route, status, seconds)
-        level = logging.DEBUG if status < 400 else logging.INFO
-        if access_logger.isEnabledFor(level):
-            access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=_fields(scope, status, seconds))
+
+def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
+    """Count and log a request that was answered; a status of 0 is a client that left."""
+    route: str = scope.get("rollbook.route", "other")
+    metrics.request(scope["method"], route, status, seconds)
+    level = logging.DEBUG if status < 400 else logging.INFO
+    if access_logger.isEnabledFor(level):
+        access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=_fields(scope, status, seconds))
 
 
 def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
@@ -155,7 +158,7 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def _id_of(headers: dict[bytes, bytes]) -> bytes:
+def id_of(headers: dict[bytes, bytes]) -> bytes:
     """Return the id that a request came with, or a fresh one: 16 hex digits."""
     given = headers.get(_REQUEST_ID)
     if given is not None and _PLAIN_ID.fullmatch(given):

@@ -33,18 +33,25 @@ class OriginLayer:
         origins: whose pages may; `*` for all. Their hosts are names of this server too.
         is_local: whether the server listens on loopback alone. Then its names are `localhost`, addresses, and those.
         ring: the keys; while they are demanded any name will do, since a page of a stranger has none.
+        names: where it is kept which names of this machine requests gave, in bytes; the empty one stands for none.
     """
 
     def __init__(
-        self, app: ASGIApp, origins: Sequence[str] = (), *, is_local: bool = False, ring: KeyRing | None = None
+        self,
+        app: ASGIApp,
+        origins: Sequence[str] = (),
+        *,
+        is_local: bool = False,
+        ring: KeyRing | None = None,
+        names: set[bytes] | None = None,
     ) -> None:
         self._app = app
         self._allowed = frozenset(origin.lower() for origin in origins)
         self._hosts = frozenset(_host(urlsplit(origin).netloc) for origin in origins)
         self._is_local = is_local
         self._ring = ring
-        # Names of this machine as requests gave them, in bytes; the empty one stands for none.
-        self._names = {b""}
+        self._names = set[bytes]() if names is None else names
+        self._names.add(b"")
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Hand on, or refuse."""

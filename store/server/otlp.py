@@ -10,21 +10,22 @@ import gzip
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import cache
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from store import idempotency
+from store.domain.commands import RecordSpans
 from store.errors import Invalid, NotFound, StoreError, TooLarge
 from store.interface import Store
-from store.models import Span
+from store.otlp_intake import record_received
 from store.server.compression import CODINGS, Broken, TooLong, expand
-from store.server.routes_data import RecordsSpans
 from store.wire import paths
 from store.wire.errors import retry_after, status_of
 from store.wire.otlp import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
+from store.wire.otlp_spans import Received
 
 logger = logging.getLogger("store.server.otlp")
 
@@ -163,50 +164,76 @@ async def _aside(body: bytes, decode: Callable[[bytes], Traces]) -> Traces:
 # -- recording -------------------------------------------------------------------------------------------------------
 
 
-Record = Callable[[Sequence[Span]], Awaitable[object]]
+Record = Callable[[Sequence[Received]], Awaitable[object]]
+
+
+@runtime_checkable
+class RecordsCommands(Protocol):
+    """A store that records and numbers spans in one write, as a command."""
+
+    async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
+        """Record spans; return index and sequence_id of those that were new."""
+        ...
 
 
 async def _store(store: Store, traces: Traces) -> None:
     """Record spans attempt by attempt; what the store refuses is counted, all else is stored."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for index, span in enumerate(traces.spans):
+    for index, span in enumerate(traces.received):
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
-    numbering = _numbered_as_recorded(store, groups, traces.unnumbered)
-    if numbering:
-        drawn_now = {index for key in numbering for index in groups[key]}
-        await _number(store, traces, [index for index in traces.unnumbered if index not in drawn_now])
-    else:
-        await _number(store, traces, traces.unnumbered)
+    record, record_numbering = _how(store)
+    numbering = _numbered_as_recorded(groups, traces.unnumbered) if record_numbering is not None else set[_Key]()
+    drawn_now = {index for key in numbering for index in groups[key]}
+    await _number(store, traces, [index for index in traces.unnumbered if index not in drawn_now])
     await _all(
-        _add(numbering.get(key, store.add_many_spans), [traces.spans[index] for index in piece], traces.refused)
+        _add(
+            record_numbering if record_numbering is not None and key in numbering else record,
+            [traces.received[index] for index in piece],
+            traces.refused,
+        )
         for key, group in groups.items()
         for piece in _pieces(group)
     )
 
 
-def _numbered_as_recorded(
-    store: Store, groups: Mapping[tuple[str, str], list[int]], unnumbered: list[int]
-) -> dict[tuple[str, str], Record]:
-    """Return the attempts whose spans can be numbered and recorded in one write, and how.
+_Key = tuple[str, str]
+
+
+def _how(store: Store) -> tuple[Record, Record | None]:
+    """Return what records spans, and what numbers them as it does, for a store that can."""
+    # To ask an instance for the parts of a protocol takes longer than to make it a span.
+    if not _records_commands(type(store)):
+        return lambda spans: store.add_many_spans([each.span() for each in spans]), None
+    record = cast("RecordsCommands", store).record
+    return (
+        lambda spans: record(record_received(spans)),
+        lambda spans: record(record_received(spans, number=True)),
+    )
+
+
+@cache
+def _records_commands(kind: type[Store]) -> bool:
+    return issubclass(kind, RecordsCommands)
+
+
+def _numbered_as_recorded(groups: Mapping[_Key, list[int]], unnumbered: list[int]) -> set[_Key]:
+    """Return the attempts whose spans can be numbered and recorded in one write.
 
     All of the rollout's spans then want a number and belong to one attempt, so that their order is the request's.
     """
-    if not unnumbered or not isinstance(store, RecordsSpans):
-        return {}
     attempts = Counter(rollout_id for rollout_id, _ in groups)
     wanting = set(unnumbered)
-    record = partial(store.record_spans, number=True)
-    return {key: record for key, group in groups.items() if attempts[key[0]] == 1 and wanting.issuperset(group)}
+    return {key for key, group in groups.items() if attempts[key[0]] == 1 and wanting.issuperset(group)}
 
 
 async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> None:
     """Draw the numbers that are missing, all of them before any given number raises a counter."""
     wanted: dict[str, list[int]] = {}
     for index in unnumbered:
-        wanted.setdefault(traces.spans[index].rollout_id, []).append(index)
+        wanted.setdefault(traces.received[index].rollout_id, []).append(index)
 
     async def draw(indexes: list[int]) -> None:
-        keys = [(traces.spans[index].rollout_id, traces.spans[index].attempt_id) for index in indexes]
+        keys = [(traces.received[index].rollout_id, traces.received[index].attempt_id) for index in indexes]
         # A rollout id that no store can hold is refused again, and counted, when its spans are recorded.
         try:
             numbers = await store.get_many_span_sequence_ids(keys)
@@ -217,7 +244,7 @@ async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> No
     await _all(draw(piece) for indexes in wanted.values() for piece in _pieces(indexes))
 
 
-async def _add(record: Record, spans: list[Span], refused: Refusals) -> None:
+async def _add(record: Record, spans: list[Received], refused: Refusals) -> None:
     """Record spans of one attempt; those that the store refuses are counted, the others are stored."""
     try:
         await record(spans)

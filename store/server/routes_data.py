@@ -8,13 +8,16 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pydantic import TypeAdapter
 
+from store.domain.commands import Command
 from store.idempotency import current
+from store.intake import number_spans
 from store.interface import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.server import found
 from store.server.call import Call, checked, refuse_null
-from store.server.routing import Operations
+from store.server.routing import Direct, Operations
 from store.server.spool import Spool
+from store.span_intake import record_spans
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
@@ -47,18 +50,39 @@ class RecordsSpans(Protocol):
         ...
 
 
+_SPAN: Final[Any] = Span.__pydantic_validator__
+_NEXT_SPAN: Final[Any] = NextSpanBody.__pydantic_validator__
 _NAMED_RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
 
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 
-@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201)
+def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
+    span: Span = _SPAN.validate_json(body)
+    return record_spans([span]), span
+
+
+def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
+    # Of one that was there already the store tells its log.
+    return dumps(span) if recorded else None
+
+
+@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201, direct=Direct(_begin_add_span, _end_add_span))
 async def add_span(call: Call) -> bytes:
     """Store a span; null if its attempt has one of that span_id already."""
     return dumps(await call.store.add_span(await call.body(Span)))
 
 
-@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan)
+def _begin_next_span(_: Call, body: bytes) -> tuple[Command, None]:
+    given: NextSpanBody = _NEXT_SPAN.validate_json(body)
+    return number_spans([given.rollout_id]), None
+
+
+def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
+    return b'{"sequence_id":%d}' % numbers[0]
+
+
+@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan, direct=Direct(_begin_next_span, _end_next_span))
 async def next_span(call: Call) -> bytes:
     """Draw the next number for a span of a rollout."""
     body = await call.body(NextSpanBody)

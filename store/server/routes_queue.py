@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from store import idempotency
+from store import idempotency, intake, reads
+from store.db.encoding import MAX_CALL_ITEMS
+from store.domain.commands import Command
+from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.errors import StoreError
 from store.idempotency import Idempotency
 from store.interface import Store
-from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout
+from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
 from store.server import found
 from store.server.admission import while_admitted
 from store.server.call import Call, ClientLeft, checked, refuse_null
 from store.server.parked import Parked
-from store.server.routing import Operations
+from store.server.routing import Direct, Operations
 from store.server.spool import Spool
+from store.sql_store import SQLStore
 from store.wire import paths
 from store.wire.bodies import (
     AttemptsQuery,
@@ -34,6 +38,11 @@ from store.wire.bodies import (
 from store.wire.encoding import AnyRollout, dumps
 
 logger = logging.getLogger("store.server")
+
+_ENQUEUE: Final[Any] = EnqueueBody.__pydantic_validator__
+_DEQUEUE: Final[Any] = DequeueBody.__pydantic_validator__
+_UPDATE_ATTEMPT: Final[Any] = UpdateAttemptBody.__pydantic_validator__
+_NOTHING_SET: Final[dict[str, Any]] = dict.fromkeys(UpdateAttemptBody.model_fields, UNSET)
 
 T = TypeVar("T")
 
@@ -67,14 +76,45 @@ async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
 # -- queue -----------------------------------------------------------------------------------------------------------
 
 
-@queue.post(paths.ENQUEUE, body=EnqueueBody, answer=list[Rollout], status=201)
+def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
+    given: EnqueueBody = _ENQUEUE.validate_json(body)
+    return (intake.enqueue(given.rollouts), None) if given.rollouts else None
+
+
+def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
+    return dumps([reads.rollout_of_view(view) for view in created])
+
+
+@queue.post(
+    paths.ENQUEUE, body=EnqueueBody, answer=list[Rollout], status=201, direct=Direct(_begin_enqueue, _end_enqueue)
+)
 async def enqueue_rollouts(call: Call) -> bytes:
     """Create rollouts at the end of the queue, all or none."""
     body = await call.body(EnqueueBody)
     return dumps(await call.store.enqueue_many_rollouts(body.rollouts))
 
 
-@queue.post(paths.DEQUEUE, body=DequeueBody, body_required=False, answer=list[AttemptedRollout])
+def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None] | None:
+    given: DequeueBody = _DEQUEUE.validate_json(body)
+    if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
+        return None
+    return intake.claim(given.limit, given.worker_id), call.asked(body)
+
+
+def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
+    claimed = cast("SQLStore", call.store).hand_out(claims)
+    if claimed:
+        _give_back_unread(call, claimed, asked)
+    return dumps(claimed)
+
+
+@queue.post(
+    paths.DEQUEUE,
+    body=DequeueBody,
+    body_required=False,
+    answer=list[AttemptedRollout],
+    direct=Direct(_begin_dequeue, _end_dequeue),
+)
 async def dequeue_rollouts(call: Call) -> bytes:
     """Claim up to `limit` rollouts, those that wait longest first; wait for one if `wait_seconds` says so."""
     body = await call.body_or_default(DequeueBody)
@@ -83,17 +123,16 @@ async def dequeue_rollouts(call: Call) -> bytes:
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
     claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
     if claimed:
-        _give_back_unread(call, claimed)
+        _give_back_unread(call, claimed, idempotency.current.get())
     return dumps(claimed)
 
 
-def _give_back_unread(call: Call, claimed: list[AttemptedRollout]) -> None:
+def _give_back_unread(call: Call, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
     """See that claims are undone whose client leaves without having read them."""
     store, connection = call.store, call.scope.get("rollbook.connection")
     if connection is None or not _releases_claims(type(store)):
         return
     releasing = cast("ReleasesClaims", store)
-    asked = idempotency.current.get()
     if connection.if_unread(lambda: _parked(call).aside(_release(releasing, claimed, asked))):
         raise ClientLeft
 
@@ -196,7 +235,23 @@ async def get_latest_attempt(call: Call) -> bytes:
     return dumps(await call.store.get_latest_attempt(call.ids["rollout_id"], as_at=query.as_at, at=query.at))
 
 
-@attempts.post(paths.ATTEMPT, body=UpdateAttemptBody, answer=Attempt)
+def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
+    given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
+    fields = {name: getattr(given, name) for name in given.model_fields_set}
+    # What is null is refused, in other words than those of the body.
+    return intake.update_attempt(**call.ids, **_NOTHING_SET | fields), None
+
+
+def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:
+    return dumps(reads.attempt_of_view(attempt))
+
+
+@attempts.post(
+    paths.ATTEMPT,
+    body=UpdateAttemptBody,
+    answer=Attempt,
+    direct=Direct(_begin_update_attempt, _end_update_attempt),
+)
 async def update_attempt(call: Call) -> bytes:
     """Replace the fields that are given; the attempt may be named `latest`."""
     body = await call.body(UpdateAttemptBody)

@@ -14,12 +14,25 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from store.domain.commands import Command
 from store.server.call import Call, ClientLeft
 from store.server.refusals import Headers, refusal
 from store.server.spool import Spool, send_spooled
 
 Endpoint = Callable[[Call], Awaitable[bytes | Spool]]
-_JSON: Final = (b"content-type", b"application/json")
+JSON: Final = (b"content-type", b"application/json")
+"""The header that tells of what kind all answers of the store are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """How an operation on a SQL store is answered without waiting for it in a coroutine (`store.server.shortcut`)."""
+
+    begin: Callable[[Call, bytes], tuple[Command, Any] | None]
+    """Returns the command of a call, made of its body, and what `end` needs besides; None, or an error, where it is
+    more than a command: then the endpoint is asked."""
+    end: Callable[[Call, Any, Any], bytes | None]
+    """Returns the answer to a call, made of that and of what the writer told; None to ask the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,7 @@ class Operation:
     """Model of the query parameters."""
     answer: Any = None
     """Type of the answer."""
+    direct: Direct | None = None
 
 
 @dataclass(slots=True)
@@ -59,12 +73,21 @@ class Operations:
         return declare
 
     def post(
-        self, path: str, *, body: Any = None, body_required: bool = True, answer: Any = None, status: int = 200
+        self,
+        path: str,
+        *,
+        body: Any = None,
+        body_required: bool = True,
+        answer: Any = None,
+        status: int = 200,
+        direct: Direct | None = None,
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare what answers a POST."""
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            self.items.append(Operation("POST", path, endpoint, self.tag, status, body, body_required, answer=answer))
+            self.items.append(
+                Operation("POST", path, endpoint, self.tag, status, body, body_required, answer=answer, direct=direct)
+            )
             return endpoint
 
         return declare
@@ -181,14 +204,14 @@ def path_within(scope: Scope, root: str) -> str:
 async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """Send a JSON answer."""
     length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *headers]})
+    await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def _answer_spooled(scope: Scope, send: Send, status: int, body: Spool) -> None:
     length = (b"content-length", b"%d" % body.size)
     try:
-        await send({"type": "http.response.start", "status": status, "headers": [_JSON, length]})
+        await send({"type": "http.response.start", "status": status, "headers": [JSON, length]})
         await send_spooled(scope, send, body)
     except ClientLeft:
         return

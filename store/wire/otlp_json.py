@@ -57,7 +57,8 @@ def _take(traces: Traces, origin: Origin, given: Any) -> None:
             "span_id": span_id,
             "parent_id": parent_id.zfill(_HEX_SPAN) if parent_id else None,
             "name": _text(span.get("name"), "name"),
-            "status": otlp_spans.status(_code(state.get("code")), _text(state.get("message"), "status.message")),
+            "status_code": otlp_spans.status_code(_code(state.get("code"))),
+            "message": _text(state.get("message"), "status.message") or None,
             "attributes": _attributes(span),
             "events": [_event(event) for event in _objects(span, "events", "events")],
             "links": [_link(link) for link in _objects(span, "links", "links")],
@@ -70,12 +71,12 @@ def _take(traces: Traces, origin: Origin, given: Any) -> None:
         traces.add(origin, **fields)
 
 
-def _event(event: Json) -> otlp_spans.Event:
+def _event(event: Json) -> Json:
     time = _time(event, "timeUnixNano", "time_unix_nano")
     return otlp_spans.event(_text(event.get("name"), "events.name"), _attributes(event), time)
 
 
-def _link(link: Json) -> otlp_spans.Link:
+def _link(link: Json) -> Json:
     return otlp_spans.link(*_ids(link), _attributes(link))
 
 

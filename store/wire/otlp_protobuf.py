@@ -44,7 +44,8 @@ def _take(traces: Traces, origin: Origin, span: trace_pb2.Span) -> None:
         span_id=span.span_id.hex().zfill(_HEX_SPAN),
         parent_id=parent.hex().zfill(_HEX_SPAN) if (parent := span.parent_span_id) else None,
         name=span.name,
-        status=otlp_spans.status(status.code, status.message),
+        status_code=otlp_spans.status_code(status.code),
+        message=status.message or None,
         attributes=_attributes(span.attributes),
         events=[_event(event) for event in events] if events else [],
         links=[_link(link) for link in links] if links else [],
@@ -53,11 +54,11 @@ def _take(traces: Traces, origin: Origin, span: trace_pb2.Span) -> None:
     )
 
 
-def _event(event: trace_pb2.Span.Event) -> otlp_spans.Event:
+def _event(event: trace_pb2.Span.Event) -> otlp_spans.Json:
     return otlp_spans.event(event.name, _attributes(event.attributes), in_seconds(event.time_unix_nano))
 
 
-def _link(link: trace_pb2.Span.Link) -> otlp_spans.Link:
+def _link(link: trace_pb2.Span.Link) -> otlp_spans.Json:
     trace_id, span_id = link.trace_id.hex().zfill(_HEX_TRACE), link.span_id.hex().zfill(_HEX_SPAN)
     return otlp_spans.link(trace_id, span_id, _attributes(link.attributes))
 
@@ -66,8 +67,8 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     attributes: Attributes = {}
     for pair in pairs:
         value = pair.value
-        # Most values are texts; asking which kind it is costs as much as all the rest.
-        found = value.string_value or _attribute(value)
+        # One of these is set at the most, the others are nothing; to ask which takes longer than to look at them all.
+        found = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
         if found is not None:
             attributes[pair.key] = found
     return attributes

@@ -12,9 +12,11 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import BaseModel
 
 from store.models import AttributeValue, Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from store.models.spans import StatusCode
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 
 Attributes = dict[str, AttributeValue]
+Json = dict[str, Any]
 
 _MOST_REASONS: Final = 8
 _LONGEST_REASON: Final = 300
@@ -60,7 +62,7 @@ class Refusals:
         return "; ".join(told)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """What produced some spans, and what it says of all of them; None where it does not say."""
 
@@ -78,14 +80,65 @@ class Origin:
 
 
 @dataclass(slots=True)
+class Received:
+    """A span as it came: its fields are those of a `Span`, and what a span holds besides is JSON."""
+
+    origin: Origin
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    trace_id: str
+    """In lower-case hex, as is the next."""
+    span_id: str
+    parent_id: str | None
+    name: str
+    status_code: StatusCode
+    message: str | None
+    attributes: Attributes
+    events: list[Json]
+    links: list[Json]
+    start_time: float | None
+    end_time: float | None
+
+    def span(self) -> Span:
+        """Return it as the model that every store takes."""
+        # In the order of the model's fields, which is that of its JSON.
+        return _span(
+            {
+                "rollout_id": self.rollout_id,
+                "attempt_id": self.attempt_id,
+                "sequence_id": self.sequence_id,
+                "trace_id": self.trace_id,
+                "span_id": self.span_id,
+                "parent_id": self.parent_id,
+                "name": self.name,
+                "status": _status({"status_code": self.status_code, "description": self.message}),
+                "attributes": self.attributes,
+                "events": [_event(event) for event in self.events],
+                "links": [_link({**link, "context": _context(link["context"])}) for link in self.links],
+                "start_time": self.start_time,
+                "end_time": self.end_time,
+                "context": _context(context(self.trace_id, self.span_id)),
+                "parent": None,
+                "resource": self.origin.resource,
+            }
+        )
+
+
+@dataclass(slots=True)
 class Traces:
     """The spans of one request, in its order."""
 
-    spans: list[Span] = field(default_factory=list[Span])
+    received: list[Received] = field(default_factory=list[Received])
     """Those that say whose they are."""
     unnumbered: list[int] = field(default_factory=list[int])
     """Which of them, by index, still need a number."""
     refused: Refusals = field(default_factory=Refusals)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Those that say whose they are, as models."""
+        return [each.span() for each in self.received]
 
     def add(
         self,
@@ -95,10 +148,11 @@ class Traces:
         span_id: str,
         parent_id: str | None,
         name: str,
-        status: TraceStatus,
+        status_code: StatusCode,
+        message: str | None,
         attributes: Attributes,
-        events: list[Event],
-        links: list[Link],
+        events: list[Json],
+        links: list[Json],
         start_time: float | None,
         end_time: float | None,
     ) -> None:
@@ -110,27 +164,26 @@ class Traces:
             return
         number = sequence_number(said(SPAN_SEQUENCE_ID, origin.number))
         if number is None:
-            self.unnumbered.append(len(self.spans))
-        # In the order of the model's fields, which is that of its JSON.
-        fields: dict[str, Any] = {
-            "rollout_id": str(rollout_id),
-            "attempt_id": str(attempt_id),
-            "sequence_id": number or 0,
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "parent_id": parent_id,
-            "name": name,
-            "status": status,
-            "attributes": attributes,
-            "events": events,
-            "links": links,
-            "start_time": start_time,
-            "end_time": end_time,
-            "context": context(trace_id, span_id),
-            "parent": None,
-            "resource": origin.resource,
-        }
-        self.spans.append(_span(fields))
+            self.unnumbered.append(len(self.received))
+        self.received.append(
+            Received(
+                origin,
+                str(rollout_id),
+                str(attempt_id),
+                number or 0,
+                trace_id,
+                span_id,
+                parent_id,
+                name,
+                status_code,
+                message,
+                attributes,
+                events,
+                links,
+                start_time,
+                end_time,
+            )
+        )
 
     def _refuse_unowned(self, rollout_id: AttributeValue | None, attempt_id: AttributeValue | None) -> None:
         key, value = (
@@ -141,8 +194,7 @@ class Traces:
     def number(self, numbers: Mapping[int, int]) -> None:
         """Give spans the numbers that were drawn for them, by their index."""
         for index, number in numbers.items():
-            # A span is frozen for whoever got it from a call; these are still in the making.
-            vars(self.spans[index])["sequence_id"] = number
+            self.received[index].sequence_id = number
 
 
 def sequence_number(said: AttributeValue | None) -> int | None:
@@ -208,25 +260,27 @@ _link = _maker(Link)
 _resource = _maker(OtelResource)
 
 
-def context(trace_id: str, span_id: str) -> SpanContext:
+# -- parts of spans --------------------------------------------------------------------------------------------------
+
+
+def context(trace_id: str, span_id: str) -> Json:
     """Return the identity of a span; its trace state is not kept, as in Agent-lightning 0.3."""
-    return _context({"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": {}})
+    return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": {}}
 
 
-def event(name: str, attributes: Attributes, timestamp: float | None) -> Event:
+def event(name: str, attributes: Attributes, timestamp: float | None) -> Json:
     """Return an event of a span."""
-    return _event({"name": name, "attributes": attributes, "timestamp": timestamp})
+    return {"name": name, "attributes": attributes, "timestamp": timestamp}
 
 
-def link(trace_id: str, span_id: str, attributes: Attributes) -> Link:
+def link(trace_id: str, span_id: str, attributes: Attributes) -> Json:
     """Return a link to another span; without attributes it has None."""
-    return _link({"context": context(trace_id, span_id), "attributes": attributes or None})
+    return {"context": context(trace_id, span_id), "attributes": attributes or None}
 
 
-_CODES: Final = ("UNSET", "OK", "ERROR")
+_CODES: Final[tuple[StatusCode, ...]] = ("UNSET", "OK", "ERROR")
 
 
-def status(code: int, message: str) -> TraceStatus:
+def status_code(code: int) -> StatusCode:
     """Return how a span ended; a code that OTLP does not know says nothing."""
-    name = _CODES[code] if 0 <= code < len(_CODES) else "UNSET"
-    return _status({"status_code": name, "description": message or None})
+    return _CODES[code] if 0 <= code < len(_CODES) else "UNSET"

@@ -41,6 +41,7 @@ def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _various_spans(store: Store) -> str:
     rollout = await store.start_rollout({"q": 1})
     context: dict[str, Any] = {"trace_id": "a" * 32, "span_id": "b" * 16, "is_remote": False, "trace_state": {"k": "v"}}
+    usual: dict[str, Any] = {**context, "trace_state": {}}
     link: dict[str, Any] = {"context": context, "attributes": None, "own": 1}
     cases: list[dict[str, Any]] = [
         {},
@@ -54,6 +55,11 @@ async def _various_spans(store: Store) -> str:
         {"events": [{"name": "e", "attributes": {"k": [1]}, "timestamp": 1.5}], "links": [link]},
         {"start_time": None, "end_time": None, "parent_id": "p", "name": 'quoted "\\ \u2028'},
         {"attributes": {"text": "compressed " * 1000}, "resource": {"attributes": {"s": "x"}, "schema_url": "u"}},
+        {"context": usual},
+        {"context": usual, "parent": usual},
+        {"parent": usual, "resource": {"attributes": {"s": 'a"},"b', "brace": "{", "list": ["x"]}, "schema_url": "{"}},
+        {"context": usual, "own": {"resource": {"attributes": {}, "schema_url": ""}, "context": {"a": "{", "b": 1}}},
+        {"own": {"resource": {"attributes": {}, "schema_url": ""}}},
     ]
     await store.add_many_spans([make_span(rollout.attempt, 1 + i, **fields) for i, fields in enumerate(cases)])
     return rollout.rollout_id
@@ -96,7 +102,7 @@ async def test_a_page_of_spans_is_what_the_models_say(api: Api, store: Store, in
 async def test_no_key_of_a_written_span_stands_twice(api: Api, store: Store) -> None:
     ro = await _various_spans(store)
     body = (await api.get(f"/spans?rollout_id={ro}")).body
-    assert len(decode_span_page(body)) == 11
+    assert len(decode_span_page(body)) == 16
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs), pairs

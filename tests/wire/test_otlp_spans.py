@@ -282,7 +282,7 @@ def test_json_may_say_it_in_other_words(fields: dict[str, Any]) -> None:
     traces = JSON.decode(in_json(**fields))
     assert len(traces.spans) == 2
     assert not traces.refused.reasons
-    only(Traces(traces.spans[:1]))
+    only(Traces(traces.received[:1]))
 
 
 @pytest.mark.parametrize(

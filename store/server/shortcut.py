@@ -1,0 +1,296 @@
+"""The short way of the commonest calls: from the parser to the writer and back, without a task or a layer in between.
+
+Each layer, and each frame that waits for the store, costs a request about as much as what it asks for, and none of them
+has anything to say of an ordinary one. What is ordinary shows in its head; its answer is written when the writer tells
+it. Whatever is unusual about a request, right or wrong, goes the long way through the application, to the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from fastapi import FastAPI
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from store.domain.answers import Repeat
+from store.server.call import Call, ClientLeft
+from store.server.exchange import Header, lines
+from store.server.keyring import KeyRing
+from store.server.middleware import SECURITY, count_answer, id_of
+from store.server.refusals import refusal
+from store.server.request_ids import request_id
+from store.server.routing import JSON, Operation, Routes
+from store.sql_store import SQLStore
+
+if TYPE_CHECKING:
+    from store.server.connection import Connection
+
+logger = logging.getLogger("store.server")
+
+_PLAIN_URL: Final = re.compile(rb"(?:/[0-9A-Za-z_.~-]+)+")
+_ORDINARY: Final = frozenset(
+    {
+        b"host",
+        b"content-type",
+        b"content-length",
+        b"accept",
+        b"accept-encoding",
+        b"accept-language",
+        b"user-agent",
+        b"connection",
+        b"idempotency-key",
+        b"x-request-id",
+        b"traceparent",
+        b"tracestate",
+    }
+)
+"""Headers that mean nothing to any layer, or that are looked at here."""
+_SINGULAR: Final = frozenset({b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"})
+"""Those of them that are sent once."""
+_MOST_HEADS: Final = 1024
+_LONGEST_LENGTH: Final = 9
+_SECURITY_LINES: Final = b"".join(map(lines.__getitem__, SECURITY))
+
+
+class Shortcut:
+    """What is ordinary to one application.
+
+    Args:
+        app: what answers all else.
+        store: of its root partition; no other has a shortcut.
+        operations: those that can be answered directly, among all others: of two paths that fit the same one counts.
+        ring: the keys; while one is demanded there is no shortcut.
+        names: what requests may call the server; None for anything.
+        max_body_bytes: the largest body that is read.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        store: SQLStore,
+        operations: Sequence[Operation],
+        *,
+        ring: KeyRing | None,
+        names: set[bytes] | None,
+        max_body_bytes: int,
+    ) -> None:
+        self.store = store
+        self.metrics = app.state.metrics
+        self._ring = ring
+        self._names = names
+        self._limit = min(max_body_bytes, HIGH_WATER_LIMIT)
+        self._fixed = {
+            operation.path.encode(): operation
+            for operation in operations
+            if operation.direct is not None and operation.method == "POST" and "{" not in operation.path
+        }
+        self._routes = Routes(operations)
+        self._scope = {
+            "app": app,
+            "method": "POST",
+            "query_string": b"",
+            "rollbook.store": store,
+            "rollbook.partition": app.state.partitions.root_name,
+        }
+        # Clients send the same again and again, but for the length, and that one is one of a few hundred.
+        self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
+        self._heads: dict[int, bytes] = {}
+        self._heads_of: Sequence[Header] = ()
+
+    def take(self, connection: Connection) -> Short | None:
+        """Return how a request is answered whose head has arrived; None for the long way."""
+        parser: Any = connection.parser
+        if parser.get_method() != b"POST":
+            return None
+        url, ids = connection.url, dict[str, str]()
+        operation = self._fixed.get(url) or self._found(url, ids)
+        if operation is None or not self._is_open(connection, parser):
+            return None
+        headers = self._ordinary(connection.headers)
+        if headers is None:
+            return None
+        scope = cast("dict[str, Any]", connection.scope)
+        path = url.decode()
+        scope.update(self._scope)
+        scope["path"] = scope["rollbook.path"] = path
+        scope["raw_path"] = url
+        scope["rollbook.route"] = operation.path
+        scope["rollbook.connection"] = connection
+        scope["rollbook.headers"] = headers
+        return Short(self, connection, operation, Call(scope, _nothing_more, ids))
+
+    def _found(self, url: bytes, ids: dict[str, str]) -> Operation | None:
+        if not _PLAIN_URL.fullmatch(url):
+            return None
+        found = self._routes.find("POST", url.decode(), ids)
+        return found if found is not None and found.direct is not None else None
+
+    def _is_open(self, connection: Connection, parser: Any) -> bool:
+        return (
+            (self._ring is None or self._ring.is_idle)
+            and not connection.flow.write_paused
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+        )
+
+    def _ordinary(self, given: list[Header]) -> dict[bytes, bytes] | None:
+        """Return the headers of a request by their names, if all of them are ordinary."""
+        key = tuple(given)
+        known = self._heads_known.get(key)
+        if known is not None:
+            return known
+        headers = dict(given)
+        length = headers.get(b"content-length", b"")
+        if (
+            not (headers.keys() <= _ORDINARY and len(headers) == len(given))
+            or headers.get(b"content-type") != JSON[1]
+            or not (length.isdigit() and len(length) <= _LONGEST_LENGTH and int(length) <= self._limit)
+            or not (self._names is None or headers.get(b"host", b"") in self._names)
+        ):
+            return None
+        if _SINGULAR.isdisjoint(headers):
+            if len(self._heads_known) >= _MOST_HEADS:
+                self._heads_known.clear()
+            self._heads_known[key] = headers
+        return headers
+
+    def head(self, status: int, length: int, own_id: bytes, headers: Sequence[Header], default: list[Header]) -> bytes:
+        """Return the head of an answer, as `Exchange` makes it, but for the empty line."""
+        # uvicorn makes new ones each second, when the date changes.
+        if default is not self._heads_of:
+            self._heads.clear()
+            self._heads_of = default
+        begin = self._heads.get(status)
+        if begin is None:
+            begin = b"".join([STATUS_LINE[status], *map(lines.__getitem__, (*default, JSON)), b"content-length: "])
+            self._heads[status] = begin
+        more = b"".join(map(lines.__getitem__, headers)) if headers else b""
+        return b"%b%d\r\n%b%bx-request-id: %b\r\n" % (begin, length, more, _SECURITY_LINES, own_id)
+
+
+class Short:
+    """One request on the short way. To its connection it is a cycle of uvicorn's, to the writer a future."""
+
+    def __init__(self, shortcut: Shortcut, connection: Connection, operation: Operation, call: Call) -> None:
+        self._shortcut = shortcut
+        self._connection = connection
+        self._operation = operation
+        self._call = call
+        self._started = time.perf_counter()
+        self._kept: Any = None
+        self.body = b""
+        """What has arrived of it."""
+        self.keep_alive = True
+        """Unset when the server stops: then the connection ends with the answer."""
+        self.disconnected = False
+        self.response_complete = False
+
+    @cached_property
+    def message_event(self) -> asyncio.Event:
+        """What uvicorn tells that the client left; nobody listens."""
+        return asyncio.Event()
+
+    @property
+    def scope(self) -> Any:
+        """The request, as ASGI has it."""
+        return self._call.scope
+
+    # -- there -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Hand the call over, now that its body is there; or let the application have it."""
+        try:
+            if self._is_begun():
+                return
+        except Exception:
+            # Met again on the long way, and answered there.
+            logger.debug("a request goes the long way", exc_info=True)
+        self._connection.take_long_way(self)
+
+    def _is_begun(self) -> bool:
+        assert self._operation.direct is not None  # or it would not have been taken
+        begun = self._operation.direct.begin(self._call, self.body)
+        if begun is None:
+            return False
+        command, self._kept = begun
+        command.idempotency = self._call.asked(self.body)
+        return self._shortcut.store.submit(command, self)
+
+    def leave(self) -> None:
+        """Count a request whose client left before all of it had arrived."""
+        self._count(0)
+
+    # -- and back ----------------------------------------------------------------------------------------------------
+
+    def cancelled(self) -> bool:
+        """As of a future: a call that was begun is done, whoever leaves."""
+        return False
+
+    def done(self) -> bool:
+        """As of a future."""
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        """Answer; in the connection's loop."""
+        try:
+            self._identify()
+            self._end(result)
+        except Exception:
+            # The answers of others follow.
+            logger.exception("a request could not be answered")
+            self._connection.transport.close()
+
+    def _end(self, result: Any) -> None:
+        try:
+            assert self._operation.direct is not None  # begun
+            body = None if type(result) is Repeat else self._operation.direct.end(self._call, self._kept, result)
+        except ClientLeft:
+            self._count(0)
+        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+            self._answer(*refusal(error))
+        else:
+            if body is None:
+                self._connection.take_long_way(self)
+            else:
+                self._answer(self._operation.status, body, ())
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Answer a call that was refused."""
+        try:
+            self._identify()
+            self._answer(*refusal(cast("Exception", exception)))
+        except Exception:
+            logger.exception("a request could not be refused")
+            self._connection.transport.close()
+
+    def _identify(self) -> None:
+        self._id = id_of(self.scope["rollbook.headers"])
+        request_id.set(self._id.decode())
+
+    def _answer(self, status: int, body: bytes, headers: Sequence[Header]) -> None:
+        self._count(status)
+        connection = self._connection
+        transport = connection.transport
+        if transport.is_closing():
+            return
+        head = self._shortcut.head(status, len(body), self._id, headers, connection.server_state.default_headers)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        transport.write(b"%b%b%b" % (head, end, body))
+        self.response_complete = True
+        if not self.keep_alive:
+            transport.close()
+        connection.on_response_complete()
+
+    def _count(self, status: int) -> None:
+        count_answer(self._shortcut.metrics, self.scope, status, time.perf_counter() - self._started)
+
+
+async def _nothing_more() -> Any:
+    raise AssertionError("the body of a request on the short way is not read twice")

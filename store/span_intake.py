@@ -1,0 +1,141 @@
+"""Spans become commands: checked, encoded, compressed and hashed by the caller, before they go to the writer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from store import semconv
+from store.db.encoding import are_plain, check_call, check_text, dumps_fields, encode_body
+from store.domain.commands import NewSpan, RecordSpans
+from store.domain.events import Body, Json, SpanRecorded, encode
+from store.errors import Invalid, TooLarge
+from store.models import Span
+
+MAX_SPAN_NAME_BYTES = 1024
+MAX_STATUS_MESSAGE = 200
+MAX_SEQUENCE_ID = 2**53
+MAX_DATA_BYTES = 8 * 1024
+# With so few, the lengths of names and ids alone keep `data` within its bound.
+_FEW_REWARDS = 4
+# What a span says by its attributes ends its fact, in the same order.
+_SAID = semconv.SpanSummary._fields
+assert tuple(field.name for field in fields(SpanRecorded))[-len(_SAID) :] == _SAID
+_TEXTS_SAID = _SAID[3:]
+
+
+def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
+    """Return the command that records spans."""
+    check_call(len(spans), 0, "spans")
+    items: list[NewSpan] = []
+    size = 0
+    for index, span in enumerate(spans):
+        # To ask pydantic takes longer than most of the rest.
+        if type(span) is not Span and not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
+        item = new_span(span, "span." if len(spans) == 1 else f"spans[{index}].")
+        size += item.body.raw_len
+        items.append(item)
+    check_call(0, size, "spans")
+    return RecordSpans(items=items, number=number)
+
+
+def new_span(span: Span, path: str) -> NewSpan:
+    """Return what is recorded of a span; `path` stands before the names of its fields in the words of an error."""
+    sequence_id, name, status = span.sequence_id, span.name, span.status
+    if not -MAX_SEQUENCE_ID <= sequence_id <= MAX_SEQUENCE_ID:
+        raise TooLarge(f"{path}sequence_id", abs(sequence_id), MAX_SEQUENCE_ID, "in size")
+    rollout_id, attempt_id, parent_id = span.rollout_id, span.attempt_id, span.parent_id
+    trace_id, span_id, message = span.trace_id, span.span_id, status.description
+    rewards, tokens_in, tokens_out, *texts = said = semconv.summarise(name, span.attributes)
+    ids = (rollout_id, attempt_id, trace_id, span_id, "" if parent_id is None else parent_id, name)
+    is_plain = not rewards and are_plain((*ids, *filter(None, texts)))
+    if not is_plain:
+        _check_texts(span, said, path)
+    start, end = span.start_time, span.end_time
+    fact = SpanRecorded(
+        attempt_id,
+        sequence_id,
+        trace_id,
+        span_id,
+        name,
+        status.status_code,
+        parent_id,
+        message if message is None else message[:MAX_STATUS_MESSAGE],
+        start,
+        end,
+        [[name, value] for name, value in rewards] if rewards else None,
+        tokens_in,
+        tokens_out,
+        *texts,
+    )
+    if len(rewards) > _FEW_REWARDS and (size := len(encode(fact))) > MAX_DATA_BYTES:
+        raise TooLarge(f"{path}attributes", size, MAX_DATA_BYTES)
+    body = body_of(_payload_of(span), path)
+    for field, value in (("start_time", start), ("end_time", end)):
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{path}{field}", f"{value} is not a time; send seconds since the epoch, or None")
+    return NewSpan(rollout_id if is_plain else check_text(rollout_id, f"{path}rollout_id"), fact, body)
+
+
+def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
+    """Refuse, by name, the first text that cannot be stored; but for the rollout's id, which is looked at last."""
+    for field in ("attempt_id", "trace_id", "span_id"):
+        check_text(getattr(span, field), path + field)
+    check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES)
+    if span.parent_id is not None:
+        check_text(span.parent_id, f"{path}parent_id")
+    for name, _ in said.rewards:
+        check_text(name, f"{path}attributes")
+    for field in _TEXTS_SAID:
+        if (text := getattr(said, field)) is not None:
+            check_text(text, f"{path}attributes")
+
+
+def _payload_of(span: Span) -> Json:
+    resource, status = span.resource, span.status
+    payload: Json = {
+        "attributes": span.attributes,
+        "events": plain(span.events),
+        "links": plain(span.links),
+        "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
+    }
+    # The two contexts are null on most spans; left out, they read back as null.
+    if span.context is not None:
+        payload["context"] = plain(span.context)
+    if span.parent is not None:
+        payload["parent"] = plain(span.parent)
+    # The log keeps the code and the beginning of the message beside the payload; most often that is all there is.
+    if status.__pydantic_extra__ or len(status.description or "") > MAX_STATUS_MESSAGE:
+        payload["status"] = plain(status)
+    if span.__pydantic_extra__:
+        payload.update(span.__pydantic_extra__)
+    return payload
+
+
+def plain(value: Any) -> Any:
+    """Return a model, or a list of them, as the JSON it is stored as; anything else as it is."""
+    if isinstance(value, list):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, BaseModel):
+        given: Json = {name: plain(item) for name, item in value.__dict__.items()}
+        return given | value.__pydantic_extra__ if value.__pydantic_extra__ else given
+    return value
+
+
+def body_of(payload: Json, path: str) -> Body:
+    """Return the stored form of a payload.
+
+    Args:
+        payload: by field, at least one.
+        path: what stands before the fields' names in the words of an error.
+
+    Raises:
+        Invalid: something in it is not JSON that every database takes.
+        TooLarge: it is more than a call may carry.
+    """
+    raw = dumps_fields(payload, path)
+    check_call(0, len(raw), path.rstrip(".") or next(iter(payload), "payload"))
+    return encode_body(raw)
