@@ -3,7 +3,12 @@
     StoreError                              500
     ├── NotFound (LookupError, ValueError)  404  kind, key, text
     ├── Conflict (ValueError)               409  reason, cure
-    │   └── AlreadyExists                        kind, key, cure
+    │   ├── AlreadyExists                        kind, key, cure
+    │   ├── AttemptActive                        rollout_id, attempt
+    │   ├── HeadMoved                       412  rollout_id, expected, found
+    │   ├── GraphChanged                         checkpoints
+    │   ├── CheckpointMissing               424  checkpoint, scopes, phase
+    │   └── SideEffectsUnconfirmed          428  phases
     ├── Invalid (ValueError)                422  field, reason
     │   ├── TooLarge                        413  field, size, limit, unit
     │   └── PastUnavailable                      rows, limit
@@ -26,20 +31,26 @@ and the wire; every message ends with what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyExists",
+    "AttemptActive",
     "Busy",
+    "CheckpointMissing",
     "Closed",
     "Conflict",
     "Corrupt",
     "Forbidden",
+    "GraphChanged",
+    "HeadMoved",
     "Incompatible",
     "Invalid",
     "NotFound",
     "PastUnavailable",
     "ReadOnly",
+    "SideEffectsUnconfirmed",
     "StoreError",
     "TimedOut",
     "TooLarge",
@@ -116,6 +127,72 @@ class AlreadyExists(Conflict):
         super().__init__(f"{kind} {key!r} already exists", cure)
         self.kind = kind
         self.key = key
+
+
+class AttemptActive(Conflict):
+    """A re-run was asked for while an attempt is still at work."""
+
+    def __init__(self, rollout_id: str, attempt: int) -> None:
+        super().__init__(
+            f"attempt {attempt} of rollout {rollout_id} is still active",
+            'wait for its end, or give on_active="supersede" to end it and start anew',
+        )
+        self.rollout_id = rollout_id
+        self.attempt = attempt
+
+
+class HeadMoved(Conflict):
+    """The head is not where the caller saw it last: somebody re-ran, resumed, or undid something."""
+
+    status = 412
+
+    def __init__(self, rollout_id: str, expected: int | None, found: int | None) -> None:
+        super().__init__(
+            f"the head of rollout {rollout_id} is attempt {found}, not {expected}",
+            "read the run again, plan anew, and give the head you then see",
+        )
+        self.rollout_id = rollout_id
+        self.expected = expected
+        self.found = found
+
+
+class GraphChanged(Conflict):
+    """A checkpoint was taken under another phase graph than the one that would now continue from it."""
+
+    def __init__(self, checkpoints: Sequence[str]) -> None:
+        super().__init__(
+            f"the phase graph is not the one under which {', '.join(checkpoints)} was taken",
+            "re-run from an earlier phase, or give allow_graph_change=True if its state still fits",
+        )
+        self.checkpoints = list(checkpoints)
+
+
+class CheckpointMissing(Conflict):
+    """A re-run cannot start where it was asked to: what it would start from is not there, or is out of date."""
+
+    status = 424
+
+    def __init__(self, checkpoint: str, scopes: Sequence[str], phase: str) -> None:
+        super().__init__(
+            f"phase {phase} starts from {checkpoint}, which {', '.join(scopes)} does not have in this view",
+            'start from an earlier phase, or give on_missing="full" to run all of the scope again',
+        )
+        self.checkpoint = checkpoint
+        self.scopes = list(scopes)
+        self.phase = phase
+
+
+class SideEffectsUnconfirmed(Conflict):
+    """A re-run would do again what cannot be undone: trade, send, pay."""
+
+    status = 428
+
+    def __init__(self, phases: Sequence[str]) -> None:
+        super().__init__(
+            f"running {', '.join(phases)} again repeats side effects",
+            "give confirm_side_effects=True if that is wanted, or cascade=False to leave other scopes alone",
+        )
+        self.phases = list(phases)
 
 
 class Invalid(StoreError, ValueError):

@@ -12,7 +12,17 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-__all__ = ["Rising", "attempt_id", "resources_id", "rising", "rollout_id", "span_id", "trace_id"]
+__all__ = [
+    "Rising",
+    "artifact_id",
+    "attempt_id",
+    "checkpoint_id",
+    "resources_id",
+    "rising",
+    "rollout_id",
+    "span_id",
+    "trace_id",
+]
 
 # 36 bits count ticks of 2²⁴ ns, which wrap after 36 years; 12 bits are drawn by lot.
 _TICK_BITS = 24
@@ -54,6 +64,16 @@ def attempt_id() -> str:
 def resources_id() -> str:
     """Return `rs-` and 12 hex digits."""
     return "rs-" + os.urandom(6).hex()
+
+
+def checkpoint_id() -> str:
+    """Return `cp-` and 12 hex digits, enough for the checkpoints of one rollout."""
+    return "cp-" + os.urandom(6).hex()
+
+
+def artifact_id() -> str:
+    """Return `ar-` and 12 hex digits, enough for the artefacts of one rollout."""
+    return "ar-" + os.urandom(6).hex()
 
 
 def trace_id() -> str:

@@ -8,26 +8,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from store import arguments, ids, process, semconv
-from store.db.encoding import canonical_sha256, check_call, check_text, dumps, dumps_fields, encode_body
+from store.db.encoding import canonical_sha256, check_call, check_text, dumps
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
     Claim,
     Enqueue,
     NewRollout,
-    NewSpan,
     NumberSpans,
     PublishResources,
-    RecordSpans,
     StartAttempt,
     StartRollout,
     UpdateAttempt,
 )
-from store.domain.events import Body, Json, SpanRecorded, encode
-from store.errors import Invalid, TooLarge
+from store.domain.events import Json
+from store.errors import Invalid
 from store.models import (
     UNSET,
     AttemptError,
@@ -37,20 +35,12 @@ from store.models import (
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
-    Span,
     Unset,
 )
+from store.span_intake import body_of
 
-MAX_SPAN_NAME_BYTES = 1024
-MAX_STATUS_MESSAGE = 200
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500
-MAX_SEQUENCE_ID = 2**53
-MAX_DATA_BYTES = 8 * 1024
-# With so few, the lengths of names and ids alone keep `data` within its bound.
-_FEW_REWARDS = 4
-_DESCRIBED = ("model", "response_id", "kind", "node_id", "scope", "parent_node_id", "phase", "node_exec")
-assert semconv.SpanSummary._fields[-len(_DESCRIBED) :] == _DESCRIBED
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
 _ERROR = TypeAdapter(AttemptError)
@@ -134,7 +124,7 @@ def _new_rollout(
     if metadata is not None and not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid(f"{path}metadata", f"is {type(metadata).__name__}, not an object")
     reserved = _reserved(metadata or {}, path)
-    body = _payload({"input": input_, "metadata": metadata or {}}, path)
+    body = body_of({"input": input_, "metadata": metadata or {}}, path)
     return NewRollout(
         rollout_id=ids.rollout_id(),
         input_sha256=canonical_sha256(input_),
@@ -196,7 +186,7 @@ def amend_rollout(
         resources_id=None if resources_id is UNSET else _optional_id(resources_id, "resources_id"),
         config=None if config is UNSET else _config(config, ""),
         status=None if status is UNSET else _checked(_STATUS, status, "status"),
-        body=_payload(payload, "") if payload else None,
+        body=body_of(payload, "") if payload else None,
     )
 
 
@@ -251,7 +241,7 @@ def update_attempt(
         if last_heartbeat_time is UNSET
         else arguments.moment(last_heartbeat_time, "last_heartbeat_time"),
         error=None if error is UNSET else _error(error, status),
-        body=None if metadata is UNSET else _payload({"metadata": metadata}, ""),
+        body=None if metadata is UNSET else body_of({"metadata": metadata}, ""),
     )
 
 
@@ -268,93 +258,7 @@ def _error(given: Any, status: Any) -> Json:
     return kept
 
 
-# -- spans -----------------------------------------------------------------------------------------------------------
-
-
-def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
-    """Return the command that records spans."""
-    check_call(len(spans), 0, "spans")
-    items: list[NewSpan] = []
-    size = 0
-    for index, span in enumerate(spans):
-        if not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
-        item = _new_span(span, "span." if len(spans) == 1 else f"spans[{index}].")
-        size += item.body.raw_len
-        items.append(item)
-    check_call(0, size, "spans")
-    return RecordSpans(items=items, number=number)
-
-
-def _new_span(span: Span, path: str) -> NewSpan:
-    if span.sequence_id > MAX_SEQUENCE_ID or span.sequence_id < -MAX_SEQUENCE_ID:
-        raise TooLarge(f"{path}sequence_id", abs(span.sequence_id), MAX_SEQUENCE_ID, "in size")
-    said = semconv.summarise(span.name, span.attributes)
-    message = span.status.description
-    if message is not None and len(message) > MAX_STATUS_MESSAGE:
-        message = message[:MAX_STATUS_MESSAGE]
-    fact = SpanRecorded(
-        attempt_id=check_text(span.attempt_id, f"{path}attempt_id"),
-        sequence_id=span.sequence_id,
-        trace_id=check_text(span.trace_id, f"{path}trace_id"),
-        span_id=check_text(span.span_id, f"{path}span_id"),
-        name=check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES),
-        status_code=span.status.status_code,
-        parent_id=None if span.parent_id is None else check_text(span.parent_id, f"{path}parent_id"),
-        status_message=message,
-        start=span.start_time,
-        end=span.end_time,
-    )
-    if said is not semconv.NOTHING:
-        _describe(fact, said, path)
-        if len(said.rewards) > _FEW_REWARDS and (size := len(encode(fact))) > MAX_DATA_BYTES:
-            raise TooLarge(f"{path}attributes", size, MAX_DATA_BYTES)
-    body = _payload(_span_payload(span), path)
-    for name in ("start_time", "end_time"):
-        if (value := getattr(span, name)) is not None and not math.isfinite(value):
-            raise Invalid(f"{path}{name}", f"{value} is not a time; send seconds since the epoch, or None")
-    return NewSpan(check_text(span.rollout_id, f"{path}rollout_id"), fact, body)
-
-
-def _describe(fact: SpanRecorded, said: semconv.SpanSummary, path: str) -> None:
-    if said.rewards:
-        fact.rewards = [[check_text(name, f"{path}attributes"), value] for name, value in said.rewards]
-    fact.tokens_in, fact.tokens_out = said.tokens_in, said.tokens_out
-    for name, value in zip(_DESCRIBED, cast("tuple[str | None, ...]", said[-len(_DESCRIBED) :]), strict=True):
-        if value is not None:
-            setattr(fact, name, check_text(value, f"{path}attributes"))
-
-
-def _span_payload(span: Span) -> dict[str, Any]:
-    fields = span.__dict__
-    resource = span.resource
-    payload: dict[str, Any] = {
-        "attributes": span.attributes,
-        "events": _plain(span.events),
-        "links": _plain(span.links),
-        "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
-    }
-    # The two contexts are null on most spans; left out, they read back as null.
-    for name in ("context", "parent"):
-        if fields[name] is not None:
-            payload[name] = _plain(fields[name])
-    # The log keeps the code and the beginning of the message beside the payload; most often that is all there is.
-    if span.status.model_extra or len(span.status.description or "") > MAX_STATUS_MESSAGE:
-        payload["status"] = _plain(span.status)
-    if span.model_extra:
-        payload.update(span.model_extra)
-    return payload
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        plain = {name: _plain(item) for name, item in value.__dict__.items()}
-        if value.model_extra:
-            plain.update(value.model_extra)
-        return plain
-    if isinstance(value, list):
-        return [_plain(item) for item in cast("list[Any]", value)]
-    return value
+# -- span numbers ------------------------------------------------------------------------------------------------------
 
 
 def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
@@ -370,7 +274,7 @@ def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
 def publish(resources_id: str | None, resources: Any) -> PublishResources:
     """Return the command that publishes resources, under a fresh id if none is given."""
     checked = _checked(_NAMED_RESOURCES, resources, "resources")
-    body = _payload({"resources": {name: _plain(value) for name, value in checked.items()}}, "")
+    body = body_of({"resources": {name: value.model_dump() for name, value in checked.items()}}, "")
     return PublishResources(
         resources_id=ids.resources_id() if resources_id is None else _id(resources_id, "resources_id"),
         body=body,
@@ -393,12 +297,6 @@ def beat(worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> BeatWorker:
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
-
-
-def _payload(value: dict[str, Any], path: str) -> Body:
-    raw = dumps_fields(value, path)
-    check_call(0, len(raw), path.rstrip(".") or next(iter(value), "payload"))
-    return encode_body(raw)
 
 
 def _config(given: Any, path: str) -> Json:

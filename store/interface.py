@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,21 +44,20 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
+from store.run_interface import AsAt, RunStore
 
 if TYPE_CHECKING:
     from store.sync import SyncStore
 
-AsAt = int | datetime
-"""A moment of the log: the position of an event, or an aware datetime compared with when commits were recorded."""
 
-
-class Store(abc.ABC):
+class Store(RunStore, abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and the log they come from.
 
     Calls are atomic, may come from any task, event loop or thread, and return once what they did is committed. Besides
     the errors named at each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`, and
     every call that writes `ReadOnly`, `TooLarge`, and `Invalid` for what no database could give back as it came: NaN,
-    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes.
+    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `RunStore` says what there
+    is for runs with phases, and for running a part of them again.
 
     **Status.** An attempt is preparing until its first span makes it running, then succeeded or failed as reported. Its
     rollout follows the *latest* attempt, the one with the greatest sequence_id: preparing, running and succeeded are

@@ -10,6 +10,7 @@ from store.clock import system_clock
 from store.db import counting, filters, pages
 from store.db.dialect import Dialect, ReadSession
 from store.db.filters import Query
+from store.db.listing import Page
 from store.errors import Closed, Invalid, WrongProcess
 from store.interface import AsAt, Store
 from store.journal import timeline
@@ -358,5 +359,5 @@ class SQLReads(Store):
             raise Closed("a call")
 
 
-def _paginated(page: pages.Page[T], asked: Query) -> PaginatedResult[T]:
+def _paginated(page: Page[T], asked: Query) -> PaginatedResult[T]:
     return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)

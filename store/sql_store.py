@@ -12,19 +12,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency, intake, process, reads, repeats
+from store import arguments, idempotency, intake, process, reads, repeats, span_intake
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.answers import Repeat, is_keyed
-from store.domain.commands import Claim, Command, Idempotency, ReleaseClaim, Sweep
+from store.domain.commands import Claim, Command, Idempotency, NumberSpans, RecordSpans, ReleaseClaim, Sweep
 from store.domain.views import ClaimView
 from store.domain.world import World
 from store.errors import Closed, ReadOnly, StoreError, WrongProcess
+from store.journal.calls import Waiter, WriterStatistics
 from store.journal.home import Home
 from store.journal.project import Committed
-from store.journal.writer import Writer, WriterStatistics
+from store.journal.writer import Writer
 from store.models import (
     UNSET,
     Attempt,
@@ -44,7 +45,7 @@ from store.models import (
     Unset,
     Worker,
 )
-from store.sql_proof import SQLProof
+from store.sql_forks import SQLForks
 from store.waiting import FALLBACK_SECONDS, ClaimWaiter, Waiting
 
 logger = logging.getLogger("store")
@@ -52,9 +53,11 @@ span_logger = logging.getLogger("store.spans")
 
 T = TypeVar("T")
 _UNDONE_AT_MOST = 4096
+# What is done at any time, whether attempts are overdue or not.
+_UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans})
 
 
-class SQLStore(SQLProof):
+class SQLStore(SQLForks):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(
@@ -203,8 +206,10 @@ class SQLStore(SQLProof):
         return await self._claimed(await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds))
 
     async def _claimed(self, claims: list[ClaimView] | Repeat) -> list[AttemptedRollout]:
-        if isinstance(claims, Repeat):
-            return await repeats.claims(self, claims)
+        return await repeats.claims(self, claims) if isinstance(claims, Repeat) else self.hand_out(claims)
+
+    def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
+        """Return what a claim gives to its caller, and know how to undo it until then."""
         for undo in map(_undoing, claims):
             self._undo[undo.attempt_id] = undo
         while len(self._undo) > _UNDONE_AT_MOST:
@@ -361,17 +366,21 @@ class SQLStore(SQLProof):
         Raises:
             NotFound: no such rollout or attempt; what stands before it in the call is stored.
         """
-        answer = await self._call(intake.record_spans(spans, number=number))
+        return await self.record(span_intake.record_spans(spans, number=number))
+
+    async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
+        """As `record_spans`, for spans that are a command already; its errors are those of the store."""
+        answer = await self._call(command)
         recorded = await repeats.recorded(self, answer) if isinstance(answer, Repeat) else answer
-        if len(recorded) < len(spans):
+        if len(recorded) < len(command.items):
             new = {index for index, _ in recorded}
-            for index, span in enumerate(spans):
+            for index, item in enumerate(command.items):
                 if index not in new:
                     span_logger.error(
                         "Duplicated span added: rollout=%s attempt=%s span=%s",
-                        span.rollout_id,
-                        span.attempt_id,
-                        span.span_id,
+                        item.rollout_id,
+                        item.fact.attempt_id,
+                        item.fact.span_id,
                     )
         return recorded
 
@@ -434,13 +443,15 @@ class SQLStore(SQLProof):
     # -- the watchdog ------------------------------------------------------------------------------------------------
 
     async def _sweep_if_due(self) -> None:
-        now = time.monotonic()
-        if self._read_only or now - self._swept_at < self._debounce:
+        if self._read_only or not self._sweep_is_due():
             return
-        self._swept_at = now
+        self._swept_at = time.monotonic()
         seconds = await self._seconds_to_next_check()
         if seconds is not None and seconds < 0:
             await self._sweep()
+
+    def _sweep_is_due(self) -> bool:
+        return time.monotonic() - self._swept_at >= self._debounce
 
     async def _sweep(self) -> int:
         """Give up the overdue attempts; the writer judges them."""
@@ -459,6 +470,21 @@ class SQLStore(SQLProof):
         if (asked := idempotency.current.get()) is not None and is_keyed(command):
             command.idempotency = asked
         return await self._writer.call(command)
+
+    def submit(self, command: Command, waiter: Waiter) -> bool:
+        """Hand over a command whose answer `waiter` is told in the running loop: what a method does, in fewer steps.
+
+        The answer is what was decided, or `Repeat`. False if nothing was done, since the method would do more.
+
+        Raises:
+            Busy: too much waits already; nothing was done.
+            Closed: the store is closed.
+        """
+        self._check()
+        if self._read_only or (type(command) not in _UNSWEPT and self._sweep_is_due()):
+            return False
+        self._writer.submit(command, waiter)
+        return True
 
     def _on_commit(self, world: World, committed: Committed | None) -> None:
         self._at_work.committed(world)

@@ -117,6 +117,22 @@ class SyncStore:
     verify = _waiting(Store.verify)
     rebuild = _waiting(Store.rebuild)
     seal = _waiting(Store.seal)
+    append_run_events = _waiting(Store.append_run_events)
+    query_run_events = _waiting(Store.query_run_events)
+    get_run_graph = _waiting(Store.get_run_graph)
+    save_checkpoint = _waiting(Store.save_checkpoint)
+    get_checkpoint = _waiting(Store.get_checkpoint)
+    list_checkpoints = _waiting(Store.list_checkpoints)
+    save_artifact = _waiting(Store.save_artifact)
+    retract_artifact = _waiting(Store.retract_artifact)
+    query_artifacts = _waiting(Store.query_artifacts)
+    scope_history = _waiting(Store.scope_history)
+    plan_fork = _waiting(Store.plan_fork)
+    fork_attempt = _waiting(Store.fork_attempt)
+    resume_attempt = _waiting(Store.resume_attempt)
+    move_head = _waiting(Store.move_head)
+    list_lineage = _waiting(Store.list_lineage)
+    compare_attempts = _waiting(Store.compare_attempts)
 
     def __enter__(self) -> Self:
         return self

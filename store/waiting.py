@@ -14,6 +14,8 @@ from store.errors import Closed, StoreError
 
 # News are hints: whoever waits looks again after this long, whatever it heard.
 FALLBACK_SECONDS = 5.0
+# What each commit may change of the next time to look at an attempt is read for many commits at once.
+_GATHERING_SECONDS = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -233,3 +235,4 @@ class Waiting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0.01)):
                     await self._rearm.wait()
+                    await asyncio.sleep(_GATHERING_SECONDS)

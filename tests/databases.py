@@ -106,6 +106,12 @@ async def fill_log(database: Database) -> None:
     )
 
 
+async def fill_blobs(database: Database) -> None:
+    """Write a blob."""
+    body = "x'7b7d'" if database.kind == "sqlite" else "'\\x7b7d'"
+    await database.execute(f"INSERT INTO blobs (hash, codec, raw_len, body) VALUES ('{'33' * 32}', 0, 2, {body})")
+
+
 async def read_log(database: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return every row of the log."""
     keys = {"commits": "commit_id", "events": "position", "bodies": "position", "dropped": "position"}

@@ -202,7 +202,7 @@ def resources(value: Any) -> bytes:
         first = error.errors(include_url=False)[0]
         where = ".".join(["resources", *(str(part) for part in first["loc"])])
         raise Invalid(where, f"{first['msg']} (got {first['input']!r})") from None
-    return dumps({key: plain(each) for key, each in checked.items()}, "resources")
+    return dumps({key: each.model_dump() for key, each in checked.items()}, "resources")
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------

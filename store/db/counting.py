@@ -7,7 +7,8 @@ from sqlalchemy import Select, func, select
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.pages import compiled, queue_depth
+from store.db.listing import compiled
+from store.db.pages import queue_depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ To add another SQL database, subclass `Dialect` and `register` it under a URL sc
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Select, Table
+from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
 
@@ -89,6 +89,14 @@ class ReadSession(Protocol):
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         """Return all rows of a statement."""
         ...
+
+    async def fetch_then(
+        self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        """Return all rows of a statement, and those of the one that follows from their number, if one does."""
+        rows = await self.fetch(sql, params)
+        following = follow(len(rows))
+        return rows, None if following is None else await self.fetch(following, params)
 
     def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         """Yield the rows of a statement in batches, in bounded memory."""
@@ -201,6 +209,10 @@ class Dialect(ABC):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         """Return the condition that a text column contains a text, case and all."""
 
+    def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        """Return the bytes of a column as lower-case hex digits."""
+        return func.lower(func.hex(column))
+
     def share(self, other: "Dialect") -> bool:
         """Use the connections of another partition, and so its loop; return whether that is possible. Before `open`."""
         del other
@@ -221,6 +233,13 @@ class Dialect(ABC):
     @abstractmethod
     def wakeups(self) -> Wakeups:
         """Return the news of commits; made and used in the store's own loop."""
+
+    def state(self) -> tuple[Hashable, Hashable] | None:
+        """Return which database this is and a mark that is another one after any commit, of this process or another.
+
+        None where asking takes as long as reading. It blocks, for a few microseconds.
+        """
+        return None
 
     @abstractmethod
     async def size_bytes(self) -> int:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import zlib
+from collections.abc import Iterable
 from typing import Any, cast
 
 import orjson
@@ -28,7 +29,7 @@ def dumps(value: Any, field: str) -> bytes:
         Invalid: NaN or an infinity, an integer beyond 64 bits, U+0000 or a lone surrogate, or something that is not
             JSON; the error names the field and the path to it.
     """
-    text = _fast(value)
+    text = dumps_plain(value)
     if text is not None:
         return text
     _find_fault(value, field, 0)
@@ -40,14 +41,14 @@ def dumps(value: Any, field: str) -> bytes:
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
     """Return an object as JSON text; as `dumps`, with each of its keys as a field of its own after `prefix`."""
-    text = _fast(value)
+    text = dumps_plain(value)
     if text is not None:
         return text
     return b"{" + b",".join(dumps(key, prefix) + b":" + dumps(item, prefix + key) for key, item in value.items()) + b"}"
 
 
-def _fast(value: Any) -> bytes | None:
-    """Return the text if there can be nothing to refuse in it.
+def dumps_plain(value: Any) -> bytes | None:
+    """Return a value as `dumps` does if there can be nothing to refuse in it; None if it has to be looked at.
 
     orjson writes NaN as null and takes U+0000; both leave a mark in the text. Larger integers than 53 bits it refuses
     on request. Only what is suspect is walked.
@@ -112,6 +113,15 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
         if len(value.encode()) > limit:
             raise TooLarge(path, len(value.encode()), limit)
     return value
+
+
+def are_plain(texts: Iterable[str]) -> bool:
+    """Say whether some ids are so short and plain, all together, that `check_text` refuses none of them."""
+    try:
+        joined = "".join(texts)
+    except TypeError:
+        return False
+    return len(joined) <= 512 and joined.isascii() and "\x00" not in joined
 
 
 def encode_body(raw: bytes) -> Body:

@@ -11,13 +11,16 @@ from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
 from store.db.tables import (
+    artifacts,
     attempt_signals,
     attempts,
+    blobs,
     bodies,
     idempotency,
     queue,
     resources,
     rollouts,
+    run_keys,
     span_counters,
     spans,
     watch,
@@ -113,6 +116,29 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
         ),
         Query("heads", "heads", (), heads),
         Query("due", "due", (), due),
+        *_of_runs(dialect),
+    )
+
+
+def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
+    key = (dialect.any_of(run_keys.c.rollout_id, "keyed"), dialect.any_of(run_keys.c.key, "run_keys"))
+    artifact = (
+        dialect.any_of(artifacts.c.rollout_id, "artifacts_of"),
+        dialect.any_of(artifacts.c.artifact_id, "artifacts"),
+    )
+    every = dialect.any_of(attempts.c.rollout_id, "forked")
+    return (
+        Query("run_keys", "keyed", ("keyed", "run_keys"), select(*run_keys.c).where(*key)),
+        Query("blobs", "blobs", ("blobs",), select(blobs.c.hash).where(dialect.any_of(blobs.c.hash, "blobs"))),
+        Query(
+            "artifacts",
+            "artifacts",
+            ("artifacts", "artifacts_of"),
+            select(artifacts.c.rollout_id, artifacts.c.artifact_id, artifacts.c.version, artifacts.c.retracted).where(
+                *artifact
+            ),
+        ),
+        Query("attempts", "forked", ("forked",), _with_signals(every)),
     )
 
 
@@ -124,6 +150,15 @@ def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
 
 def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
     """Return the latest two attempts of rollouts, and those named, with their signals."""
+    of_interest = or_(
+        # The one before the latest as well: it is the latest again if the latest one's claim is released.
+        and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
+        dialect.any_of(attempts.c.attempt_id, "attempts"),
+    )
+    return _with_signals(condition, of_interest)
+
+
+def _with_signals(*conditions: ColumnElement[bool]) -> Select[Any]:
     joined = attempts.join(rollouts, rollouts.c.rollout_id == attempts.c.rollout_id).outerjoin(
         attempt_signals,
         and_(
@@ -131,15 +166,10 @@ def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
             attempt_signals.c.attempt_id == attempts.c.attempt_id,
         ),
     )
-    of_interest = or_(
-        # The one before the latest as well: it is the latest again if the latest one's claim is released.
-        and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
-        dialect.any_of(attempts.c.attempt_id, "attempts"),
-    )
     return (
         select(*attempts.c, attempt_signals.c.beat_time, attempt_signals.c.stamped_at)
         .select_from(joined)
-        .where(condition, of_interest)
+        .where(*conditions)
         .order_by(attempts.c.rollout_id, attempts.c.sequence_id)
     )
 

@@ -4,62 +4,27 @@ Statements are compiled once for each shape a query takes. The wide rows they re
 one by one, so that no list of rows is held beside the list of what is made of them.
 """
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import filters, tables
-from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.filters import Columns, Query
+from store.db.listing import Item, Listing, Make, Page, Take, compiled, make_page, take_page
 from store.domain.rollout import TERMINAL
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")
 """The running totals of a commit, in the order of its columns."""
 
-Item = TypeVar("Item")
-Make = Callable[[Row], Item]
-
 rollouts_table, attempts_table = tables.rollouts, tables.attempts
-_SHAPES_KEPT = 512
 _BATCH = 1000
 # An id that could not be stored is not refused when it is asked for, but for what no driver can send.
 LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
-
-
-@dataclass(slots=True)
-class Page(Generic[Item]):
-    """What matches a query, as far as it was asked for."""
-
-    items: list[Item]
-    total: int
-    """How many match before paging."""
-
-
-# -- compiled statements ---------------------------------------------------------------------------------------------
-
-_kept: WeakKeyDictionary[Dialect, dict[Hashable, Sql]] = WeakKeyDictionary()
-
-
-def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
-    """Return a statement compiled, from memory if one of its shape was compiled before.
-
-    A shape of None is compiled each time: the statement holds a value.
-    """
-    if shape is None:
-        return dialect.sql(build())
-    kept = _kept.setdefault(dialect, {})
-    found = kept.get(shape)
-    if found is None:
-        if len(kept) >= _SHAPES_KEPT:
-            kept.clear()
-        found = kept[shape] = dialect.sql(build())
-    return found
 
 
 # -- what rows are made of -------------------------------------------------------------------------------------------
@@ -103,6 +68,25 @@ def _whole_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     )
 
 
+BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config")
+BRIEF_ATTEMPT = ("attempt_id", "sequence_id", "start_at", "end_at", "status", "worker_id")
+
+
+def _brief_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
+    attempt = attempts_table.c
+    joined = source.outerjoin(attempts_table, _is_latest(rollout))
+    joined = joined.outerjoin(tables.attempt_signals, _signal_of(dict(attempt)))
+    given, annotated = rollout["input_position"], rollout["metadata_position"]
+    statement = select(
+        *(rollout[name] for name in BRIEF_ROLLOUT),
+        given == annotated,
+        *(attempt[name] for name in BRIEF_ATTEMPT),
+        _sign_of_life(),
+    ).select_from(joined)
+    apart = case((annotated != given, annotated))
+    return _with_bodies(statement, given, apart, attempt.metadata_position)
+
+
 def _whole_resources(columns: Columns, source: FromClause) -> Select[Any]:
     return _with_bodies(select(*columns.values()).select_from(source), columns["body_position"])
 
@@ -132,88 +116,46 @@ _WORKER_COLUMNS: Columns = {
 }
 
 
-def _limited(statement: Select[Any], asked: Query) -> Select[Any]:
-    if not asked.is_paged:
-        return statement
-    return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))
-
-
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """How one noun is listed."""
-
-    asked: Query
-    columns: Columns
-    """What its fields and its order are made of."""
-    source: FromClause
-    """The tables that hold those columns."""
-    whole: Callable[[Columns, FromClause], Select[Any]]
-    """The wide rows, from such columns."""
-    within: ColumnElement[bool] | None = None
-    """What every row must be, whatever the query's logic."""
-    within_params: tuple[tuple[str, Any], ...] = ()
-    within_shape: Hashable = None
-    is_narrow_first: bool = False
-    """Cut the page before the payload is joined: sorting would carry it along otherwise."""
-
-    def matching(self, dialect: Dialect) -> ColumnElement[bool]:
-        condition = filters.where(dialect, self.asked, self.columns)
-        return condition if self.within is None else and_(self.within, condition)
-
-    def statement(self, dialect: Dialect) -> Select[Any]:
-        asked, columns, matching = self.asked, self.columns, self.matching(dialect)
-        if not (asked.is_paged and self.is_narrow_first):
-            statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(asked, columns))
-            return _limited(statement, asked)
-        page = select(*columns.values()).select_from(self.source).where(matching)
-        cut = _limited(page.order_by(*filters.order(asked, columns)), asked).subquery("page")
-        again: Columns = dict(cut.c)
-        return self.whole(again, cut).order_by(*filters.order(asked, again))
-
-    def count(self, dialect: Dialect) -> Select[Any]:
-        return select(func.count()).select_from(self.source).where(self.matching(dialect))
-
-
-async def _list(
-    dialect: Dialect, session: ReadSession, listing: _Listing, make: Make[Item], *, batch: int | None = None
-) -> Page[Item]:
-    asked = listing.asked
-    params = filters.params(dialect, asked) | dict(listing.within_params)
-    items: list[Item] = []
-    shape = filters.shape(asked)
-    kind = None if shape is None else (shape, listing.within_shape)
-    if asked.limit != 0:
-        sql = compiled(dialect, kind and ("page", kind), lambda: listing.statement(dialect))
-        if asked.is_paged:
-            params |= {"page_limit": asked.limit_param, "page_offset": asked.offset_param}
-        if batch is not None and not 0 < asked.limit <= batch:
-            async for rows in session.stream(sql, params, batch=batch):
-                items.extend(map(make, rows))
-        else:
-            items.extend(map(make, await session.fetch(sql, params)))
-    is_last = len(items) < asked.limit or asked.limit == -1
-    if is_last and (items or not asked.offset):
-        return Page(items, asked.offset + len(items))
-    counted = compiled(dialect, kind and ("count", kind), lambda: listing.count(dialect))
-    ((total,),) = await session.fetch(counted, params)
-    # Rows may have gone between the two statements, but what was read is there.
-    return Page(items, max(total, asked.offset + len(items) if items else 0))
-
-
-async def rollouts(
-    dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item], *, batch: int = _BATCH
-) -> Page[Item]:
+async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
     """Return a page of rollouts, each with its latest attempt.
 
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
-    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata. At most `batch` rows are
-    there at a time.
+    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
     """
-    listing = _Listing(asked, dict(rollouts_table.c), rollouts_table, _whole_rollouts, is_narrow_first=True)
-    return await _list(dialect, session, listing, make, batch=batch)
+    columns = dict(rollouts_table.c)
+    listing = Listing(
+        asked, columns, rollouts_table, _whole_rollouts, is_narrow_first=True, all_of_them=_rollouts_recorded
+    )
+    return await make_page(dialect, session, listing, make, batch=_BATCH)
+
+
+async def take_rollouts(dialect: Dialect, session: ReadSession, asked: Query, take: Take, *, batch: int) -> int:
+    """Have a page of rollouts taken, in few columns and `batch` rows at a time; return how many match before paging.
+
+    A row is `BRIEF_ROLLOUT` of the rollout, whether one body is its input's and its metadata's, `BRIEF_ATTEMPT` of its
+    latest attempt (nulls without one), that one's last sign of life, and codec and bytes of three bodies: the rollout's
+    input, its metadata (nulls if it is the same), the attempt's metadata.
+    """
+    listing = Listing(
+        asked,
+        dict(rollouts_table.c),
+        rollouts_table,
+        _brief_rollouts,
+        shape="brief",
+        carried=(*BRIEF_ROLLOUT, "input_position", "metadata_position", "attempt_count"),
+        is_narrow_first=True,
+        all_of_them=_rollouts_recorded,
+    )
+    return await take_page(dialect, session, listing, take, batch=batch)
+
+
+def _rollouts_recorded() -> Select[Any]:
+    """Return how many rollouts the log tells of: no rollout ever goes."""
+    commit = tables.commits.c
+    return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 
 
 async def attempts(
@@ -225,16 +167,16 @@ async def attempts(
     """
     attempt = attempts_table.c
     source = attempts_table.outerjoin(tables.attempt_signals, _signal_of(dict(attempt)))
-    listing = _Listing(
+    listing = Listing(
         asked,
         _ATTEMPT_COLUMNS,
         source,
         _whole_attempts,
-        within=and_(attempt.rollout_id == bindparam("rollout"), attempt.released_position.is_(None)),
+        within=lambda: and_(attempt.rollout_id == bindparam("rollout"), attempt.released_position.is_(None)),
         within_params=(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)),),
-        within_shape="attempts",
+        shape="attempts",
     )
-    return await _list(dialect, session, listing, make)
+    return await make_page(dialect, session, listing, make)
 
 
 def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
@@ -254,7 +196,33 @@ async def spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans.
+    """Return a page of a rollout's spans: what is made of each row. Arguments as of `take_spans`."""
+    items: list[Item] = []
+    total = await take_spans(
+        dialect,
+        session,
+        rollout_id,
+        attempt_id,
+        asked,
+        lambda rows: items.extend(map(make, rows)),
+        until=until,
+        batch=batch,
+    )
+    return Page(items, total)
+
+
+async def take_spans(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    attempt_id: str | None,
+    asked: Query,
+    take: Take,
+    *,
+    until: int | None = None,
+    batch: int | None = None,
+) -> int:
+    """Have a page of a rollout's spans taken; return how many match before paging.
 
     A row is that of the table, and codec and bytes of its body.
 
@@ -264,34 +232,44 @@ async def spans(
         rollout_id: whose spans.
         attempt_id: only those of this attempt, or of the `latest` as it is now; None for all attempts.
         asked: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
-        make: what becomes of a row.
+        take: is given the rows.
         until: only spans at this position of the log and before; with it `latest` is no attempt id.
         batch: how many rows are there at a time; None for all at once.
     """
     if asked.logic == "or" and not asked.conditions:
-        return Page([], 0)
-    span = tables.spans.c
+        return 0
     given: list[tuple[str, Any]] = [("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID))]
-    terms = [span.rollout_id == bindparam("rollout")]
-    if attempt_id == "latest" and until is None:
-        terms.append(span.attempt_id == _latest_id(bindparam("rollout", type_=Text)))
-    elif attempt_id is not None:
-        terms.append(span.attempt_id == bindparam("attempt"))
+    is_latest = attempt_id == "latest" and until is None
+    if attempt_id is not None and not is_latest:
         given.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
     if until is not None:
-        terms.append(span.position <= bindparam("until", type_=BigInteger))
         given.append(("until", until))
-    listing = _Listing(
+    names = tuple(name for name, _ in given)
+    listing = Listing(
         asked,
-        dict(span),
+        dict(tables.spans.c),
         tables.spans,
         _whole_spans,
-        within=and_(*terms),
+        within=lambda: _spans_within(names, is_latest=is_latest),
         within_params=tuple(given),
-        within_shape=("spans", attempt_id == "latest", len(given), until is None),
+        shape=("spans", is_latest, names),
         is_narrow_first=True,
     )
-    return await _list(dialect, session, listing, make, batch=batch)
+    return await take_page(dialect, session, listing, take, batch=batch)
+
+
+def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
+    """Return what the parameters of these names demand of a span."""
+    span = tables.spans.c
+    demands: dict[str, ColumnElement[bool]] = {
+        "rollout": span.rollout_id == bindparam("rollout"),
+        "attempt": span.attempt_id == bindparam("attempt"),
+        "until": span.position <= bindparam("until", type_=BigInteger),
+    }
+    terms = [demands[name] for name in names]
+    if is_latest:
+        terms.append(span.attempt_id == _latest_id(bindparam("rollout", type_=Text)))
+    return and_(*terms)
 
 
 def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -306,14 +284,14 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
 async def resources(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
     table = tables.resources
-    listing = _Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
-    return await _list(dialect, session, listing, make, batch=_BATCH)
+    listing = Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
+    return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
 async def workers(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
     """Return a page of workers. A row is that of the table, and that of its signals, nulls if it never sent any."""
-    listing = _Listing(asked, _WORKER_COLUMNS, _workers_with_signals(), _whole_workers)
-    return await _list(dialect, session, listing, make)
+    listing = Listing(asked, _WORKER_COLUMNS, _workers_with_signals(), _whole_workers)
+    return await make_page(dialect, session, listing, make)
 
 
 def _workers_with_signals() -> FromClause:

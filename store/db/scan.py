@@ -8,8 +8,8 @@ from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.listing import compiled
 from store.db.log import BATCH
-from store.db.pages import compiled
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
 """What of an event a fold looks at; reading the rest would cost a third more."""
@@ -296,6 +296,24 @@ async def rewards_between(
     # Positions are 64-bit; one that was tampered with may be any of them.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
     return await session.fetch(compiled(dialect, "rewards_between", build), params)
+
+
+async def run_events_between(
+    dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
+) -> Sequence[Row]:
+    """Return a rollout's rows of `run_events` with versions beyond `after` and up to `until`, in order."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        row = tables.run_events.c
+        columns: list[ColumnElement[Any]] = list(row)
+        return (
+            select(*columns)
+            .where(row.rollout_id == _text("of"), row.version > _int("after"), row.version <= _int("until"))
+            .order_by(row.version)
+        )
+
+    params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
+    return await session.fetch(compiled(dialect, "run_events_between", build), params)
 
 
 async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:

@@ -1,7 +1,7 @@
 """Every table of a partition, defined once for both databases.
 
-Three families. The *log* (`commits`, `events`, `bodies`, `dropped`) is append-only: triggers refuse anything else.
-The *projections* are folds of the log: they can be rebuilt from it and are proven equal to it. The *signals*
+Three families. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse anything
+else. The *projections* are folds of the log: they can be rebuilt from it and are proven equal to it. The *signals*
 (heartbeats, counters, the watchdog's alarm clock, keys of calls) are neither facts nor folds; `verify` leaves them out,
 but for the counters, which may never fall behind the log.
 
@@ -9,35 +9,46 @@ Times ending in `_at` are integer microseconds since the epoch; those ending in 
 caller sent them.
 """
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Sequence,
-    SmallInteger,
-    Table,
-    Text,
-    UniqueConstraint,
-)
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    }
-)
+from store.db.columns import BigId, Number, Str, keyed, metadata
+from store.db.run_tables import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
 
-# One order of text on both databases: by code point. SQLite's default is that already.
-Str: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
-# SQLite gives rowid semantics (and AUTOINCREMENT) only to a column spelled INTEGER.
-BigId: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
-Number: TypeEngine[float] = Double()
+__all__ = [
+    "LOG",
+    "PROJECTIONS",
+    "RUNS",
+    "SIGNALS",
+    "artifacts",
+    "attempt_signals",
+    "attempts",
+    "batches",
+    "blobs",
+    "bodies",
+    "checkpoints",
+    "commits",
+    "dropped",
+    "events",
+    "fork_masks",
+    "forks",
+    "idempotency",
+    "keys",
+    "metadata",
+    "queue",
+    "queue_epoch",
+    "resources",
+    "rewards",
+    "rollouts",
+    "run_events",
+    "run_keys",
+    "settable",
+    "span_counters",
+    "spans",
+    "store_info",
+    "watch",
+    "worker_signals",
+    "workers",
+]
 
 
 def _log_table(name: str, *columns: Column[object] | UniqueConstraint) -> Table:
@@ -47,11 +58,6 @@ def _log_table(name: str, *columns: Column[object] | UniqueConstraint) -> Table:
 def _sequence(name: str) -> Sequence:
     # A cache would hand each connection a stretch of its own, and order would no longer be commit order.
     return Sequence(name, data_type=BigInteger, cache=1)
-
-
-def _keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, family: str = "projection") -> Table:
-    """Return a table found by its key only: on SQLite the primary key is the table."""
-    return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})
 
 
 # A column that is written once, with the row: an upsert leaves it, and its index, alone.
@@ -65,7 +71,7 @@ def settable(table: Table) -> list[str]:
 
 # -- the store itself ------------------------------------------------------------------------------------------------
 
-store_info = _keyed(
+store_info = keyed(
     "store_info",
     Column("store_id", Str, primary_key=True),
     Column("created_at", BigInteger, nullable=False),
@@ -132,6 +138,18 @@ bodies = Table(
     info={"family": "log"},
 )
 
+# Bodies that recur, and the long texts in them: once for however many events name them by the SHA-256, in hex, of
+# their uncompressed bytes.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("hash", Str, primary_key=True),
+    Column("codec", SmallInteger, nullable=False),
+    Column("raw_len", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    info={"family": "log"},
+)
+
 # Which body was dropped, and the event that ordered it: the only thing that lets a body go.
 dropped = Table(
     "dropped",
@@ -171,6 +189,10 @@ rollouts = Table(
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
+    # The attempt whose view is the rollout's, by its sequence id; null before the first.
+    Column("head", Integer),
+    # The version of the last event that a plan to fork rests on.
+    Column("run_version", BigInteger),
     info={"family": "projection"},
 )
 
@@ -195,10 +217,18 @@ attempts = Table(
     Column("released_position", BigInteger),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),
+    # How many attempts of its rerun_seq there are up to this one.
+    Column("tries", Integer, nullable=False),
+    # The event whose masks apply to its view: its own fork's, or that of the attempt it retries.
+    Column("fork_version", BigInteger),
+    Column("base", Integer),
+    Column("base_version", BigInteger),
+    # Where the rollout's head was before it started.
+    Column("head_before", Integer),
     info={"family": "projection"},
 )
 
-spans = _keyed(
+spans = keyed(
     "spans",
     Column("rollout_id", Str, primary_key=True),
     Column("attempt_id", Str, primary_key=True),
@@ -214,7 +244,7 @@ spans = _keyed(
     Column("position", BigInteger, nullable=False),
 )
 
-rewards = _keyed(
+rewards = keyed(
     "rewards",
     Column("rollout_id", Str, primary_key=True),
     Column("position", BigInteger, primary_key=True, autoincrement=False),
@@ -265,14 +295,14 @@ queue = Table(
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
-span_counters = _keyed(
+span_counters = keyed(
     "span_counters",
     Column("rollout_id", Str, primary_key=True),
     Column("value", BigInteger, nullable=False),
     family="signal",
 )
 
-attempt_signals = _keyed(
+attempt_signals = keyed(
     "attempt_signals",
     Column("rollout_id", Str, primary_key=True),
     Column("attempt_id", Str, primary_key=True),
@@ -294,7 +324,7 @@ worker_signals = Table(
 )
 
 # When the watchdog has to look at a rollout again: never later than its true deadline, perhaps earlier.
-watch = _keyed(
+watch = keyed(
     "watch",
     Column("rollout_id", Str, primary_key=True),
     Column("check_at", BigInteger, nullable=False, index=True),
@@ -302,7 +332,7 @@ watch = _keyed(
 )
 
 # Keys of batches that wrote no event, so that a lost answer to COMMIT can be resolved; pruned after an hour.
-batches = _keyed(
+batches = keyed(
     "batches",
     Column("batch_key", Str, primary_key=True),
     Column("at", BigInteger, nullable=False, index=True),
@@ -310,7 +340,7 @@ batches = _keyed(
 )
 
 # Keys of calls that may be sent twice, with what it takes to answer again; pruned after a day.
-idempotency = _keyed(
+idempotency = keyed(
     "idempotency",
     Column("key", Str, primary_key=True),
     Column("scope", Str, primary_key=True),
@@ -327,7 +357,7 @@ idempotency = _keyed(
 
 # The keys of clients, by their hashes; those of the default partition count for the whole database. Neither facts nor
 # signals: no log tells of them.
-keys = _keyed(
+keys = keyed(
     "keys",
     Column("key_id", Str, primary_key=True),
     Column("hash", LargeBinary, nullable=False),
@@ -343,6 +373,6 @@ keys = _keyed(
     family="access",
 )
 
-LOG = (commits, events, bodies, dropped)
-PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue)
+LOG = (commits, events, bodies, blobs, dropped)
+PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS)
 SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

@@ -31,6 +31,7 @@ _TAKEN = {
         " OR EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND version = NEW.version)"
     ),
     "bodies": "EXISTS (SELECT 1 FROM bodies WHERE position = NEW.position)",
+    "blobs": "EXISTS (SELECT 1 FROM blobs WHERE hash = NEW.hash)",
     "dropped": "EXISTS (SELECT 1 FROM dropped WHERE position = NEW.position)",
 }
 
@@ -98,6 +99,7 @@ _POSTGRES = (
             "commits": ("UPDATE", "DELETE", "TRUNCATE"),
             "events": ("UPDATE", "DELETE", "TRUNCATE"),
             "bodies": ("UPDATE", "TRUNCATE"),
+            "blobs": ("UPDATE", "DELETE", "TRUNCATE"),
             "dropped": ("UPDATE", "DELETE", "TRUNCATE"),
         }.items()
     ),

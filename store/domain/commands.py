@@ -48,6 +48,16 @@ class Wants:
     """Rollouts that may go back to the queue, where a claim of the same batch finds them and answers with them."""
     keys: set[str] = field(default_factory=set[str])
     """Keys of calls that may have been made before."""
+    keyed: set[str] = field(default_factory=set[str])
+    """Rollouts with calls under a caller's key, and those keys."""
+    run_keys: set[str] = field(default_factory=set[str])
+    blobs: set[str] = field(default_factory=set[str])
+    """Hashes of blobs that may be there already."""
+    artifacts: set[str] = field(default_factory=set[str])
+    """Ids of artefacts named, and the rollouts they are named of."""
+    artifacts_of: set[str] = field(default_factory=set[str])
+    forked: set[str] = field(default_factory=set[str])
+    """Rollouts of which every attempt is wanted."""
     due: bool = False
     """The rollouts whose time to be looked at has come."""
 

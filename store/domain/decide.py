@@ -20,6 +20,7 @@ from store.domain.commands import (
     Sweep,
     UpdateAttempt,
 )
+from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
 from store.domain.decide_spans import number_spans, record_spans
 from store.domain.events import (
     AttemptAmended,
@@ -36,6 +37,7 @@ from store.domain.events import (
     RolloutStatusChanged,
 )
 from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
+from store.domain.run_commands import Fork, MoveHead, RetractArtifact, TellRun
 from store.domain.views import (
     AttemptView,
     ClaimView,
@@ -224,7 +226,7 @@ def _start(
         attempt_id=attempt_id,
         sequence=state.attempt_count + 1,
         via=via,
-        rerun_seq=state.rerun_seq,
+        rerun_seq=before.rerun_seq if (before := state.latest) is not None else 0,
         worker_id=worker_id,
         resources_version=_version_of(state.resources_id, world),
         owner=owner,
@@ -414,4 +416,8 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     Sweep: _sweep,
     PublishResources: _publish,
     BeatWorker: _beat,
+    TellRun: tell_run,
+    RetractArtifact: retract_artifact,
+    Fork: fork,
+    MoveHead: move_head,
 }

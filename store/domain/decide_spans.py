@@ -1,7 +1,5 @@
 """Which facts follow from spans and span numbers."""
 
-from dataclasses import replace
-
 from store.domain.commands import NewSpan, NumberSpans, RecordSpans
 from store.domain.events import AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import AttemptState, RolloutState
@@ -21,6 +19,8 @@ def record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
     anything is checked, so that a refused or repeated span never lowers what the next number will be. A group of an
     unknown rollout or attempt is refused; the groups before it stand.
     """
+    if len(command.items) == 1 and not command.number:
+        return _record_one(command.items[0], world, command.actor)
     groups: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(command.items):
         groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
@@ -29,19 +29,32 @@ def record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
         if not command.number:
             world.raise_counter(rollout_id, max(command.items[index].fact.sequence_id for index in indexes))
         numbers = {index: world.next_number(rollout_id) for index in indexes} if command.number else {}
-        state = world.rollouts.get(rollout_id)
-        if state is None:
-            raise NotFound.rollout(rollout_id)
-        attempt = state.attempt(attempt_id)
-        if attempt is None:
-            raise NotFound.attempt(attempt_id, rollout_id)
+        state, attempt = _found(rollout_id, attempt_id, world)
         for index in indexes:
             item = command.items[index]
             if command.number:
-                item = NewSpan(rollout_id, replace(item.fact, sequence_id=numbers[index]), item.body)
+                # Until it is recorded a fact is the command's own; decided again, it is numbered again.
+                item.fact.sequence_id = numbers[index]
             if _record(item, state, attempt, world, command.actor, first=not recorded):
                 recorded.append((index, item.fact.sequence_id))
     return recorded
+
+
+def _record_one(item: NewSpan, world: World, actor: str | None) -> list[tuple[int, int]]:
+    number = item.fact.sequence_id
+    world.raise_counter(item.rollout_id, number)
+    state, attempt = _found(item.rollout_id, item.fact.attempt_id, world)
+    return [(0, number)] if _record(item, state, attempt, world, actor, first=True) else []
+
+
+def _found(rollout_id: str, attempt_id: str, world: World) -> tuple[RolloutState, AttemptState]:
+    state = world.rollouts.get(rollout_id)
+    if state is None:
+        raise NotFound.rollout(rollout_id)
+    attempt = state.attempt(attempt_id)
+    if attempt is None:
+        raise NotFound.attempt(attempt_id, rollout_id)
+    return state, attempt
 
 
 def _record(

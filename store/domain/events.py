@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
+from store.domain.run_facts import RUN_FACTS, RunFact
+
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus = Literal["idle", "busy", "unknown"]
@@ -230,6 +232,7 @@ RolloutEvent = (
     | AttemptAmended
     | ClaimReleased
     | SpanRecorded
+    | RunFact
 )
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
@@ -252,6 +255,7 @@ FACTS: dict[str, type[Fact]] = {
         WorkerSeen,
         WorkerStatusChanged,
         BodyDropped,
+        *RUN_FACTS,
     )
 }
 

@@ -17,7 +17,7 @@ def status_after(attempt: AttemptState, config: Json) -> str:
     """
     if attempt.status in {"preparing", "running", "succeeded"}:
         return attempt.status
-    if attempt.status in config["retry_condition"] and attempt.sequence_id < config["max_attempts"]:
+    if attempt.status in config["retry_condition"] and attempt.tries < config["max_attempts"]:
         return "requeuing"
     return "failed"
 

@@ -18,6 +18,19 @@ from store.domain.events import (
     RolloutStatusChanged,
     SpanRecorded,
 )
+from store.domain.run_facts import (
+    ArtifactRetracted,
+    ArtifactSaved,
+    AttemptForked,
+    CheckpointRejected,
+    CheckpointSaved,
+    HeadMoved,
+    Phase,
+    PhaseCompleted,
+    PhaseSkipped,
+    PhaseStarted,
+    RunEvent,
+)
 from store.errors import Corrupt
 
 WAITING = frozenset({"queuing", "requeuing"})
@@ -49,6 +62,14 @@ class AttemptState:
     released_position: int | None
     first_position: int
     last_position: int
+    tries: int
+    """How many attempts of its rerun_seq there are up to this one."""
+    fork_version: int | None = None
+    """The version of the fork whose masks apply to its view: its own, or that of the attempt it retries."""
+    base: int | None = None
+    base_version: int | None = None
+    head_before: int | None = None
+    """The rollout's head before it started."""
     # The latest explicit heartbeat that is a signal, not a fact: no part of the row.
     signal_time: float | None = None
     signal_stamped_at: int | None = None
@@ -90,6 +111,10 @@ class RolloutState:
     stream_version: int
     first_position: int
     last_position: int
+    head: int | None = None
+    """The sequence id of the attempt whose view is the rollout's; None before the first."""
+    run_version: int | None = None
+    """The version of the last event that a plan to fork rests on."""
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
 
     @property
@@ -190,6 +215,12 @@ def _status_changed(state: RolloutState, event: Event, fact: RolloutStatusChange
 def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) -> None:
     if fact.sequence != state.attempt_count + 1:
         raise Corrupt(event.stream, f"attempt {fact.sequence}", f"attempt {state.attempt_count + 1}")
+    # One that retries the attempt before it is the same re-run again; a fork's own event follows.
+    before, is_fork = state.latest, fact.via == "fork"
+    retried = before if not is_fork and before is not None and before.rerun_seq == fact.rerun_seq else None
+    tries = _tries(state, fact.rerun_seq) if is_fork else retried.tries if retried is not None else 0
+    head, state.head = state.head, fact.sequence
+    state.rerun_seq = max(state.rerun_seq, fact.rerun_seq)
     state.attempt_count = fact.sequence
     state.attempts[fact.attempt_id] = AttemptState(
         rollout_id=state.rollout_id,
@@ -210,7 +241,18 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         released_position=None,
         first_position=event.position,
         last_position=event.position,
+        tries=tries + 1,
+        fork_version=None if retried is None else retried.fork_version,
+        base=None if retried is None else retried.base,
+        base_version=None if retried is None else retried.base_version,
+        head_before=head,
     )
+
+
+def _tries(state: RolloutState, rerun_seq: int) -> int:
+    attempts = state.attempts.values()
+    of_it = [each.tries for each in attempts if each.rerun_seq == rerun_seq and each.released_position is None]
+    return max(of_it, default=0)
 
 
 def _attempt_status_changed(state: RolloutState, event: Event, fact: AttemptStatusChanged) -> None:
@@ -243,6 +285,8 @@ def _claim_released(state: RolloutState, event: Event, fact: ClaimReleased) -> N
     _check_from(event, fact.from_, state.status)
     attempt.released_position = event.position
     state.attempt_count -= 1
+    if state.head == attempt.sequence_id:
+        state.head = attempt.head_before
     state.status = fact.to
     state.queued_position = fact.queued_at
 
@@ -251,12 +295,47 @@ def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> Non
     attempt = _named(state, event, fact.attempt_id)
     attempt.last_heartbeat_time = event.at / 1_000_000
     attempt.heartbeat_stamped_at = event.at
+    if fact.node_id is not None:
+        state.run_version = event.version
     state.spans += 1
     state.tokens_in += fact.tokens_in or 0
     state.tokens_out += fact.tokens_out or 0
     if fact.rewards:
         # The first dimension of a reward is the primary one.
         state.last_reward = fact.rewards[0][1]
+
+
+def _run_told(state: RolloutState, event: Event, fact: RunEvent | Phase | CheckpointSaved | ArtifactSaved) -> None:
+    _sign(state, event, fact.attempt_id)
+    state.run_version = event.version
+
+
+def _checkpoint_rejected(state: RolloutState, event: Event, fact: CheckpointRejected) -> None:
+    _sign(state, event, fact.attempt_id)
+
+
+def _sign(state: RolloutState, event: Event, attempt_id: str) -> None:
+    attempt = _named(state, event, attempt_id)
+    attempt.last_heartbeat_time = event.at / 1_000_000
+    attempt.heartbeat_stamped_at = event.at
+
+
+def _artifact_retracted(state: RolloutState, event: Event, _: ArtifactRetracted) -> None:
+    state.run_version = event.version
+
+
+def _attempt_forked(state: RolloutState, event: Event, fact: AttemptForked) -> None:
+    attempt = _named(state, event, fact.attempt_id)
+    if fact.base >= attempt.sequence_id:
+        raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"one of those before {attempt.sequence_id}")
+    attempt.fork_version, attempt.base, attempt.base_version = event.version, fact.base, fact.base_version
+    state.run_version = event.version
+
+
+def _head_moved(state: RolloutState, event: Event, fact: HeadMoved) -> None:
+    if fact.from_ != state.head or not 0 < fact.to <= state.attempt_count:
+        raise Corrupt(event.stream, f"a head moved from {fact.from_} to {fact.to}", f"from {state.head}")
+    state.head, state.run_version = fact.to, event.version
 
 
 def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
@@ -282,4 +361,14 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     AttemptAmended: _attempt_amended,
     ClaimReleased: _claim_released,
     SpanRecorded: _span_recorded,
+    RunEvent: _run_told,
+    PhaseStarted: _run_told,
+    PhaseCompleted: _run_told,
+    PhaseSkipped: _run_told,
+    CheckpointSaved: _run_told,
+    CheckpointRejected: _checkpoint_rejected,
+    ArtifactSaved: _run_told,
+    ArtifactRetracted: _artifact_retracted,
+    AttemptForked: _attempt_forked,
+    HeadMoved: _head_moved,
 }

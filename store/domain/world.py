@@ -11,11 +11,33 @@ from store.domain.commands import SpanKey
 from store.domain.events import Body, Event, Fact, Json, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
+from store.domain.run_facts import (
+    ArtifactSaved,
+    CheckpointRejected,
+    CheckpointSaved,
+    PhaseCompleted,
+    PhaseSkipped,
+    PhaseStarted,
+    RunEvent,
+)
 from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
 CallKey = tuple[str, str]
 """Whose key it is, and the key."""
+
+
+# What an attempt tells: signs of life, of which there are many, and which change nothing else of its row.
+_Sign = (
+    SpanRecorded
+    | RunEvent
+    | PhaseStarted
+    | PhaseCompleted
+    | PhaseSkipped
+    | CheckpointSaved
+    | CheckpointRejected
+    | ArtifactSaved
+)
 
 
 class NeedsHeads(Exception):
@@ -35,6 +57,16 @@ class Answered:
     def is_repeated(self) -> bool:
         """Whether the answer was given a second time."""
         return bool(self.reply.get("repeated"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """What a call under a caller's key has written to a rollout's stream."""
+
+    kind: str
+    version: int
+    last_version: int
+    attempt_id: str | None
 
 
 @dataclass(slots=True)
@@ -60,6 +92,14 @@ class World:
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
     bodies: dict[int, Body] = field(default_factory=dict[int, Body])
     answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
+    run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
+    """By rollout and key."""
+    blobs: set[str] = field(default_factory=set[str])
+    """Of the hashes named, those whose blobs exist."""
+    artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(
+        default_factory=dict[tuple[str, str], tuple[int, int | None]]
+    )
+    """By rollout and id: the version at which it was saved, and that at which it was retracted."""
     due: list[str] = field(default_factory=list[str])
     heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """A heap of (queued position, rollout id)."""
@@ -68,6 +108,7 @@ class World:
 
     # What changed.
     events: list[Event] = field(default_factory=list[Event])
+    new_blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     command: int = 0
     stamp: int = 0
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
@@ -107,22 +148,31 @@ class World:
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queued_position if state else None
-        is_span = isinstance(fact, SpanRecorded)
+        if isinstance(fact, _Sign) and state is not None:
+            return self._record_sign(state, fact, actor, cause, body)
         was_limited = state is not None and _limited(state)
-        sign_before = state.attempts[fact.attempt_id].sign_of_life if state and isinstance(fact, SpanRecorded) else None
         event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         attempt_id = getattr(fact, "attempt_id", None)
         if attempt_id is not None:
             self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
-            if not is_span:
-                self.moved_attempts.add((rollout_id, attempt_id))
-        if not is_span:
-            self.moved.add(rollout_id)
+            self.moved_attempts.add((rollout_id, attempt_id))
+        self.moved.add(rollout_id)
+        self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
+        return event
+
+    def _record_sign(
+        self, state: RolloutState, fact: _Sign, actor: str | None, cause: int | None, body: Body | None
+    ) -> Event:
+        rollout_id, attempt_id = state.rollout_id, fact.attempt_id
+        sign_before = state.attempts[attempt_id].sign_of_life
+        event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
+        state = self.rollouts[rollout_id] = rollout.evolve(state, event)
+        self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
         # A span only postpones the next look, which may come too early; unless the last sign was said to be in the
         # future, and the span takes that back.
-        if not is_span or (sign_before or 0) > event.at / 1_000_000:
-            self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
+        if sign_before is not None and sign_before > event.at / 1_000_000:
+            self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
         return event
 
     def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:
@@ -143,6 +193,13 @@ class World:
         self.latest_resources = resources_id
         return event
 
+    def keep_blob(self, body: Body) -> None:
+        """Store a body among those named by their hashes, unless it is there."""
+        name = body.sha256.hex()
+        if name not in self.blobs:
+            self.blobs.add(name)
+            self.new_blobs[name] = body
+
     def signals_of(self, worker_id: str) -> WorkerSignals:
         """The signals of a worker, to be changed."""
         self.touched_signals.add(worker_id)
@@ -150,8 +207,9 @@ class World:
 
     def raise_counter(self, rollout_id: str, value: int) -> None:
         """Let the span numbers of a rollout go on after `value`."""
-        if value > self.counters.get(rollout_id, 0) or rollout_id not in self.counters:
-            self.counters[rollout_id] = max(value, self.counters.get(rollout_id, 0))
+        known = self.counters.get(rollout_id)
+        if known is None or value > known:
+            self.counters[rollout_id] = max(value, known or 0)
             self.touched_counters.add(rollout_id)
 
     def next_number(self, rollout_id: str) -> int:

@@ -20,7 +20,7 @@ from store.models.kinds import Frozen
 from store.projections import rows as row_of
 
 LARGE = 20_000
-"""So many spans of one rollout are compared before more are read."""
+"""So many spans and run events of one rollout are compared before more are read."""
 
 Calls = Callable[[], int]
 """How many calls the writer of this process has answered."""
@@ -35,6 +35,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
         tables.attempts,
         tables.spans,
         tables.rewards,
+        *tables.RUNS,
         tables.span_counters,
         tables.watch,
     ),
@@ -42,7 +43,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
     "": (),
 }
 _STREAM, _VERSION = scan.FOLDED.index("stream"), scan.FOLDED.index("version")
-_PIECEWISE = (tables.spans, tables.rewards)
+_PIECEWISE = (tables.spans, tables.rewards, tables.run_events)
 _SPAN_POSITION = list(tables.spans.columns).index(tables.spans.c.position)
 _LAST_VERSION = 2**63 - 1
 
@@ -122,7 +123,7 @@ class Comparison:
             if rows:
                 place = (rows[-1][_STREAM], rows[-1][_VERSION])
                 self.events += len(rows)
-            if streams and streams[0].compared_spans:
+            if streams and streams[0].is_in_parts:
                 large = streams.pop(0)
                 yield await self._rest_of_large(large, after, prefix)
                 after = large.key
@@ -132,7 +133,7 @@ class Comparison:
                 after = after if until is None else until
             if is_last:
                 return
-            if unfinished is not None and len(unfinished.spans) >= LARGE:
+            if unfinished is not None and unfinished.held >= LARGE:
                 findings = await self._part_of_large(unfinished)
                 if findings:
                     yield Compared(findings={unfinished.name: findings})
@@ -185,9 +186,17 @@ class Comparison:
             self._dialect, self._session, stream.key, stream.compared_until, stream.last_position
         )
         findings.extend(differing(tables.rewards, stream.rewards, rewards))
+        findings.extend(await self._run_events_of_large(stream))
         stream.compared_spans += len(stream.spans)
         stream.compared_until = stream.last_position
         stream.spans, stream.rewards = [], []
+        return findings
+
+    async def _run_events_of_large(self, stream: Stream) -> list[Finding]:
+        until = stream.compared_version if stream.state is None else stream.state.stream_version
+        found = await scan.run_events_between(self._dialect, self._session, stream.key, stream.compared_version, until)
+        findings = differing(tables.run_events, stream.run.run_events, found)
+        stream.compared_version, stream.run.run_events = until, []
         return findings
 
     async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
@@ -212,6 +221,9 @@ class Comparison:
         beyond = await scan.rewards_between(dialect, session, stream.key, stream.compared_until, None)
         before = await scan.rewards_between(dialect, session, stream.key, -(2**63), 0)
         findings.extend(Finding(tables.rewards, None, row) for row in (*before, *beyond))
+        for first, last in ((-(2**63), 0), (stream.compared_version, None)):
+            extra = await scan.run_events_between(dialect, session, stream.key, first, last)
+            findings.extend(Finding(tables.run_events, None, row) for row in extra)
         if found != stream.compared_spans - stream.missing_spans:
             findings.extend(await self._extra_spans(stream))
         if findings:

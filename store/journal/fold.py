@@ -27,6 +27,7 @@ from store.domain.upcast import upcast
 from store.domain.worker import WorkerState
 from store.errors import StoreError
 from store.projections import rows as row_of
+from store.projections.run_rows import RunRows, has_run_rows
 
 State = RolloutState | WorkerState | ResourcesState
 
@@ -49,6 +50,7 @@ class Stream:
     spans: list[Row] = field(default_factory=list[Row])
     """Of a rollout, in the order of the log."""
     rewards: list[Row] = field(default_factory=list[Row])
+    run: RunRows = field(default_factory=RunRows)
     last_number: int = 0
     """The greatest sequence id of its spans."""
     last_position: int = 0
@@ -63,6 +65,18 @@ class Stream:
     """Keys, in the rollout, of those compared spans whose rows are missing or differ."""
     compared_until: int = 0
     """The position up to which rewards were compared already."""
+    compared_version: int = 0
+    """The version up to which run events were."""
+
+    @property
+    def held(self) -> int:
+        """How many rows of single events it holds."""
+        return len(self.spans) + len(self.run.run_events)
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether some of these were compared already and let go."""
+        return bool(self.compared_spans or self.compared_version)
 
 
 def fold(
@@ -96,7 +110,7 @@ def fold(
 def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
     state: Any = stream.state
     rollout_id, spans, evolve, span_row = stream.key, stream.spans, rollout_stream.evolve, row_of.span
-    last = stream.last_number
+    run, last = stream.run, stream.last_number
     row: Row = ()
     events = iter(rows)
     try:
@@ -110,6 +124,8 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
                     stream.rewards.extend(row_of.rewards(rollout_id, event, fact))
                 if fact.sequence_id > last:  # noqa: PLR1730 (for every event: half the time of max)
                     last = fact.sequence_id
+            if has_run_rows(fact):
+                run.add(event, fact, state)
             stream.events += 1
     except _REFUSALS as refused:
         _refuse(stream, row, refused, events)
@@ -202,7 +218,7 @@ _KEYS = {
 
 
 def rows_of(stream: Stream) -> dict[Table, list[Row]]:
-    """Return the rows a stream folds to, but for spans and rewards, each list in the order of its key."""
+    """Return the rows a stream folds to, each list in the order of its key; but for spans, rewards and run events."""
     match stream.state:
         case RolloutState() as state:
             queued = row_of.queued(state)
@@ -210,6 +226,11 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
                 tables.rollouts: [row_of.rollout(state)],
                 tables.attempts: [row_of.attempt(state.attempts[each]) for each in sorted(state.attempts)],
                 tables.queue: [] if queued is None else [queued],
+                tables.forks: stream.run.forks,
+                tables.fork_masks: stream.run.fork_masks,
+                tables.checkpoints: stream.run.checkpoints,
+                tables.artifacts: list(stream.run.artifacts.values()),
+                tables.run_keys: [stream.run.run_keys[each] for each in sorted(stream.run.run_keys)],
             }
         case WorkerState() as state:
             return {tables.workers: [row_of.worker(state)]}
@@ -239,6 +260,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             stream.spans.sort(key=_span_key)
             expected[tables.spans] = stream.spans
             expected[tables.rewards] = stream.rewards
+            expected[tables.run_events] = stream.run.run_events
         findings = [
             finding
             for table, rows in found.items()

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from store import ids
 from store.domain.commands import Claim, Command, Enqueue, NewRollout, PublishResources, StartAttempt, StartRollout
+from store.domain.run_commands import Fork
 from store.domain.world import World
+
+_DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 
 
 def redraw_taken(commands: Sequence[Command], world: World) -> bool:
@@ -12,6 +15,10 @@ def redraw_taken(commands: Sequence[Command], world: World) -> bool:
 
     The new ids are not known to be free: load again and ask again.
     """
+    # Most commands draw nothing.
+    commands = [command for command in commands if type(command) in _DRAWING]
+    if not commands:
+        return False
     redrawn = False
     taken = world.taken | world.rollouts.keys()
     for item in _new_rollouts(commands):
@@ -29,6 +36,9 @@ def redraw_taken(commands: Sequence[Command], world: World) -> bool:
                 redrawn = redrawn or bool(clashes)
             case StartAttempt() | StartRollout() if command.attempt_id in attempts:
                 command.attempt_id = ids.attempt_id()
+                redrawn = True
+            case Fork() if command.fact.attempt_id in attempts:
+                command.fact.attempt_id = ids.attempt_id()
                 redrawn = True
             case PublishResources(is_new=True) if command.resources_id in world.resources:
                 command.resources_id = ids.resources_id()

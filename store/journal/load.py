@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.world import EVERYTHING, Answered, World
+from store.domain.world import EVERYTHING, Answered, RunKey, World
 from store.journal.recent import Recent
 from store.projections import rows
 
@@ -32,8 +33,12 @@ _ASKED = (
     "latest_resources",
     "keys",
     "due",
+    "keyed",
+    "blobs",
+    "artifacts",
+    "forked",
 )
-_NOTHING = frozenset[str]()
+_asked = attrgetter(*_ASKED)
 
 
 class Loader:
@@ -42,7 +47,7 @@ class Loader:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._queries = loading(dialect)
-        self._plans: dict[frozenset[str], list[Query]] = {}
+        self._plans: dict[tuple[bool, ...], list[Query]] = {}
         self._recent = Recent()
         self._watermark = 0
         self._epoch = -1
@@ -108,10 +113,11 @@ class Loader:
     async def _round(
         self, session: WriteSession, wants: Wants, world: World, heads: int, *, beyond: int | None = None
     ) -> dict[str, Sequence[Row]]:
-        asked = frozenset(name for name in _ASKED if getattr(wants, name)) | ({"heads"} if heads else _NOTHING)
-        plan = self._plans.get(asked)
+        wanted = (*map(bool, _asked(wants)), bool(heads))
+        plan = self._plans.get(wanted)
         if plan is None:
-            plan = self._plans[asked] = [query for query in self._queries if query.asked_by in asked]
+            asked = {name for name, is_wanted in zip((*_ASKED, "heads"), wanted, strict=True) if is_wanted}
+            plan = self._plans[wanted] = [query for query in self._queries if query.asked_by in asked]
         if not plan:
             return {}
         params: dict[str, Any] = {
@@ -154,6 +160,11 @@ def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
     for key, scope, request_hash, position, reply in loaded.get("answered", ()):
         world.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
     world.due.extend(row[0] for row in loaded.get("due", ()))
+    for row in loaded.get("run_keys", ()):
+        world.run_keys[row[0], row[1]] = RunKey(*row[2:])
+    world.blobs.update(row[0] for row in loaded.get("blobs", ()))
+    for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
+        world.artifacts[rollout_id, artifact_id] = (version, retracted)
 
 
 def _fill_rollouts(world: World, found: Sequence[Row]) -> None:

@@ -12,10 +12,12 @@ from store.db.dialect import Changes, Part, Tail
 from store.domain import policy
 from store.domain.events import Event, SpanRecorded, encode
 from store.domain.rollout import RolloutState
+from store.domain.run_commands import IN_BLOBS
 from store.domain.views import signals_row
 from store.domain.world import World
 from store.journal import chain
 from store.projections import rows
+from store.projections.run_rows import RunRows, has_run_rows
 
 Row = tuple[Any, ...]
 
@@ -33,7 +35,9 @@ _COUNTED = {
 }
 _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
 _ROLLOUT_AFTER_SPAN = Part(tables.rollouts, rows.ROLLOUT_AFTER_SPAN)
+_ROLLOUT_AFTER_RUN = Part(tables.rollouts, rows.ROLLOUT_AFTER_RUN)
 _ATTEMPT_AFTER_SPAN = Part(tables.attempts, rows.ATTEMPT_AFTER_SPAN)
+_RETRACTION = Part(tables.artifacts, ("retracted",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +70,26 @@ def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: s
     recorded_at = world.events[-1].at
     digests = [chain.event_digest(row) for row in events]
     chain_hash = chain.link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
-    totals = totals_after(
-        tail.totals, [(event.fact.type, event.body.raw_len if event.body else 0) for event in world.events]
-    )
+    totals = totals_after(tail.totals, [(event.fact.type, _body_bytes(event)) for event in world.events])
     bodies: list[Sequence[Any]] = [
         (event.position, event.body.codec, event.body.raw_len, event.body.stored)
         for event in world.events
-        if event.body is not None
+        if event.body is not None and event.fact.type not in IN_BLOBS
     ]
     commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
     written: dict[Table, list[Sequence[Any]]] = {tables.events: events, tables.commits: [commit]}
     if bodies:
         written[tables.bodies] = bodies
+    if world.new_blobs:
+        written[tables.blobs] = [
+            (name, blob.codec, blob.raw_len, blob.stored) for name, blob in world.new_blobs.items()
+        ]
     return written
+
+
+def _body_bytes(event: Event) -> int:
+    # What is stored once for several events weighs on none of them.
+    return 0 if event.body is None or event.fact.type in IN_BLOBS else event.body.raw_len
 
 
 def _event_row(event: Event, commit_id: int) -> Row:
@@ -104,7 +115,10 @@ def projected(world: World, changes: Changes) -> None:
     for rollout_id, queued_before in world.queued_before.items():
         state = world.rollouts[rollout_id]
         if rollout_id not in world.moved:
-            changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rows.rollout_after_span(state))
+            if state.run_version is None:
+                changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rows.rollout_after_span(state))
+            else:
+                changes.updates.setdefault(_ROLLOUT_AFTER_RUN, []).append(rows.rollout_after_run(state))
             continue
         changes.upserts.setdefault(tables.rollouts, []).append(rows.rollout(state))
         if state.queued_position != queued_before:
@@ -114,13 +128,27 @@ def projected(world: World, changes: Changes) -> None:
             changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
         else:
             changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rows.attempt_after_span(attempt))
-    for event in world.events:
-        if isinstance(event.fact, SpanRecorded):
-            _add_span(event, event.fact, changes)
+    _add_of_events(world, changes)
     for worker_id in world.touched_workers:
         changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
     for resources_id in world.touched_resources:
         changes.upserts.setdefault(tables.resources, []).append(rows.resources(world.resources[resources_id]))
+
+
+def _add_of_events(world: World, changes: Changes) -> None:
+    """Add the rows that are made of one event each."""
+    run = RunRows()
+    for event in world.events:
+        fact = event.fact
+        if isinstance(fact, SpanRecorded):
+            _add_span(event, fact, changes)
+        if has_run_rows(fact):
+            run.add(event, fact, world.rollouts[event.stream.removeprefix("rollout/")])
+    for table, run_rows in run.written():
+        changes.inserts.setdefault(table, []).extend(run_rows)
+    for key, version in run.retracted.items():
+        saved = world.artifacts[key][0]
+        changes.updates.setdefault(_RETRACTION, []).append((key[0], saved, version))
 
 
 def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:

@@ -37,7 +37,7 @@ _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
 # The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
-_OF_EVENTS = (tables.spans, tables.rewards)
+_OF_EVENTS = (tables.spans, tables.rewards, tables.run_events)
 
 Errand = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
 """Runs work on the writing session, between two batches."""
@@ -172,7 +172,7 @@ class _Mending:
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
                     fold(kind, of_stream, streams[name])
                     # Their rows are facts, mended where they were found to differ.
-                    streams[name].spans, streams[name].rewards = [], []
+                    streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
         _check_sound(Compared([streams[name] for name in names]))
 
     async def _find_holders(self, session: ReadSession) -> None:
@@ -211,6 +211,7 @@ class _Mending:
         for kind, table in (
             ("rollout/", tables.rollouts),
             ("rollout/", tables.attempts),
+            *(("rollout/", table) for table in tables.RUNS if table is not tables.run_events),
             ("worker/", tables.workers),
             ("resources/", tables.resources),
         ):
@@ -260,7 +261,7 @@ class _Mending:
     # -- facts ---------------------------------------------------------------------------------------------------------
 
     async def _facts(self, session: ReadSession, next_position: int) -> None:
-        """Mend rows of spans and rewards. What such a row must be never changes; what must not be may have gone."""
+        """Mend rows made of one event. What such a row must be never changes; what must not be may have gone."""
         findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
         for finding in findings:
             if finding.expected is not None:
@@ -273,6 +274,7 @@ class _Mending:
             for finding in spans:
                 if finding.found == still.get(finding.key):
                     self._mend(finding)
+        await self._extra_run_events(session, extra)
         rewards = [finding for finding in extra if finding.table is tables.rewards]
         claimed = await self._claimed(
             session, [finding.key[1] for finding in rewards if finding.key[1] < next_position]
@@ -280,6 +282,14 @@ class _Mending:
         for finding in rewards:
             if finding.key not in claimed:
                 self._mend(finding)
+
+    async def _extra_run_events(self, session: ReadSession, extra: Sequence[Finding]) -> None:
+        for finding in extra:
+            if finding.table is tables.run_events:
+                rollout_id, version = finding.key
+                now = await scan.run_events_between(self._dialect, session, rollout_id, version - 1, version)
+                if [finding.found] == list(now):
+                    self._mend(finding)
 
     async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
         """Return the keys of rewards that the events at some positions account for."""

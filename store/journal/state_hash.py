@@ -32,8 +32,15 @@ _PLACES = frozenset(
         "body_position",
         "released_position",
         "stream_version",
+        "run_version",
+        "fork_version",
+        "base_version",
+        "last_version",
+        "retracted",
     }
 )
+# Of a rollout's events, where elsewhere a version says how often something was replaced.
+_PLACES_OF_RUNS = _PLACES | {"version"}
 
 
 class _Canon:
@@ -41,7 +48,8 @@ class _Canon:
 
     def __init__(self, table: Table) -> None:
         names = [str(column.name) for column in table.columns]
-        self.names = tuple(sorted(name for name in names if name not in _PLACES))
+        places = _PLACES_OF_RUNS if table in tables.RUNS else _PLACES
+        self.names = tuple(sorted(name for name in names if name not in places))
         shown = [names.index(name) for name in self.names]
         # With one index `itemgetter` gives the bare value.
         self._pick: Callable[[Row], tuple[Any, ...]] = (
@@ -76,7 +84,7 @@ _CANON = {table: _Canon(table) for table in tables.PROJECTIONS}
 
 
 # Tables whose rows are hashed part by part, as the rollouts they belong to are cut.
-_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards})
+_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards, *tables.RUNS})
 _first = itemgetter(0)
 
 

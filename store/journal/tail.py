@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from store import arguments
-from store.db import log, pages, scan
+from store.db import blobs, log, pages, scan
 from store.db.bodies import payload
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
@@ -127,7 +127,8 @@ async def page(
         stream=stream,
         types=types,
     )
-    events = [_logged(place.store_id, row) for row in rows]
+    whole = await blobs.filled(dialect, session, rows, lengths=False)
+    events = [_logged(place.store_id, row) for row in whole]
     if len(rows) < _EVENTS_AT_ONCE:
         return Page(events, end, is_last=True)
     return Page(events, parse(events[-1].cursor), is_last=False)
@@ -172,7 +173,8 @@ async def history(
         rows: Sequence[Row] = await log.stream_events(
             dialect, session, stream, after=number, until=until, limit=wanted, bodies=True
         )
-        events.extend(HistoryEvent(**_described(row)) for row in rows)
+        whole = await blobs.filled(dialect, session, rows, lengths=False)
+        events.extend(HistoryEvent(**_described(row)) for row in whole)
         if len(rows) < wanted:
             break
         number = events[-1].number

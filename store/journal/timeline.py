@@ -18,7 +18,7 @@ from store.db import filters, log, pages, tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.filters import Noun, Query, Values
-from store.db.pages import Make, Page, compiled
+from store.db.listing import Make, Page, compiled
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
 from store.domain import worker as worker_stream

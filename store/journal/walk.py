@@ -7,10 +7,11 @@ import orjson
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db import log, scan, tables
+from store.db import blobs, log, scan, tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.pages import compiled
+from store.db.listing import compiled
 from store.domain.events import decode
+from store.journal.blob_check import check_blobs, check_texts
 from store.journal.differences import SHOWN, Differences
 from store.journal.log_check import LogCheck
 from store.models import Difference
@@ -51,11 +52,12 @@ async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
 
 
 async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
-    """Check chain, bodies and totals of the log up to its bounds; the session must be a snapshot."""
+    """Check chain, bodies, blobs and totals of the log up to its bounds; the session must be a snapshot."""
     differences = Differences()
     check = LogCheck(differences.add, dense=dialect.name == "sqlite")
-    await _read(dialect, session, check, until)
+    await _read(dialect, session, check, differences, until)
     await _unclaimed(dialect, session, check, differences, until)
+    await check_blobs(dialect, session, differences)
     return Walked(
         commits=check.commits,
         events=check.events,
@@ -66,7 +68,9 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
     )
 
 
-async def _read(dialect: Dialect, session: ReadSession, check: LogCheck, until: Bounds) -> None:
+async def _read(
+    dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
+) -> None:
     after, last_commit, limit = -(2**63), 0, 500
     rest: Sequence[Row] = ()
     more_commits = True
@@ -77,9 +81,11 @@ async def _read(dialect: Dialect, session: ReadSession, check: LogCheck, until: 
             last_commit = commits[-1][0] if commits else last_commit
             check.add_commits(commits)
         if not rest:
-            rest = await scan.events_and_bodies(dialect, session, after=after, until=until.position, limit=limit)
+            found = await scan.events_and_bodies(dialect, session, after=after, until=until.position, limit=limit)
+            rest = await blobs.filled(dialect, session, found, lengths=True)
             if not rest:
                 break
+            await check_texts(dialect, session, rest, differences)
             after = rest[-1][0]
             limit = _next_limit(rest)
         if check.wants_commits and not more_commits:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select, union_all
@@ -26,14 +27,13 @@ from store.domain.answers import decide_once
 from store.domain.commands import Command
 from store.domain.world import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
+from store.journal.calls import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
 from store.journal.fresh import redraw_taken
-from store.journal.histogram import Histogram
 from store.journal.load import Loader
 from store.journal.project import Committed, log_rows, projected, signalled
 
 logger = logging.getLogger("store.journal")
 
-MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
@@ -42,41 +42,11 @@ _TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
-# Bounds of what is counted for metrics.
-_CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 _LANDED = union_all(
     select(tables.commits.c.batch_key).where(tables.commits.c.batch_key == bindparam("key", type_=Text)),
     select(tables.batches.c.batch_key).where(tables.batches.c.batch_key == bindparam("key", type_=Text)),
 )
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """A command and who waits for its answer."""
-
-    command: Command
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    reply: Any = None
-    error: BaseException | None = None
-
-
-@dataclass(slots=True)
-class WriterStatistics:
-    """What the writer has done since it started."""
-
-    commits: int = 0
-    calls: int = 0
-    events: int = 0
-    largest_batch: int = 0
-    retries: int = 0
-    floor_ahead_micros: int = 0
-    """How far the log's last stamp is ahead of the clock, when it was last seen to be."""
-    commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
-    commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
-    """From taking a batch to its answers."""
 
 
 @dataclass(slots=True)
@@ -117,6 +87,8 @@ class Writer:
         self._wake = asyncio.Event()
         self._turns = asyncio.Event()
         self._session: WriteSession | None = None
+        self._key = os.urandom(12).hex()
+        self._batches = count()
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._task: asyncio.Task[None] | None = None
         self._errands: deque[tuple[Callable[[WriteSession], Any], asyncio.Future[Any]]] = deque()
@@ -139,15 +111,24 @@ class Writer:
             StoreError: the command was refused.
         """
         loop = asyncio.get_running_loop()
-        call = Call(command, loop, loop.create_future())
-        self._put(call)
+        future: asyncio.Future[Any] = loop.create_future()
+        self._put(Call(command, loop, future, command.size))
         try:
-            return await call.future
+            return await future
         except asyncio.CancelledError:
             # The answer may have arrived in the same turn of the loop as the cancellation.
-            if call.future.done() and not call.future.cancelled() and call.future.exception() is None:
-                self._on_undelivered(command, call.future.result())
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._on_undelivered(command, future.result())
             raise
+
+    def submit(self, command: Command, waiter: Waiter) -> None:
+        """As `call`, but `waiter` is told the answer, or the refusal, in the running loop. It must not raise.
+
+        Raises:
+            Busy: too much waits already; nothing was done.
+            Closed: the store is closed.
+        """
+        self._put(Call(command, asyncio.get_running_loop(), waiter, command.size))
 
     def _put(self, call: Call) -> None:
         with self._lock:
@@ -157,7 +138,7 @@ class Writer:
             if len(inbox.calls) >= MAX_WAITING_CALLS or inbox.size > MAX_WAITING_BYTES:
                 raise Busy(len(inbox.calls), MAX_WAITING_CALLS)
             inbox.calls.append(call)
-            inbox.size += call.command.size
+            inbox.size += call.size
             if self._awake:
                 return
             self._awake = True
@@ -165,16 +146,17 @@ class Writer:
 
     def _take(self) -> list[Call]:
         batch: list[Call] = []
-        size = 0
+        size, most = 0, self._dialect.max_batch_bytes
         with self._lock:
             inbox = self._inbox
-            while inbox.calls and len(batch) < MAX_BATCH_CALLS and size < self._dialect.max_batch_bytes:
-                call = inbox.calls.popleft()
-                inbox.size -= call.command.size
+            waiting = inbox.calls
+            while waiting and len(batch) < MAX_BATCH_CALLS and size < most:
+                call = waiting.popleft()
+                inbox.size -= call.size
                 # Nobody waits for it and nothing of it was done: it never happened.
-                if not call.future.cancelled():
+                if not call.waiter.cancelled():
                     batch.append(call)
-                    size += call.command.size
+                    size += call.size
             if not batch:
                 self._awake = False
                 self._wake.clear()
@@ -264,7 +246,8 @@ class Writer:
 
     async def _persist(self, calls: list[Call]) -> _Decided:
         """Commit a batch under one key, trying again while the environment is in the way."""
-        key = os.urandom(16).hex()
+        # Random bytes would be a system call for each batch, at which another thread takes the interpreter.
+        key = f"{self._key}{next(self._batches):08x}"
         deadline = time.monotonic() + _RETRY_SECONDS
         pause = 0.05
         in_doubt: _Decided | None = None
@@ -400,13 +383,13 @@ class Writer:
 
     def _deliver(self, calls: list[Call]) -> None:
         for call in calls:
-            if call.future.done():
+            if call.waiter.done():
                 if call.error is None:
                     self._on_undelivered(call.command, call.reply)
             elif call.error is not None:
-                call.future.set_exception(call.error)
+                call.waiter.set_exception(call.error)
             else:
-                call.future.set_result(call.reply)
+                call.waiter.set_result(call.reply)
         # After the callers, who stand before it in their loop's line.
         if len(calls) > 1:
             calls[0].loop.call_soon(self._turn_is_over)

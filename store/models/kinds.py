@@ -50,3 +50,9 @@ class Open(Frozen):
     """A value that keeps unknown keys and gives them back as they came."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class Resource(Frozen):
+    """Anything with a `resource_type`, which must be named on input: it chooses the class."""
+
+    resource_type: Any

@@ -48,7 +48,7 @@ class Difference(Frozen):
     """One point at which the database and its log disagree."""
 
     check: str
-    """What was compared: `chain`, `guards`, `bodies`, `totals`, `counters`, `seal`, or the name of a projection."""
+    """What was compared: `chain`, `guards`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a projection's name."""
     key: str
     """The row, commit or object: its primary key as text."""
     field: str | None

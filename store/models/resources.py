@@ -6,13 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from store.models.kinds import Frozen
-
-
-class Resource(Frozen):
-    """Anything with a `resource_type`, which must be named on input: it chooses the class."""
-
-    resource_type: Any
+from store.models.kinds import Frozen, Resource
+from store.models.phases import PhaseGraph
 
 
 class LLM(Resource):
@@ -76,7 +71,7 @@ class PromptTemplate(Resource):
         return self.template.format(**values)
 
 
-ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate, Field(discriminator="resource_type")]
+ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate | PhaseGraph, Field(discriminator="resource_type")]
 NamedResources = dict[str, ResourceUnion]
 
 

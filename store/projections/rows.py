@@ -22,6 +22,8 @@ Row = tuple[Any, ...]
 
 # What a span changes of its rollout and its attempt; all else stays as it is.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
+# What one of a node changes too, as does whatever else an attempt tells of its run.
+ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
 _CONFIG = ROLLOUT_COLUMNS.index("config")
@@ -47,6 +49,7 @@ def attempt(state: AttemptState) -> Row:
 
 
 rollout_after_span = attrgetter("rollout_id", *ROLLOUT_AFTER_SPAN)
+rollout_after_run = attrgetter("rollout_id", *ROLLOUT_AFTER_RUN)
 attempt_after_span = attrgetter("rollout_id", "attempt_id", *ATTEMPT_AFTER_SPAN)
 
 

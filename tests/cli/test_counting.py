@@ -6,6 +6,7 @@ import asyncio
 
 from store import open_store
 from tests.cli.conftest import Filled, Rollbook
+from tests.server.test_serving import serving
 
 
 def test_the_counts_are_those_of_the_store(rollbook: Rollbook, filled: Filled) -> None:
@@ -42,6 +43,21 @@ def test_a_log_ahead_of_the_clock_is_told(rollbook: Rollbook, filled: Filled) ->
     assert rollbook("stats").err == ""
     asyncio.run(_write_in_the_future(filled.url))
     assert "ahead of this machine's clock" in rollbook("stats").err
+
+
+def test_of_a_server_all_is_told_but_its_log_and_its_disk(rollbook: Rollbook, filled_file: Filled) -> None:
+    counted = rollbook("stats", "--json", db=filled_file.url).json
+    with serving("serve", "--db", filled_file.url, "--port", "0") as (_, url):
+        told = rollbook("stats", "--json", db=url).json
+        cells = dict(line.split("\t") for line in rollbook("stats", db=url).out.splitlines())
+    untold = {name for name, value in told.items() if value is None}
+    assert untold == {
+        *("events", "commits", "last_position", "last_commit_time"),
+        *("payload_bytes", "disk_bytes", "bytes_per_event"),
+    }
+    assert told == counted | dict.fromkeys(untold)
+    assert cells["rollouts queuing"] == "2"
+    assert not {"events", "commits", "on disk"} & cells.keys()
 
 
 async def _store_id(url: str) -> str:

@@ -140,11 +140,6 @@ def test_a_store_that_is_ahead_asks_for_a_newer_rollbook(
     assert "pip install --upgrade rollbook" in printed.err
 
 
-def test_the_demo_refuses_a_database_its_runners_cannot_share(bare: Rollbook) -> None:
-    printed = bare("demo", "--db", "memory://")
-    assert printed.code == 2
-
-
 @pytest.mark.slow
 def test_the_demo_runs_on_the_database_and_with_the_runners_named(
     tmp_path: Path, make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
@@ -162,7 +157,8 @@ def test_the_demo_runs_on_the_database_and_with_the_runners_named(
     try:
         rollbook = runner(url, monkeypatch)
         deadline = time.monotonic() + 100
-        while len(psutil.Process(demo.pid).children()) < 3:
+        # Three runners, and what multiprocessing tidies up with.
+        while len(psutil.Process(demo.pid).children()) < 4:
             assert demo.poll() is None, demo.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.1)

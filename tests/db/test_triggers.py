@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Text
 
 from store.db import triggers
 from store.db.schema.postgres import PREFIX
@@ -26,6 +27,7 @@ async def log(durable_url: str) -> AsyncIterator[Database]:
     await databases.prepare(durable_url)
     database = await databases.connect(durable_url)
     await databases.fill_log(database)
+    await databases.fill_blobs(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -36,6 +38,7 @@ async def postgres_log(postgres_url: str) -> AsyncIterator[Database]:
     await databases.prepare(postgres_url)
     database = await databases.connect(postgres_url)
     await databases.fill_log(database)
+    await databases.fill_blobs(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -47,6 +50,7 @@ async def sqlite_log(tmp_path: Path) -> AsyncIterator[Database]:
     await databases.prepare(url)
     database = await databases.connect(url)
     await databases.fill_log(database)
+    await databases.fill_blobs(database)
     yield database
     await database.close()
 
@@ -59,10 +63,10 @@ async def missing(database: Database, url: str) -> list[str]:
 
 async def refuses(database: Database, statement: str) -> None:
     """Assert that the triggers refuse a statement and that it changes nothing."""
-    before = await databases.read_log(database)
+    before = await databases.read_log(database), await database.rows("SELECT * FROM blobs")
     with pytest.raises(Exception, match=REFUSED):
         await database.execute(statement)
-    assert await databases.read_log(database) == before
+    assert (await databases.read_log(database), await database.rows("SELECT * FROM blobs")) == before
 
 
 @pytest.mark.parametrize("column", metadata.tables["events"].columns.keys())
@@ -72,11 +76,12 @@ async def test_no_column_of_an_event_can_be_changed(log: Database, column: str) 
 
 @pytest.mark.parametrize("table", LOG_TABLES)
 async def test_no_row_of_the_log_can_be_changed(log: Database, table: str) -> None:
-    key = metadata.tables[table].primary_key.columns[0].name
-    await refuses(log, f"UPDATE {table} SET {key} = {key} + 100")
+    key = metadata.tables[table].primary_key.columns[0]
+    other = f"{key.name} || '0'" if isinstance(key.type, Text) else f"{key.name} + 100"
+    await refuses(log, f"UPDATE {table} SET {key.name} = {other}")
 
 
-@pytest.mark.parametrize("table", ["commits", "events", "dropped"])
+@pytest.mark.parametrize("table", ["commits", "events", "blobs", "dropped"])
 async def test_no_row_of_the_log_can_be_deleted(log: Database, table: str) -> None:
     await refuses(log, f"DELETE FROM {table}")
 
@@ -103,6 +108,7 @@ async def test_a_delete_without_where_takes_no_short_cut_past_the_triggers(sqlit
         pytest.param(f"events ({EVENT}) SELECT position + 9{EVENT[8:]} FROM events", id="version"),
         pytest.param(f"events ({EVENT}) SELECT position - 9, 'new'{EVENT[16:]} FROM events", id="past position"),
         pytest.param("bodies SELECT * FROM bodies", id="body"),
+        pytest.param("blobs SELECT * FROM blobs", id="blob"),
         pytest.param("dropped SELECT 1, 2", id="dropped"),
     ],
 )
@@ -115,10 +121,12 @@ async def test_an_insert_over_a_row_is_refused_since_replace_fires_no_delete_tri
 
 @pytest.mark.parametrize("table", LOG_TABLES)
 async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log: Database, table: str) -> None:
-    key = metadata.tables[table].primary_key.columns[0].name
+    key = metadata.tables[table].primary_key.columns[0]
+    none, other = ("= ''", "'9'") if isinstance(key.type, Text) else ("< 0", "9")
     await refuses(
         postgres_log,
-        f"INSERT INTO {table} SELECT * FROM {table} WHERE {key} < 0 ON CONFLICT ({key}) DO UPDATE SET {key} = 9",
+        f"INSERT INTO {table} SELECT * FROM {table} WHERE {key.name} {none}"
+        f" ON CONFLICT ({key.name}) DO UPDATE SET {key.name} = {other}",
     )
 
 

@@ -37,7 +37,7 @@ def seconds(micros: int) -> float:
 class TestRetries:
     @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
     @pytest.mark.parametrize(
-        "sequence,limits,expected",
+        "tries,limits,expected",
         [
             (1, {"max_attempts": 2}, "failed"),
             (1, {"max_attempts": 2, "retry": True}, "requeuing"),
@@ -47,11 +47,11 @@ class TestRetries:
         ],
     )
     def test_an_end_is_tried_again_if_it_is_listed_and_attempts_are_left(
-        self, story: Story, status: str, sequence: int, limits: dict[str, Any], expected: str
+        self, story: Story, status: str, tries: int, limits: dict[str, Any], expected: str
     ) -> None:
         story.tell(start())
         state = story.attempt()
-        state.sequence_id, state.status = sequence, status
+        state.tries, state.status = tries, status
         listed = [status] if limits.get("retry") else []
         assert (
             policy.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected

@@ -23,6 +23,7 @@ from store import open_store
 from store.models import LLM, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests.domain.run_story import artifact, checkpoint, events, fork, move_head, phase, rejected, retract
 from tests.domain.story import (
     Story,
     amend,
@@ -92,6 +93,14 @@ def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch:
         "resources.replaced",
         "worker.seen",
         "worker.status_changed",
+        "run.event",
+        "phase.started",
+        "checkpoint.saved",
+        "checkpoint.rejected",
+        "artifact.saved",
+        "artifact.retracted",
+        "attempt.forked",
+        "rollout.head_moved",
     }
 
 
@@ -106,6 +115,15 @@ def tell_everything() -> Story:
     story.tell(record(span(1, "b1"), span(2, "b1")), report("running", rollout_id="r1", metadata={}))
     story.passes(6).sweep()
     story.tell(attempt("b2", "r2"), amend("r2", "cancelled", mode="val"))
+    return tell_of_runs(story)
+
+
+def tell_of_runs(story: Story) -> Story:
+    """Add every command about runs."""
+    told = [events("Trader", "Judge", attempt_id="b1", key="k"), phase(attempt_id="b1"), checkpoint(attempt_id="b1")]
+    story.tell(*told, rejected(attempt_id="b1"), artifact(attempt_id="b1"), retract())
+    fork(story, "b3", supersede=True, request_id="q")
+    story.tell(move_head("b1"))
     return story
 
 

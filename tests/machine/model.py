@@ -55,6 +55,7 @@ class Model:
         """By rollout, oldest first; an attempt whose claim was released is gone."""
         self.spans: dict[tuple[str, str, str], Json] = {}
         self.rewards: list[Json] = []
+        self.run_events: list[Json] = []
         self.resources: dict[str, Json] = {}
         self.latest_resources: str | None = None
         self.workers: dict[str, Json] = {}
@@ -131,6 +132,7 @@ class Model:
             "tokens_in": 0,
             "tokens_out": 0,
             "error": None,
+            "head": None,
             "_input": request["input"],
             "_metadata": metadata,
         }
@@ -224,6 +226,8 @@ class Model:
         self.attempts[rollout_id].remove(attempt)
         self.total_attempts -= 1
         row["attempt_count"] -= 1
+        if row["head"] == attempt["sequence_id"]:
+            row["head"] = attempt["head_before"]
         row["status"], place = attempt["_claim"]
         self.queue = sorted([*self.queue, (place, rollout_id)])
         worker = self.workers.get(attempt["worker_id"] or "")
@@ -263,11 +267,14 @@ class Model:
             "resources_version": self._version(row["resources_id"]),
             "owner": self._owner,
             "error": None,
+            "tries": row["attempt_count"],
+            "head_before": row["head"],
             "_metadata": None,
             "_beat": None,
             "_touched": False,
             "_claim": None,
         }
+        row["head"] = attempt["sequence_id"]
         self.attempts[rollout_id].append(attempt)
         self.current = rollout_id
         return attempt
@@ -397,15 +404,43 @@ class Model:
                     new.append(span)
         return new
 
+    def append_run_events(self, rollout_id: str, attempt_id: str, nodes: Sequence[str]) -> None:
+        """Record one result of each node."""
+        self._begin()
+        if rollout_id not in self.rollouts:
+            raise Refused("NotFound", f"Rollout {rollout_id} not found")
+        attempt = self._attempt(rollout_id, attempt_id)
+        if attempt is None:
+            raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
+        for node in nodes:
+            self._begin()
+            self._fact()
+            self._sign(attempt)
+            told = {"rollout_id": rollout_id, "attempt": attempt["sequence_id"], "kind": "result", "node_id": node}
+            self.run_events.append(told)
+        self._come_to_life(attempt)
+
+    def move_head(self, rollout_id: str, attempt_id: str) -> Json:
+        """Let another attempt's view be the rollout's."""
+        self._begin()
+        row = self.rollouts.get(rollout_id)
+        if row is None:
+            raise Refused("NotFound", f"Rollout {rollout_id} not found")
+        attempt = self._attempt(rollout_id, attempt_id)
+        if attempt is None:
+            raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
+        if row["head"] != attempt["sequence_id"]:
+            self._fact()
+            row["head"] = attempt["sequence_id"]
+        return self.rollout(rollout_id)
+
     def _record(self, key: tuple[str, str, str], span: Json, attempt: Json) -> None:
         # The first fact of a call has the call's stamp; each later span comes after what was recorded before it.
         self._begin()
         row = self.rollouts[key[0]]
         self._fact()
         self.spans[key] = span
-        attempt["last_heartbeat_time"] = self._now / 1e6
-        attempt["heartbeat_stamped_at"] = self._now
-        attempt["_touched"] = True
+        self._sign(attempt)
         row["spans"] += 1
         row["tokens_in"] += span["attributes"].get("gen_ai.usage.input_tokens", 0)
         reward = span["attributes"].get("agentlightning.reward.0.value")
@@ -414,9 +449,18 @@ class Model:
             self.rewards.append(
                 {"rollout_id": key[0], "ordinal": 0, "attempt_id": key[1], "name": "primary", "value": reward}
             )
+        self._come_to_life(attempt)
+
+    def _sign(self, attempt: Json) -> None:
+        attempt["last_heartbeat_time"] = self._now / 1e6
+        attempt["heartbeat_stamped_at"] = self._now
+        attempt["_touched"] = True
+
+    def _come_to_life(self, attempt: Json) -> None:
+        row = self.rollouts[attempt["rollout_id"]]
         if attempt["status"] in {"preparing", "unresponsive"}:
             attempt["status"] = "running"
-        is_latest = attempt is self.latest(key[0])
+        is_latest = attempt is self.latest(attempt["rollout_id"])
         if is_latest and attempt["status"] == "running" and row["status"] in {"preparing", "requeuing"}:
             self._move(row, "running")
 
@@ -605,6 +649,8 @@ class Model:
             "resources": [self.resources[each] for each in sorted(self.resources)],
             "workers": [self.workers[each] for each in sorted(self.workers)],
             "queue": [{"rollout_id": rollout_id} for _, rollout_id in self.queue],
+            "run_events": sorted(self.run_events, key=lambda row: row["rollout_id"]),
+            **{name: [] for name in ("forks", "fork_masks", "checkpoints", "artifacts", "run_keys")},
         }
         return {
             name: [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from store import reads
 from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ClaimView
+from store.interface import Store
 from store.models import (
     LLM,
     UNSET,
@@ -23,6 +24,7 @@ from store.models import (
     NamedResources,
     OtelResource,
     RolloutConfig,
+    RunEvent,
     Span,
     TraceStatus,
 )
@@ -149,6 +151,13 @@ _BEAT = _step(
 )
 _SPANS = _step("add_spans", spans=st.lists(SPAN, min_size=1, max_size=4))
 _ONE_SPAN = _step("add_spans", spans=st.lists(SPAN, min_size=1, max_size=1))
+_RUN_EVENTS = _step(
+    "append_run_events",
+    rollout=ROLLOUTS,
+    attempt=ATTEMPTS,
+    nodes=st.lists(st.sampled_from(["Bull", "Bear"]), min_size=1, max_size=3),
+)
+_MOVE_HEAD = _step("move_head", rollout=ROLLOUTS, attempt=ATTEMPTS)
 _OTEL_SPAN = _step("add_otel_span", rollout=ROLLOUTS, attempt=ATTEMPTS)
 _NUMBERS = _step("number_spans", rollouts=st.lists(ROLLOUTS, min_size=1, max_size=4))
 _PUBLISH = _step("publish", resources_id=st.one_of(st.none(), RESOURCES_IDS), model=st.sampled_from(["a", "b"]))
@@ -161,6 +170,7 @@ WRITES = st.one_of(
     *(_ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _CLAIM, _RELEASE, _RELEASE, _START_ATTEMPT),
     *(_UPDATE_ROLLOUT, _UPDATE_ROLLOUT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _BEAT),
     *(_SPANS, _ONE_SPAN, _ONE_SPAN, _OTEL_SPAN, _NUMBERS, _PUBLISH, _WORKER, _SWEEP, _SWEEP),
+    *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD),
 )
 """Steps that give the writer one command, and so may share a commit."""
 CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
@@ -282,6 +292,27 @@ def _add_spans(args: Json, model: Model, *_: Any) -> Op:
     return Op(lambda store: store.add_many_spans(spans), lambda model, _: model.add_spans(plain(spans)), sweeps=False)
 
 
+def _append_run_events(args: Json, model: Model, *_: Any) -> Op:
+    rollout_id = rollout_of(model, args["rollout"])
+    attempt_id = attempt_of(model, rollout_id, args["attempt"])
+    events = [RunEvent(kind="result", node_id=node) for node in args["nodes"]]
+
+    async def call(store: Store) -> None:
+        # Versions count facts of all kinds, which the model has not numbered.
+        await store.append_run_events(rollout_id, attempt_id, events)
+
+    return Op(call, lambda model, _: model.append_run_events(rollout_id, attempt_id, args["nodes"]), sweeps=False)
+
+
+def _move_head(args: Json, model: Model, *_: Any) -> Op:
+    rollout_id = rollout_of(model, args["rollout"])
+    attempt_id = attempt_of(model, rollout_id, args["attempt"])
+    return Op(
+        lambda store: store.move_head(rollout_id, attempt_id),
+        lambda model, _: model.move_head(rollout_id, attempt_id),
+    )
+
+
 def _span(drawn: Json, model: Model) -> Span:
     rollout_id = rollout_of(model, drawn["rollout"])
     attributes: dict[str, Any] = {}
@@ -398,6 +429,8 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
     "update_rollout": _update_rollout,
     "update_attempt": _update_attempt,
     "add_spans": _add_spans,
+    "append_run_events": _append_run_events,
+    "move_head": _move_head,
     "add_otel_span": _add_otel_span,
     "number_spans": _number_spans,
     "publish": _publish,

@@ -97,6 +97,9 @@ class Postgres(Dialect):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         return func.strpos(column, value) > 0
 
+    def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
+        return func.encode(column, "hex")
+
     async def open(self, *, create: bool) -> str:
         with _translated():
             info = await prepare_postgres(self.direct, self.channel, create=create, read_only=self.read_only)

@@ -4,12 +4,11 @@ import asyncio
 import os
 import sqlite3
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import orjson
 from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -17,7 +16,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from store.clock import Clock, system_clock
 from store.db.dialect import Dialect, ReadSession, Wakeups, WriteSession
 from store.db.drivers.sqlite_errors import translate
-from store.db.drivers.sqlite_reading import DataVersion, Readers, SQLiteReader
+from store.db.drivers.sqlite_reading import DataVersion, Readers, Reading, SQLiteReader, State
 from store.db.drivers.sqlite_writing import SQLiteWriter
 from store.db.schema import prepare_sqlite
 from store.db.url import StoreURL
@@ -41,6 +40,7 @@ class SQLite(Dialect):
         else:
             self.path = url.path.absolute()
         self._readers = Readers(self.path)
+        self._state = State(self.path)
         self._ending: set[asyncio.Future[None]] = set()
 
     # The port.
@@ -96,7 +96,7 @@ class SQLite(Dialect):
             else:
                 self._readers.give(connection)
 
-    async def _end_snapshot(self, connection: aiosqlite.Connection) -> None:
+    async def _end_snapshot(self, connection: Reading) -> None:
         try:
             # There is nothing to end when BEGIN had failed.
             with suppress(sqlite3.Error):
@@ -107,11 +107,16 @@ class SQLite(Dialect):
     def wakeups(self) -> Wakeups:
         return DataVersion(self.path)
 
+    def state(self) -> tuple[Hashable, Hashable] | None:
+        version = self._state.version()
+        return None if version is None else (self._state.number, version)
+
     async def size_bytes(self) -> int:
         sides = (self.path.with_name(self.path.name + suffix) for suffix in ("", "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
 
     async def close(self) -> None:
+        self._state.close()
         await self._readers.close()
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):

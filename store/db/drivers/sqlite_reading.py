@@ -4,11 +4,12 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import aiosqlite
 
@@ -16,24 +17,78 @@ from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
 from store.db.drivers.sqlite_errors import LOCK_SECONDS, translate
 from store.db.schema import read_only_uri
 
+Done = TypeVar("Done")
+
 _READERS = 4
+_DATA_VERSION = "PRAGMA data_version"
+
+
+class Reading(aiosqlite.Connection):
+    """A read-only connection, whose thread is handed each piece of work once, whatever its number of steps."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(lambda: _connected(path), iter_chunk_size=1)
+        # Python waits for every other thread before it runs what closes a store at exit. (Before 0.22 the connection
+        # is the thread.)
+        thread: Any = getattr(self, "_thread", self)
+        thread.daemon = True
+
+    # The library's methods say nothing of their types.
+
+    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
+        """Return what comes of some work in the connection's thread."""
+        run = cast("Callable[..., Awaitable[Done]]", self._execute)  # pyright: ignore[reportUnknownMemberType]
+        return await run(work, self._conn)
+
+    def leave(self) -> None:
+        """Close it once it has done what it was asked for; nobody waits for that."""
+        cast("Callable[[], object]", self.stop)()  # pyright: ignore[reportUnknownMemberType]
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None, timeout=LOCK_SECONDS)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
 
 
 class SQLiteReader(ReadSession):
-    """A read-only connection; one thread hop per statement."""
+    """A read-only connection; one thread hop per statement, or per batch of a long one."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Reading) -> None:
+        self._do = connection.do
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        return list(await self._connection.execute_fetchall(sql.text, sql.args(params)))
+        text, args = sql.text, sql.args(params)
+        return await self._do(lambda connection: connection.execute(text, args).fetchall())
+
+    async def fetch_then(
+        self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        def work(connection: sqlite3.Connection) -> tuple[Sequence[Row], Sequence[Row] | None]:
+            rows = connection.execute(sql.text, sql.args(params)).fetchall()
+            following = follow(len(rows))
+            if following is None:
+                return rows, None
+            return rows, connection.execute(following.text, following.args(params)).fetchall()
+
+        return await self._do(work)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        async with self._connection.execute(sql.text, sql.args(params)) as cursor:
-            while rows := list(await cursor.fetchmany(batch)):
+        def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
+            cursor = connection.execute(sql.text, sql.args(params))
+            return cursor, cursor.fetchmany(batch)
+
+        cursor, rows = await self._do(begin)
+        try:
+            while rows:
                 yield rows
                 if len(rows) < batch:
                     return
+                rows = await self._do(lambda _: cursor.fetchmany(batch))
+        finally:
+            if len(rows) == batch:
+                # Whoever took no more leaves a statement open, which keeps its snapshot.
+                await self._do(lambda _: cursor.close())
 
 
 class Readers:
@@ -42,13 +97,14 @@ class Readers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        self._idle: list[aiosqlite.Connection] = []
-        self._waiting: deque[Future[aiosqlite.Connection]] = deque()
+        self._idle: list[Reading] = []
+        self._waiting: deque[Future[Reading]] = deque()
+        self._making: set[asyncio.Future[Reading]] = set()
         self._made = 0
         self._closed = False
 
-    async def take(self) -> aiosqlite.Connection:
-        waiter: Future[aiosqlite.Connection] | None = None
+    async def take(self) -> Reading:
+        waiter: Future[Reading] | None = None
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -67,26 +123,37 @@ class Readers:
                 waiter.add_done_callback(lambda given: self.give(given.result()))
             raise
 
-    def give(self, connection: aiosqlite.Connection) -> None:
+    def give(self, connection: Reading) -> None:
         with self._lock:
             while self._waiting:
                 waiter = self._waiting.popleft()
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_result(connection)
                     return
-            self._idle.append(connection)
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.leave()
 
-    async def _make(self) -> aiosqlite.Connection:
+    async def _make(self) -> Reading:
+        """Return a new connection; whoever does not wait for it to the end leaves it to the pool."""
+        making = asyncio.ensure_future(self._connect())
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
         try:
-            connection = aiosqlite.connect(
-                read_only_uri(self._path), uri=True, isolation_level=None, timeout=LOCK_SECONDS
-            )
-            # Python waits for every other thread before it runs what closes a store at exit. (Before 0.22 the
-            # connection is the thread.)
-            thread: Any = getattr(connection, "_thread", connection)
-            thread.daemon = True
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, made: asyncio.Future[Reading]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            self.give(made.result())
+
+    async def _connect(self) -> Reading:
+        try:
+            connection = Reading(self._path)
             await connection
-            await connection.execute_fetchall("PRAGMA query_only = ON")
         except BaseException as error:
             with self._lock:
                 self._made -= 1
@@ -97,9 +164,45 @@ class Readers:
 
     async def close(self) -> None:
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
+
+
+class State:
+    """What tells of any commit since it was asked before: SQLite knows from memory that all processes share."""
+
+    _numbers = count()
+
+    def __init__(self, path: Path) -> None:
+        self.number = next(self._numbers)
+        """Of this one among all; the versions of two cannot be compared."""
+        self._path = path
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+
+    def version(self) -> int | None:
+        """Return a number that changes with every commit; None if it cannot be had at once."""
+        with self._lock:
+            if self._closed:
+                return None
+            try:
+                if self._connection is None:
+                    self._connection = sqlite3.connect(
+                        read_only_uri(self._path), uri=True, isolation_level=None, timeout=0, check_same_thread=False
+                    )
+                return self._connection.execute(_DATA_VERSION).fetchone()[0]
+            except sqlite3.Error:
+                # Whoever reads instead is told what is wrong.
+                return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
 
 
 class DataVersion(Wakeups):
@@ -129,7 +232,7 @@ class DataVersion(Wakeups):
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
-            return self._connection.execute("PRAGMA data_version").fetchone()[0]
+            return self._connection.execute(_DATA_VERSION).fetchone()[0]
         except sqlite3.Error as error:
             raise translate(error) from error
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,14 @@ from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, Wri
 from store.db.drivers.sqlite_checkpoints import FRAMES_AT_MOST, Checkpointer
 from store.db.drivers.sqlite_errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import settable
+
+# For each None and each bytes among the parameters of a statement Python's driver looks for who adapts it, finds nobody
+# and takes it as it is: longer than all else it does with them. Whoever gives them back as they are is found at once.
+# The adapters are those of the whole process: one that is there already stays.
+if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
+    sqlite3.register_adapter(type(None), dict[None, None]().get)
+if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
+    sqlite3.register_adapter(bytes, bytes.__bytes__)
 
 T = TypeVar("T", Table, Part)
 _ROWS_AT_ONCE = (64, 16, 4, 1)
@@ -54,7 +62,10 @@ class SQLiteWriter(WriteSession):
         self._clock = clock
         self._checkpointer = Checkpointer(lambda: connect(path, synchronous))
         self._rows = 0
-        self._statements: dict[tuple[Any, Any, int], str] = {}
+        self._inserts = _Statements(_insert)
+        self._upserts = _Statements(_upsert)
+        self._updates = _Statements(_update)
+        self._deletes = _Statements(_delete)
         self._data_version = -1
         # Where the log ends by the last commit, and where it will end by the next.
         self._known: Tail | None = None
@@ -149,41 +160,34 @@ class SQLiteWriter(WriteSession):
 
     async def write(self, changes: Changes) -> None:
         self._foresee(changes)
-        kinds = (changes.deletes, changes.inserts, changes.upserts, changes.updates)
-        self._rows += sum(len(rows) for kind in kinds for rows in kind.values())
         try:
             for table, rows in changes.deletes.items():
-                self._connection.executemany(self._statement(_delete, table, 1), rows)
-            for table, rows in changes.inserts.items():
-                self._write_rows(_insert, table, rows)
-            for table, rows in changes.upserts.items():
-                self._write_rows(_upsert, table, rows)
-            for part, rows in changes.updates.items():
-                self._write_rows(_update, part, rows)
+                self._rows += len(rows)
+                self._connection.executemany(self._deletes[table, 1], rows)
+            self._write_rows(self._inserts, changes.inserts)
+            self._write_rows(self._upserts, changes.upserts)
+            self._write_rows(self._updates, changes.updates)
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    def _write_rows(self, build: Callable[[T, int], str], what: T, rows: Sequence[Row]) -> None:
+    def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
 
         Each step of a statement lets go of the interpreter, and a caller that is busy keeps it for a while: the fewer
         steps, the less a batch waits for those whose calls will be in the next.
         """
-        if len(rows) == 1:
-            self._connection.execute(self._statement(build, what, 1), rows[0])
-            return
-        start, count = 0, len(rows)
-        for size in _ROWS_AT_ONCE:
-            while count - start >= size:
-                values = tuple(chain.from_iterable(rows[start : start + size]))
-                self._connection.execute(self._statement(build, what, size), values)
-                start += size
-
-    def _statement(self, build: Callable[[T, int], str], what: T, count: int) -> str:
-        known = self._statements.get((build, what, count))
-        if known is None:
-            known = self._statements[build, what, count] = build(what, count)
-        return known
+        execute = self._connection.execute
+        for what, rows in changes.items():
+            count = len(rows)
+            self._rows += count
+            if count == 1:
+                execute(statements[what, 1], rows[0])
+                continue
+            start = 0
+            for size in _ROWS_AT_ONCE:
+                while count - start >= size:
+                    execute(statements[what, size], tuple(chain.from_iterable(rows[start : start + size])))
+                    start += size
 
     async def commit(self) -> None:
         self._known = None
@@ -214,6 +218,18 @@ class SQLiteWriter(WriteSession):
         # TRUNCATE leaves one file behind, not three; another process that still reads makes it a no-op.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._connection.close()
+
+
+class _Statements(dict[tuple[T, int], str]):
+    """Statements by what they write and how many rows at once; made when they are first asked for."""
+
+    def __init__(self, build: Callable[[T, int], str]) -> None:
+        super().__init__()
+        self._build = build
+
+    def __missing__(self, wanted: tuple[T, int]) -> str:
+        statement = self[wanted] = self._build(*wanted)
+        return statement
 
 
 def _columns(table: Table) -> list[str]:

@@ -26,6 +26,7 @@ _STORAGE = (
     "ALTER TABLE queue SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
     # Bodies come compressed; Postgres need not try again.
     "ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
+    "ALTER TABLE blobs ALTER COLUMN body SET STORAGE EXTERNAL",
 )
 _VERSION_TABLE = (
     "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"

@@ -1,0 +1,97 @@
+"""Bodies that lie in `blobs`, named by their hashes: found for events, and held against what names them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, bindparam, select, union_all
+from sqlalchemy.types import Integer, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.listing import compiled
+from store.domain.run_commands import IN_BLOBS
+
+_COLUMNS = [column.name for column in tables.events.columns]
+_TYPE, _HASH, _WIDTH = _COLUMNS.index("type"), _COLUMNS.index("body_hash"), len(_COLUMNS)
+_AT_ONCE = 500
+
+
+async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
+    """Return codec, raw_len and bytes of the blobs with some hashes, in hex; those that are not there are left out."""
+
+    def build() -> Select[Any]:
+        return select(*tables.blobs.c).where(dialect.any_of(tables.blobs.c.hash, "hashes"))
+
+    found: dict[str, Row] = {}
+    for start in range(0, len(hashes), _AT_ONCE):
+        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(dialect, "blobs_named", build), {"hashes": listed})
+        found.update((row[0], tuple(row[1:])) for row in rows)
+    return found
+
+
+async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
+    """Return rows of events with their bodies, with those that lie in `blobs` filled in.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        rows: columns of `events`, then codec, raw_len if there are `lengths`, and bytes of the body; then others.
+        lengths: whether raw_len is among them.
+    """
+    lacking = {index: bytes(row[_HASH]).hex() for index, row in enumerate(rows) if row[_TYPE] in IN_BLOBS}
+    if not lacking:
+        return rows
+    found = await blobs_named(dialect, session, sorted(set(lacking.values())))
+    given, width = list(rows), _WIDTH + (3 if lengths else 2)
+    for index, name in lacking.items():
+        blob = found.get(name)
+        if blob is not None:
+            part = blob if lengths else (blob[0], blob[2])
+            given[index] = (*rows[index][:_WIDTH], *part, *rows[index][width:])
+    return given
+
+
+async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit: int) -> Sequence[Row]:
+    """Return rows of `blobs` in the order of their hashes, those beyond one."""
+
+    def build() -> Select[Any]:
+        name = tables.blobs.c.hash
+        beyond = name > bindparam("after", type_=Text)
+        return select(*tables.blobs.c).where(beyond).order_by(name).limit(bindparam("at_most", type_=Integer))
+
+    return await session.fetch(compiled(dialect, "blobs_after", build), {"after": after, "at_most": limit})
+
+
+async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> set[str]:
+    """Return which of some hashes, in hex, have a blob."""
+
+    def build() -> Select[Any]:
+        return select(tables.blobs.c.hash).where(dialect.any_of(tables.blobs.c.hash, "hashes"))
+
+    found: set[str] = set()
+    for start in range(0, len(hashes), _AT_ONCE):
+        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        found.update(
+            row[0] for row in await session.fetch(compiled(dialect, "blobs_existing", build), {"hashes": listed})
+        )
+    return found
+
+
+async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
+    """Return the hashes of blobs that no event names, as far as the tables of runs know."""
+
+    def build() -> Any:
+        event = tables.events.c
+        kept = [
+            select(dialect.hex(event.body_hash))
+            .join(table, table.c.position == event.position)
+            .where(event.body_hash.is_not(None))
+            for table in (tables.checkpoints, tables.artifacts)
+        ]
+        row = tables.run_events.c
+        texts = [select(text).where(text.is_not(None)) for text in (row.prompt_sha256, row.response_sha256)]
+        named = union_all(*kept, *texts).subquery("named")
+        return select(tables.blobs.c.hash).except_(select(named))
+
+    return [row[0] for row in await session.fetch(compiled(dialect, "unclaimed_blobs", build), {})]

@@ -1,0 +1,161 @@
+"""One page of a noun: its statement, compiled once for each shape a query takes, and how many match before paging."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
+from sqlalchemy.types import BigInteger
+
+from store.db import filters
+from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.filters import Columns, Query
+
+Item = TypeVar("Item")
+Make = Callable[[Row], Item]
+Take = Callable[[Sequence[Row]], object]
+"""Is given rows as the database gives them, some at a time."""
+
+_SHAPES_KEPT = 512
+
+
+@dataclass(slots=True)
+class Page(Generic[Item]):
+    """What matches a query, as far as it was asked for."""
+
+    items: list[Item]
+    total: int
+    """How many match before paging."""
+
+
+_kept: WeakKeyDictionary[Dialect, dict[Hashable, Sql]] = WeakKeyDictionary()
+
+
+def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
+    """Return a statement compiled, from memory if one of its shape was compiled before.
+
+    A shape of None is compiled each time: the statement holds a value.
+    """
+    if shape is None:
+        return dialect.sql(build())
+    kept = _kept.setdefault(dialect, {})
+    found = kept.get(shape)
+    if found is None:
+        if len(kept) >= _SHAPES_KEPT:
+            kept.clear()
+        found = kept[shape] = dialect.sql(build())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How one noun is listed."""
+
+    asked: Query
+    columns: Columns
+    """What its fields and its order are made of."""
+    source: FromClause
+    """The tables that hold those columns."""
+    whole: Callable[[Columns, FromClause], Select[Any]]
+    """The wide rows, from such columns."""
+    within: Callable[[], ColumnElement[bool]] | None = None
+    """What every row must be, whatever the query's logic."""
+    within_params: tuple[tuple[str, Any], ...] = ()
+    shape: Hashable = None
+    """What tells its statements from those of other listings of the noun."""
+    carried: Sequence[str] | None = None
+    """The columns that `whole` needs of a page that was cut before; None for all."""
+    is_narrow_first: bool = False
+    """Cut the page before the payload is joined: sorting and skipping would carry it along otherwise."""
+    all_of_them: Callable[[], Select[Any]] | None = None
+    """How many there are in all, where that is known without counting."""
+
+    def matching(self, dialect: Dialect) -> ColumnElement[bool]:
+        """Return what a row must be."""
+        condition = filters.where(dialect, self.asked, self.columns)
+        return condition if self.within is None else and_(self.within(), condition)
+
+    def statement(self, dialect: Dialect) -> Select[Any]:
+        """Return the page."""
+        asked, columns, matching = self.asked, self.columns, self.matching(dialect)
+        if not (asked.is_paged and self.is_narrow_first) or self.is_beginning:
+            statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(asked, columns))
+            return _limited(statement, asked)
+        carried = columns if self.carried is None else {name: columns[name] for name in self._carried(self.carried)}
+        page = select(*carried.values()).select_from(self.source).where(matching)
+        cut = _limited(page.order_by(*filters.order(asked, columns)), asked).subquery("page")
+        again: Columns = dict(cut.c)
+        return self.whole(again, cut).order_by(*filters.order(asked, again))
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether an index begins with what is asked for, so that nothing is sorted, and nothing joined in vain."""
+        asked = self.asked
+        return asked.sort_by is None and not asked.offset and bool(asked.noun.table.c[asked.noun.created].index)
+
+    def _carried(self, names: Sequence[str]) -> Sequence[str]:
+        noun, sort_by = self.asked.noun, self.asked.sort_by
+        sorts = () if sort_by is None else (sort_by, *(noun.ties or {}).get(sort_by, ()))
+        return list(dict.fromkeys((*names, *(noun.fields[name].column for name in sorts), noun.created)))
+
+    def count(self, dialect: Dialect) -> Select[Any]:
+        """Return how many match before paging."""
+        if self.all_of_them is not None and not self.asked.conditions and self.within is None:
+            return self.all_of_them()
+        return select(func.count()).select_from(self.source).where(self.matching(dialect))
+
+
+def _limited(statement: Select[Any], asked: Query) -> Select[Any]:
+    if not asked.is_paged:
+        return statement
+    return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))
+
+
+async def take_page(
+    dialect: Dialect, session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None
+) -> int:
+    """Have the rows of a page taken, at most `batch` at a time; return how many match before paging."""
+    asked = listing.asked
+    params = filters.params(dialect, asked) | dict(listing.within_params)
+    shape = filters.shape(asked)
+    kind = None if shape is None else (shape, listing.shape)
+    if asked.is_paged:
+        params |= {"page_limit": asked.limit_param, "page_offset": asked.offset_param}
+    found = 0
+
+    def count() -> Sql:
+        return compiled(dialect, kind and ("count", kind), lambda: listing.count(dialect))
+
+    def count_if_cut(number: int) -> Sql | None:
+        is_last = number < asked.limit or asked.limit == -1
+        return None if is_last and (number or not asked.offset) else count()
+
+    if asked.limit == 0:
+        counted = await session.fetch(count(), params)
+    else:
+        sql = compiled(dialect, kind and ("page", kind, listing.is_beginning), lambda: listing.statement(dialect))
+        if batch is not None and not 0 < asked.limit <= batch:
+            async for rows in session.stream(sql, params, batch=batch):
+                found += len(rows)
+                take(rows)
+            counting = count_if_cut(found)
+            counted = None if counting is None else await session.fetch(counting, params)
+        else:
+            rows, counted = await session.fetch_then(sql, params, count_if_cut)
+            found = len(rows)
+            take(rows)
+    if counted is None:
+        return asked.offset + found
+    # Rows may have gone between the two statements, but what was read is there.
+    total = counted[0][0] if counted else 0
+    return max(total, asked.offset + found if found else 0)
+
+
+async def make_page(
+    dialect: Dialect, session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
+) -> Page[Item]:
+    """Return a page of what is made of its rows, of which at most `batch` are there at a time."""
+    items: list[Item] = []
+    total = await take_page(dialect, session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
+    return Page(items, total)

@@ -1,0 +1,201 @@
+"""What is read of runs beside their views: attempts and their forks, long texts, and what other runs made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, select
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import log, tables
+from store.db.bodies import payload, raw_json
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
+from store.db.pages import LONGEST_ID, compiled
+from store.domain.events import Json
+from store.domain.rollout import ACTIVE
+from store.domain.run_facts import AttemptForked
+
+_AT_ONCE = 1000
+
+
+async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
+    """Return the payload of some events, wherever it lies; those without are left out."""
+    stored = await log.bodies_at(dialect, session, positions)
+    found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
+    elsewhere = [position for position in positions if position not in found]
+    hashes = await _hashes(dialect, session, elsewhere)
+    kept = await blobs(dialect, session, list(hashes.values()))
+    for position, digest in hashes.items():
+        if digest in kept:
+            found[position] = payload(*kept[digest])
+    return {position: body for position, body in found.items() if body is not None}
+
+
+async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
+    event = tables.events.c
+    found: dict[int, str] = {}
+    for start in range(0, len(positions), _AT_ONCE):
+        # Positions are our own numbers, so they may stand in the statement.
+        wanted: list[ColumnElement[int]] = [
+            literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
+        ]
+        shown: list[ColumnElement[Any]] = [event.position, event.body_hash]
+        sql = dialect.sql(select(*shown).where(event.position.in_(wanted), event.body_hash.is_not(None)))
+        found |= {position: bytes(digest).hex() for position, digest in await session.fetch(sql, {})}
+    return found
+
+
+async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Return codec and bytes of some blobs by their hashes; those that are not there are left out."""
+    blob = tables.blobs.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
+        return select(*shown).where(dialect.any_of(blob.hash, "wanted"))
+
+    found: dict[str, tuple[int, bytes]] = {}
+    wanted = sorted(set(hashes))
+    for start in range(0, len(wanted), _AT_ONCE):
+        sql = compiled(dialect, "blobs", build)
+        rows = await session.fetch(sql, {"wanted": dialect.list_param(wanted[start : start + _AT_ONCE])})
+        found |= {digest: (codec, bytes(body)) for digest, codec, body in rows}
+    return found
+
+
+async def texts(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
+    """Return long texts by their hashes."""
+    kept = await blobs(dialect, session, hashes)
+    return {digest: raw_json(codec, body).decode() for digest, (codec, body) in kept.items()}
+
+
+async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+    """Return the attempts of a run in their order: sequence_id, attempt_id, status, start (µs), rerun_seq, base,
+    fork_version, version of the fork, via.
+    """
+    attempt = tables.attempts.c
+
+    def build() -> Select[Any]:
+        names = ("sequence_id", "attempt_id", "status", "start_at", "rerun_seq", "base", "fork_version", "via")
+        shown: list[ColumnElement[Any]] = [attempt[name] for name in names]
+        of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
+        return select(*shown).where(of_it).order_by(attempt.sequence_id)
+
+    return await session.fetch(compiled(dialect, "run_attempts", build), {"rollout": rollout_id})
+
+
+async def events_told(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
+    """Return how many run events each attempt of a run has."""
+    told = tables.run_events.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [told.attempt, func.count()]
+        return select(*shown).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
+
+    rows = await session.fetch(compiled(dialect, "run_events_told", build), {"rollout": rollout_id})
+    return {row[0]: row[1] for row in rows}
+
+
+async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+    """Return the forks of a run in their order: version, position and data of the event, request_id."""
+    fork, event = tables.forks, tables.events
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [fork.c.version, fork.c.position, event.c.data, fork.c.request_id]
+        of_it = and_(fork.c.rollout_id == bindparam("rollout", type_=Text), event.c.type == literal(AttemptForked.type))
+        source = fork.join(event, event.c.position == fork.c.position)
+        return select(*shown).select_from(source).where(of_it).order_by(fork.c.version)
+
+    return await session.fetch(compiled(dialect, "run_forks", build), {"rollout": rollout_id})
+
+
+async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, request_id: str) -> int | None:
+    """Return the attempt that a request to fork a run has started."""
+    fork = tables.forks.c
+
+    def build() -> Select[Any]:
+        asked = fork.request_id == bindparam("request", type_=Text)
+        return select(fork.attempt).where(fork.rollout_id == bindparam("rollout", type_=Text), asked)
+
+    params = {"rollout": rollout_id, "request": check_text(request_id, "request_id", LONGEST_ID)}
+    rows = await session.fetch(compiled(dialect, "run_forked", build), params)
+    return rows[0][0] if rows else None
+
+
+async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
+    """Return the last attempt of a run that is at work."""
+    attempt = tables.attempts.c
+
+    def build() -> Select[Any]:
+        of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
+        at_work = attempt.status.in_([literal_column(f"'{status}'", Text) for status in sorted(ACTIVE)])
+        return select(func.max(attempt.sequence_id)).where(of_it, at_work)
+
+    rows = await session.fetch(compiled(dialect, "run_active", build), {"rollout": rollout_id})
+    return rows[0][0]
+
+
+async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
+    """Return the runs of a group that ever saved such a checkpoint: id, codec and bytes of the body of the input."""
+    rollout, saved, body = tables.rollouts.c, tables.checkpoints.c, tables.bodies
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [rollout.rollout_id, body.c.codec, body.c.body]
+        named = and_(
+            saved.rollout_id == rollout.rollout_id,
+            saved.scope == bindparam("scope", type_=Text),
+            saved.name == bindparam("name", type_=Text),
+        )
+        source = tables.rollouts.join(body, body.c.position == rollout.input_position)
+        has_saved = select(saved.version).where(named).exists()
+        return select(*shown).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
+
+    params = {"group": group_id, "scope": check_text(scope, "scope", LONGEST_ID), "name": name}
+    return await session.fetch(compiled(dialect, "run_companions", build), params)
+
+
+async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Any:
+    """Return the input of a run."""
+    rollout, body = tables.rollouts.c, tables.bodies.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [body.codec, body.body]
+        source = tables.rollouts.join(tables.bodies, body.position == rollout.input_position)
+        return select(*shown).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
+
+    rows = await session.fetch(compiled(dialect, "run_input", build), {"rollout": rollout_id})
+    found = payload(*rows[0]) if rows else None
+    return None if found is None else found.get("input")
+
+
+async def made_for(
+    dialect: Dialect, session: ReadSession, scope: str, name: str | None, limit: int, until: int
+) -> Sequence[Row]:
+    """Return what all runs made for a scope, newest first, as of a position: artifact_id, rollout_id, group_id,
+    version, position, time (µs), attempt, scope, name, phase, media_type, position of its retraction or null.
+    """
+    made, rollout, event = tables.artifacts.c, tables.rollouts, tables.events
+    retraction = tables.events.alias("retraction")
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [made.artifact_id, made.rollout_id, rollout.c.group_id, made.version]
+        shown += [made.position, event.c.at, made.attempt, made.scope, made.name, made.phase, made.media_type]
+        of_retraction = and_(
+            retraction.c.stream == literal_column("'rollout/'", Text) + made.rollout_id,
+            retraction.c.version == made.retracted,
+        )
+        source = (
+            tables.artifacts.join(rollout, rollout.c.rollout_id == made.rollout_id)
+            .join(event, event.c.position == made.position)
+            .outerjoin(retraction, of_retraction)
+        )
+        terms = [made.scope == bindparam("scope", type_=Text), made.position <= bindparam("until", type_=BigInteger)]
+        if name is not None:
+            terms.append(made.name == bindparam("name", type_=Text))
+        statement = select(*shown, retraction.c.position).select_from(source).where(*terms)
+        statement = statement.order_by(made.position.desc())
+        return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
+
+    params = {"scope": check_text(scope, "scope", LONGEST_ID), "until": until, "most": limit, "name": name}
+    return await session.fetch(compiled(dialect, ("made_for", name is None, limit < 0), build), params)

@@ -1,0 +1,64 @@
+"""Single checkpoints and artefacts, as the calls that save them answer."""
+
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Select, Table, bindparam, select
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.listing import compiled
+
+
+async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
+    """Return the fields of `CheckpointRef` for the one that was saved at a version."""
+    fields = await _at(dialect, session, tables.checkpoints, rollout_id, version)
+    external = fields["external"]
+    return fields | {"external": None if external is None else orjson.loads(external)}
+
+
+async def artifact(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
+    """Return the fields of `ArtifactRef` for the one that was saved at a version."""
+    fields = await _at(dialect, session, tables.artifacts, rollout_id, version, tables.rollouts.c.group_id)
+    return fields | {"retracted": fields["retracted"] is not None}
+
+
+async def _at(
+    dialect: Dialect, session: ReadSession, table: Table, rollout_id: str, version: int, *more: ColumnElement[Any]
+) -> dict[str, Any]:
+    def build() -> Select[Any]:
+        row = table.c
+        return (
+            select(*row, *more, tables.events.c.at)
+            .join(tables.events, tables.events.c.position == row.position)
+            .join(tables.rollouts, tables.rollouts.c.rollout_id == row.rollout_id)
+            .where(row.rollout_id == bindparam("of", type_=Text), row.version == bindparam("number", type_=BigInteger))
+        )
+
+    sql = compiled(dialect, ("run_ref", table.name), build)
+    found = (await session.fetch(sql, {"of": rollout_id, "number": version}))[0]
+    names = [*(str(column.name) for column in table.columns), *(str(column.key) for column in more), "at"]
+    fields = dict(zip(names, found, strict=True))
+    return fields | {"at": fields["at"] / 1_000_000}
+
+
+async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:
+    """Return the id of the latest checkpoint of a scope and name; None before the first."""
+
+    def build() -> Select[Any]:
+        row = tables.checkpoints.c
+        return (
+            select(row.checkpoint_id)
+            .where(
+                row.rollout_id == bindparam("of", type_=Text),
+                row.scope == bindparam("in_scope", type_=Text),
+                row.name == bindparam("named", type_=Text),
+            )
+            .order_by(row.version.desc())
+            .limit(1)
+        )
+
+    params = {"of": rollout_id, "in_scope": scope, "named": name}
+    rows = await session.fetch(compiled(dialect, "last_checkpoint", build), params)
+    return rows[0][0] if rows else None

@@ -1,0 +1,432 @@
+"""The views of a run as SQL: what of its events, checkpoints and artefacts an attempt sees.
+
+An attempt sees its own, and of the attempts it builds on what is not beyond the version it was based on and not hidden
+by a fork between the two. One recursive statement does both, the same for the three tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    union,
+)
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
+from store.db.pages import LONGEST_ID, compiled
+from store.domain.run_facts import HeadMoved
+from store.errors import Invalid
+
+END: Final = 2**62
+"""Beyond every position and version."""
+
+Form = Literal["seen", "own", "raw"]
+
+_EVENTS_SHOWN: Final = (
+    "version",
+    "position",
+    "kind",
+    "node_id",
+    "scope",
+    "parent_node_id",
+    "phase",
+    "agent",
+    "node_exec",
+    "status",
+    "service",
+    "metrics",
+    "prompt_sha256",
+    "response_sha256",
+)
+_CHECKPOINTS_SHOWN: Final = (
+    "version",
+    "position",
+    "checkpoint_id",
+    "scope",
+    "name",
+    "after_phase",
+    "parent_id",
+    "graph",
+    "external",
+)
+_ARTIFACTS_SHOWN: Final = (
+    "version",
+    "position",
+    "artifact_id",
+    "scope",
+    "name",
+    "phase",
+    "media_type",
+    "retracted",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which attempts of a run count."""
+
+    form: Form
+    attempt: int
+    """Whose view it is; of no meaning for `raw`."""
+    until: int = END
+    """The position at which the log is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One of the tables that views are made of."""
+
+    table: Table
+    shown: tuple[str, ...]
+    phase: str
+    """The column that names the phase of a row without a node."""
+    has_nodes: bool = False
+
+
+_EVENTS = _Kind(tables.run_events, _EVENTS_SHOWN, "phase", has_nodes=True)
+_CHECKPOINTS = _Kind(tables.checkpoints, _CHECKPOINTS_SHOWN, "after_phase")
+_ARTIFACTS = _Kind(tables.artifacts, _ARTIFACTS_SHOWN, "phase")
+
+
+def parse(view: str) -> tuple[Form, int | None]:
+    """Return the form of a view, and the attempt it names; None stands for the head.
+
+    Raises:
+        Invalid: it is none of `head`, `raw`, `attempt:<n>` and `own:<n>`.
+    """
+    if view == "raw":
+        return "raw", None
+    if view == "head":
+        return "seen", None
+    form, _, number = view.partition(":")
+    if form not in {"attempt", "own"} or not number.isdecimal() or not 0 < int(number) < 2**31:
+        raise Invalid("view", f"{view!r} is none of head, raw, attempt:<n>, own:<n>; n is a sequence_id: 1, 2, 3 …")
+    return "own" if form == "own" else "seen", int(number)
+
+
+# -- the statement ---------------------------------------------------------------------------------------------------
+
+
+def _zero() -> ColumnElement[int]:
+    return literal_column("0", Integer)
+
+
+def _alive(attempt: FromClause) -> ColumnElement[bool]:
+    """Return the condition that an attempt had started, and its claim had not been released, when the log was cut."""
+    until = bindparam("until", type_=BigInteger)
+    released = attempt.c.released_position
+    return and_(
+        attempt.c.rollout_id == bindparam("rollout", type_=Text),
+        attempt.c.first_position <= until,
+        or_(released.is_(None), released > until),
+    )
+
+
+def _lineage(form: Form) -> CTE:
+    """Return the attempts that count, each with the version up to which it does, and how far below the first it is."""
+    first = tables.attempts.alias("first")
+    shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
+    no_bound = cast(null(), BigInteger).label("upto")
+    depth = _zero().label("depth")
+    if form == "raw":
+        return (
+            select(*shown, no_bound, depth, cast(null(), BigInteger).label("fork")).where(_alive(first)).cte("lineage")
+        )
+    is_it = first.c.sequence_id == bindparam("attempt", type_=Integer)
+    rest = [first.c.fork_version.label("fork"), first.c.base, first.c.base_version]
+    start = select(*shown, no_bound, depth, *rest).where(_alive(first), is_it)
+    if form == "own":
+        return start.cte("lineage")
+    lineage = start.cte("lineage", recursive=True)
+    base = tables.attempts.alias("base")
+    below = (
+        select(
+            base.c.sequence_id,
+            base.c.attempt_id,
+            base.c.rerun_seq,
+            lineage.c.base_version,
+            lineage.c.depth + literal_column("1", Integer),
+            base.c.fork_version,
+            base.c.base,
+            base.c.base_version,
+        )
+        .select_from(lineage.join(base, base.c.sequence_id == lineage.c.base))
+        .where(_alive(base))
+    )
+    return lineage.union_all(below)
+
+
+def _masks(lineage: CTE) -> CTE:
+    """Return what the forks of a lineage hide, each thing once, with the depth of the first fork that does."""
+    mask = tables.fork_masks.c
+    shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
+    by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
+    depth = func.min(lineage.c.depth).label("depth")
+    found = select(*shown, depth).select_from(lineage.join(tables.fork_masks, by_fork)).group_by(*shown)
+    # Left to themselves, both databases work it out anew for each row.
+    return found.cte("masks").prefix_with("MATERIALIZED")
+
+
+def _hidden(kind: _Kind, lineage: CTE) -> ColumnElement[bool]:
+    """Return the condition that a fork above the row's attempt hides the row."""
+    row, mask = kind.table.c, _masks(lineage).c
+    phase = row[kind.phase]
+    by_phase = and_(mask.phase.is_not(None), mask.phase == phase)
+    whole = and_(mask.node_id.is_(None), mask.phase.is_(None))
+    if kind.has_nodes:
+        under = and_(mask.children != _zero(), mask.node_id == row.parent_node_id)
+        named = or_(whole, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
+    else:
+        named = or_(whole, by_phase)
+    is_above = mask.depth < lineage.c.depth
+    return exists(select(_zero()).where(is_above, or_(mask.scope.is_(None), mask.scope == row.scope), named))
+
+
+def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[Any]:
+    row, lineage, event = kind.table.c, _lineage(form), tables.events.c
+    source = kind.table.join(lineage, lineage.c.sequence_id == row.attempt)
+    statement = select(
+        *(row[name] for name in kind.shown),
+        row.attempt,
+        lineage.c.attempt_id,
+        lineage.c.rerun_seq,
+        event.type,
+        event.at,
+    ).select_from(source.join(tables.events, event.position == row.position))
+    statement = statement.where(
+        row.rollout_id == bindparam("rollout", type_=Text),
+        row.position <= bindparam("until", type_=BigInteger),
+        or_(lineage.c.upto.is_(None), row.version <= lineage.c.upto),
+        *conditions,
+    )
+    if form == "seen":
+        statement = statement.where(~_hidden(kind, lineage))
+    return statement
+
+
+async def _fetch(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    view: View,
+    shape: tuple[object, ...],
+    build: Callable[[], Select[Any]],
+    params: dict[str, Any],
+) -> Sequence[Row]:
+    sql = compiled(dialect, ("run_view", view.form, *shape), build)
+    given = {
+        "rollout": check_text(rollout_id, "rollout_id", LONGEST_ID),
+        "until": view.until,
+        "attempt": view.attempt,
+        **params,
+    }
+    return await session.fetch(sql, given)
+
+
+def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]], dict[str, Any], tuple[str, ...]]:
+    """Return the conditions on columns that are given, their parameters, and their names."""
+    given = {name: check_text(value, name, LONGEST_ID) for name, value in wanted.items() if value is not None}
+    terms = [table.c[name] == bindparam(f"only_{name}", type_=Text) for name in given]
+    return terms, {f"only_{name}": value for name, value in given.items()}, tuple(given)
+
+
+# -- what is asked of it ---------------------------------------------------------------------------------------------
+
+
+async def events(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    view: View,
+    *,
+    after: int = 0,
+    limit: int = -1,
+    scope: str | None = None,
+    node_id: str | None = None,
+    kind: str | None = None,
+) -> Sequence[Row]:
+    """Return the events of a view after a version, in their order: `_EVENTS_SHOWN`, then attempt, attempt_id,
+    rerun_seq, type and time (µs) of the log's event.
+    """
+    table = tables.run_events
+    terms, params, names = _equal(table, scope=scope, node_id=node_id, kind=kind)
+
+    def build() -> Select[Any]:
+        statement = _rows(_EVENTS, view.form, table.c.version > bindparam("after", type_=BigInteger), *terms)
+        statement = statement.order_by(table.c.version)
+        return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
+
+    params |= {"after": min(after, END), "most": min(limit, END)}
+    return await _fetch(dialect, session, rollout_id, view, ("events", limit < 0, names), build, params)
+
+
+async def checkpoints(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    view: View,
+    *,
+    scope: str | None = None,
+    name: str | None = None,
+    newest: bool = False,
+) -> Sequence[Row]:
+    """Return the checkpoints of a view in their order, or the newest alone: `_CHECKPOINTS_SHOWN` and as `events`."""
+    table = tables.checkpoints
+    terms, params, names = _equal(table, scope=scope, name=name)
+
+    def build() -> Select[Any]:
+        statement = _rows(_CHECKPOINTS, view.form, *terms)
+        return _newest(statement, table) if newest else statement.order_by(table.c.version)
+
+    return await _fetch(dialect, session, rollout_id, view, ("checkpoints", newest, names), build, params)
+
+
+def _newest(statement: Select[Any], table: Table) -> Select[Any]:
+    return statement.order_by(table.c.version.desc()).limit(literal_column("1", Integer))
+
+
+async def artifacts(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    view: View,
+    *,
+    scope: str | None = None,
+    name: str | None = None,
+    limit: int = -1,
+    cut_version: int = END,
+) -> Sequence[Row]:
+    """Return the artefacts of a view that were not retracted by a version, in their order, or the last of them."""
+    table = tables.artifacts
+    terms, params, names = _equal(table, scope=scope, name=name)
+    there = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
+
+    def build() -> Select[Any]:
+        statement = _rows(_ARTIFACTS, view.form, there, *terms).order_by(table.c.version.desc())
+        return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
+
+    params |= {"cut_version": cut_version, "most": min(limit, END)}
+    found = await _fetch(dialect, session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
+    return list(reversed(found))
+
+
+# -- where a run stands ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a run as a whole at a moment."""
+
+    head: int | None
+    """The attempt whose view is the run's; None before the first."""
+    run_version: int | None
+    """The version of the last event that a plan can rest on, as it is now."""
+    resources_id: str | None
+    group_id: str | None
+
+
+async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
+    """Return where a run stood when the log was cut at a position; None for one that had not begun to exist."""
+    rollout = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        names = ("head", "run_version", "resources_id", "group_id", "first_position", "last_position")
+        shown: list[ColumnElement[Any]] = [rollout[name] for name in names]
+        return select(*shown).where(rollout.rollout_id == bindparam("rollout", type_=Text))
+
+    sql = compiled(dialect, "run_standing", build)
+    rows = await session.fetch(sql, {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)})
+    if not rows or rows[0][4] > until:
+        return None
+    head, run_version, resources_id, group_id, _, last = rows[0]
+    if last > until:
+        head = await _head_then(dialect, session, rollout_id, until)
+    return Standing(head, run_version, resources_id, group_id)
+
+
+async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
+    """Return the head as it was: what was moved or started last; a claim that was released never was."""
+    attempt, event = tables.attempts, tables.events.c
+
+    def started() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [attempt.c.sequence_id, attempt.c.first_position]
+        return (
+            select(*shown)
+            .where(_alive(attempt))
+            .order_by(attempt.c.first_position.desc())
+            .limit(literal_column("1", Integer))
+        )
+
+    def moved() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [event.data, event.position]
+        found = select(*shown).where(
+            event.stream == bindparam("stream", type_=Text),
+            event.type == bindparam("type", type_=Text),
+            event.position <= bindparam("until", type_=BigInteger),
+        )
+        return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
+
+    params = {"rollout": rollout_id, "until": until, "stream": f"rollout/{rollout_id}", "type": HeadMoved.type}
+    starts = await session.fetch(compiled(dialect, "run_started", started), params)
+    moves = await session.fetch(compiled(dialect, "run_moved", moved), params)
+    if moves and (not starts or moves[0][1] > starts[0][1]):
+        return orjson.loads(moves[0][0])["to"]
+    return starts[0][0] if starts else None
+
+
+async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:
+    """Return whether a run had an attempt of this number when the log was cut."""
+
+    def build() -> Select[Any]:
+        of_it = tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
+        return select(tables.attempts.c.attempt_id).where(_alive(tables.attempts), of_it)
+
+    sql = compiled(dialect, "run_has_attempt", build)
+    return bool(await session.fetch(sql, {"rollout": rollout_id, "attempt": attempt, "until": until}))
+
+
+async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int:
+    """Return the version of the last event of a run when the log was cut at a position; 0 before the first."""
+    event = tables.events.c
+
+    def build() -> Select[Any]:
+        of_it = event.stream == bindparam("stream", type_=Text)
+        found = select(event.version).where(of_it, event.position <= bindparam("until", type_=BigInteger))
+        return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
+
+    sql = compiled(dialect, "run_version_at", build)
+    rows = await session.fetch(sql, {"stream": f"rollout/{rollout_id}", "until": until})
+    return rows[0][0] if rows else 0
+
+
+async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set[str]:
+    """Return every scope that was ever named in a run, whoever sees it now."""
+    kinds = (tables.run_events, tables.checkpoints, tables.artifacts)
+
+    def build() -> Select[Any]:
+        of_run = bindparam("rollout", type_=Text)
+        named = union(*(select(table.c.scope).where(table.c.rollout_id == of_run) for table in kinds)).subquery()
+        return select(named.c.scope).where(named.c.scope.is_not(None))
+
+    return {row[0] for row in await session.fetch(compiled(dialect, "run_scopes", build), {"rollout": rollout_id})}

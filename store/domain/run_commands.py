@@ -1,0 +1,146 @@
+"""What callers ask of a run, validated and encoded, and what each request needs at hand to be decided."""
+
+from dataclasses import dataclass, field
+
+from store.domain.commands import Command, Wants
+from store.domain.events import Body, Json
+from store.domain.run_facts import (
+    ArtifactSaved,
+    AttemptForked,
+    CheckpointRejected,
+    CheckpointSaved,
+    Phase,
+    RunEvent,
+)
+
+Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
+"""What an attempt tells of its run."""
+
+
+@dataclass(slots=True)
+class NewRunFact:
+    """One thing to record of a run."""
+
+    fact: Told
+    body: Body | None
+    blobs: list[Body] = field(default_factory=list[Body])
+    """What the fact names by its hash, beside the body."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of payload it carries."""
+        return (0 if self.body is None else len(self.body.stored)) + sum(len(blob.stored) for blob in self.blobs)
+
+
+@dataclass(slots=True, kw_only=True)
+class TellRun(Command):
+    """Record what an attempt tells of its run, all or nothing."""
+
+    rollout_id: str
+    attempt_id: str
+    kind: str
+    """What the key stands for: `events`, or the type of the one fact."""
+    items: list[NewRunFact]
+    key: str | None
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.items)
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.attempts.add(self.attempt_id)
+        wants.leavers += 1
+        if self.key is not None:
+            wants.keyed.add(self.rollout_id)
+            wants.run_keys.add(self.key)
+        for item in self.items:
+            wants.blobs.update(blob.sha256.hex() for blob in item.blobs)
+            if item.body is not None and item.fact.type in IN_BLOBS:
+                wants.blobs.add(item.body.sha256.hex())
+
+
+@dataclass(slots=True, kw_only=True)
+class RetractArtifact(Command):
+    """Let an artefact count no more."""
+
+    rollout_id: str
+    artifact_id: str
+    reason: str | None
+    key: str | None
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.artifacts.add(self.artifact_id)
+        wants.artifacts_of.add(self.rollout_id)
+        if self.key is not None:
+            wants.keyed.add(self.rollout_id)
+            wants.run_keys.add(self.key)
+
+
+@dataclass(slots=True, kw_only=True)
+class MoveHead(Command):
+    """Let another attempt's view be the rollout's."""
+
+    rollout_id: str
+    attempt_id: str
+    request_id: str | None
+    body: Body | None
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.attempts.add(self.attempt_id)
+        wants.bodies_of.add(self.rollout_id)
+        if self.request_id is not None:
+            wants.keyed.add(self.rollout_id)
+            wants.run_keys.add(self.request_id)
+
+
+@dataclass(slots=True)
+class Ground:
+    """What a plan to fork rests on."""
+
+    head: int | None
+    run_version: int
+    """The version of the last event that matters to a plan; 0 before any."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fork(Command):
+    """Start an attempt that goes on from another one, as planned."""
+
+    rollout_id: str
+    fact: AttemptForked
+    """With the fresh id of the attempt."""
+    ground: Ground
+    supersede: bool
+    """End what is active instead of refusing."""
+    worker_id: str | None
+    owner: Json | None
+    body: Body | None
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.forked.add(self.rollout_id)
+        wants.attempts.add(self.fact.attempt_id)
+        wants.bodies_of.add(self.rollout_id)
+        wants.metadata_of.add(self.rollout_id)
+        wants.worked.add(self.rollout_id)
+        wants.leavers += 1
+        if self.worker_id is not None:
+            wants.workers.add(self.worker_id)
+        if self.fact.request_id is not None:
+            wants.keyed.add(self.rollout_id)
+            wants.run_keys.add(self.fact.request_id)
+
+
+IN_BLOBS = frozenset({CheckpointSaved.type, ArtifactSaved.type})
+"""Types of events whose body lies in `blobs`."""

@@ -1,0 +1,274 @@
+"""Arguments about runs become commands: checked, encoded, compressed and hashed by the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from store import arguments, ids, intake, span_intake
+from store.db.encoding import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
+from store.domain.events import Body, Json, encode
+from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
+from store.domain.run_facts import (
+    ArtifactSaved,
+    AttemptForked,
+    CheckpointRejected,
+    CheckpointSaved,
+    PhaseCompleted,
+    PhaseSkipped,
+    PhaseStarted,
+)
+from store.domain.run_facts import RunEvent as RunEventTold
+from store.errors import Invalid, TooLarge
+from store.models.runs import ForkPlan, RunEvent
+from store.runs.saving import Taken
+
+BLOB_FROM: Final = 1024
+"""Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""
+
+MAX_REASON_BYTES: Final = 1024
+
+_PHASES: Final = {kind.type: kind for kind in (PhaseStarted, PhaseCompleted, PhaseSkipped)}
+_NAMES: Final = ("node_id", "scope", "parent_node_id", "agent", "phase", "node_exec", "status", "service")
+_PAYLOAD: Final = ("message", "prompt", "response", "error")
+# With names alone `data` keeps within its bound.
+_FEW_METRICS: Final = 16
+
+
+def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: str | None) -> TellRun:
+    """Return the command that records run events."""
+    check_call(len(events), 0, "events")
+    items: list[NewRunFact] = []
+    size = 0
+    for index, event in enumerate(events):
+        path = f"events[{index}]."
+        if not isinstance(event, RunEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Invalid(f"events[{index}]", f"is {type(event).__name__}, not a RunEvent")
+        item = _phase(event, attempt_id, path) if event.kind in _PHASES else _run_event(event, attempt_id, path)
+        if key is not None:
+            item.fact.key = key
+        item.fact.ordinal = index  # pyright: ignore[reportAttributeAccessIssue] (both kinds have one)
+        size += item.size
+        items.append(item)
+    check_call(0, size, "events")
+    return _tell(rollout_id, attempt_id, "events", items, key)
+
+
+def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
+    fact = RunEventTold(attempt_id=attempt_id, kind=check_text(event.kind, f"{path}kind"))
+    fields = event.__dict__
+    for name in _NAMES:
+        value = fields[name]
+        if value is not None:
+            setattr(fact, name, check_text(value, path + name))
+    if event.metrics:
+        fact.metrics = _metrics(event.metrics, f"{path}metrics")
+    payload = {name: value for name in _PAYLOAD if (value := fields[name]) is not None}
+    blobs: list[Body] = []
+    for name in ("prompt", "response"):
+        blob = _blob(payload.get(name), path + name)
+        if blob is not None:
+            del payload[name]
+            blobs.append(blob)
+            setattr(fact, f"{name}_sha256", blob.sha256.hex())
+    # Of a run event these are the caller's own words.
+    payload |= {name: value for name in ("cascade", "reason") if (value := fields[name]) is not None}
+    if len(event.metrics or ()) > _FEW_METRICS:
+        _check_data(fact, f"{path}metrics")
+    return NewRunFact(fact, _payload(payload | (event.model_extra or {}), path), blobs)
+
+
+def _phase(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
+    if event.phase is None:
+        raise Invalid(f"{path}phase", f"is None; an event of kind {event.kind} says which phase it is about")
+    fact = _PHASES[event.kind](
+        attempt_id=attempt_id,
+        phase=check_text(event.phase, f"{path}phase"),
+        scope=_name(event.scope, f"{path}scope"),
+        cascade=event.cascade,
+        reason=None if event.reason is None else check_text(event.reason, f"{path}reason", MAX_REASON_BYTES),
+    )
+    told = ("kind", "phase", "scope", "cascade", "reason")
+    rest = {name: value for name, value in event.__dict__.items() if name not in told and value is not None}
+    return NewRunFact(fact, _payload(rest | (event.model_extra or {}), path))
+
+
+def _metrics(metrics: dict[str, Any], path: str) -> Json:
+    for name, value in metrics.items():
+        check_text(name, path)
+        if name == "model" and isinstance(value, str):
+            check_text(value, f"{path}.model")
+        elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise Invalid(f"{path}.{name}", f"is {type(value).__name__}; metrics are numbers, but for `model`")
+    dumps(metrics, path)
+    return metrics
+
+
+def _blob(text: str | None, path: str) -> Body | None:
+    # Four bytes are the most that one character takes.
+    if text is None or len(text) * 4 < BLOB_FROM:
+        return None
+    raw = check_text(text, path, MAX_CALL_BYTES).encode()
+    return encode_body(raw) if len(raw) >= BLOB_FROM else None
+
+
+def checkpoint(
+    rollout_id: str,
+    attempt_id: str,
+    *,
+    name: str,
+    taken: Taken,
+    parent_id: str | None,
+    external: Mapping[str, Any] | None,
+    key: str | None,
+) -> TellRun:
+    """Return the command that saves a checkpoint, or records why it was not worth it."""
+    scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
+    check_text(name, "name")
+    if taken.rejection is not None:
+        reason = taken.rejection.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        rejected = CheckpointRejected(attempt_id, scope, name, reason, after_phase, key)
+        return _tell(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
+    if taken.state is None and external is None:
+        raise Invalid("state", "is None; give the state, or say in `external` where it lies")
+    fact = CheckpointSaved(
+        attempt_id=attempt_id,
+        checkpoint_id=ids.checkpoint_id(),
+        scope=scope,
+        name=name,
+        after_phase=after_phase,
+        parent_id=parent_id,
+        graph=taken.graph,
+        external=_object(external),
+        key=key,
+    )
+    _check_data(fact, "external")
+    body = _payload({"state": taken.state}, "") if taken.state is not None else None
+    return _tell(rollout_id, attempt_id, CheckpointSaved.type, [NewRunFact(fact, body)], key)
+
+
+def artifact(
+    rollout_id: str,
+    attempt_id: str,
+    *,
+    scope: str,
+    name: str,
+    content: Any,
+    phase: str | None,
+    media_type: str | None,
+    key: str | None,
+) -> TellRun:
+    """Return the command that saves an artefact."""
+    fact = ArtifactSaved(
+        attempt_id=attempt_id,
+        artifact_id=ids.artifact_id(),
+        scope=check_text(scope, "scope"),
+        name=check_text(name, "name"),
+        phase=_name(phase, "phase"),
+        media_type=_name(media_type, "media_type"),
+        key=key,
+    )
+    item = NewRunFact(fact, _payload({"content": content}, ""))
+    return _tell(rollout_id, attempt_id, ArtifactSaved.type, [item], key)
+
+
+def retract(rollout_id: str, artifact_id: str, reason: str | None, key: str | None) -> RetractArtifact:
+    """Return the command that retracts an artefact."""
+    return RetractArtifact(
+        rollout_id=check_text(rollout_id, "rollout_id"),
+        artifact_id=check_text(artifact_id, "artifact_id"),
+        reason=None if reason is None else check_text(reason, "reason", MAX_REASON_BYTES),
+        key=_name(key, "key"),
+    )
+
+
+def fork(
+    plan: ForkPlan,
+    *,
+    request_id: str | None,
+    reason: str | None,
+    state_patch: Mapping[str, Any] | None,
+    confirmed: bool,
+    supersede: bool,
+    worker_id: str | None,
+) -> Fork:
+    """Return the command that starts the attempt of a plan."""
+    fact = AttemptForked(
+        attempt_id=ids.attempt_id(),
+        kind=plan.kind,
+        base=plan.base,
+        base_version=plan.base_version,
+        masks=[mask.model_dump() for mask in plan.masks],
+        scopes=list(plan.scopes),
+        phase=plan.phase,
+        entry=plan.entry,
+        checkpoints=[each.checkpoint_id for each in plan.checkpoints],
+        cascade=list(plan.cascade),
+        graph=plan.graph,
+        degraded=None if plan.degraded is None else plan.degraded.model_dump(),
+        confirmed=confirmed or None,
+        request_id=_name(request_id, "request_id"),
+    )
+    _check_data(fact, "scopes")
+    told = {"reason": reason, "state_patch": _object(state_patch)}
+    return Fork(
+        rollout_id=check_text(plan.rollout_id, "rollout_id"),
+        fact=fact,
+        ground=Ground(plan.head, plan.ground),
+        supersede=supersede,
+        worker_id=_name(worker_id, "worker_id"),
+        owner=intake.owner(),
+        body=_payload({name: value for name, value in told.items() if value is not None}, ""),
+        actor=None if worker_id is None else f"worker:{worker_id}",
+    )
+
+
+def move_head(rollout_id: str, attempt_id: str, reason: str | None, request_id: str | None) -> MoveHead:
+    """Return the command that moves the head."""
+    return MoveHead(
+        rollout_id=check_text(rollout_id, "rollout_id"),
+        attempt_id=check_text(attempt_id, "attempt_id"),
+        request_id=_name(request_id, "request_id"),
+        body=_payload({} if reason is None else {"reason": reason}, ""),
+    )
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _tell(rollout_id: str, attempt_id: str, kind: str, items: list[NewRunFact], key: str | None) -> TellRun:
+    return TellRun(
+        rollout_id=check_text(rollout_id, "rollout_id"),
+        attempt_id=check_text(attempt_id, "attempt_id"),
+        kind=kind,
+        items=items,
+        key=_name(key, "key"),
+    )
+
+
+def _name(value: str | None, path: str) -> str | None:
+    return None if value is None else check_text(arguments.text(value, path), path)
+
+
+def _object(value: Mapping[str, Any] | None) -> Json | None:
+    return None if value is None else dict(value)
+
+
+def _payload(value: dict[str, Any], path: str) -> Body | None:
+    """Return the body of a payload; None where there is nothing to keep."""
+    if not value:
+        return None
+    raw = dumps_fields(value, path)
+    check_call(0, len(raw), path.rstrip(".") or next(iter(value)))
+    return encode_body(raw)
+
+
+def _check_data(fact: Any, path: str) -> None:
+    """Refuse a fact that is too large for the log: what it holds is no payload.
+
+    Raises:
+        TooLarge: more than 8 KiB.
+    """
+    size = len(encode(fact).encode())
+    if size > span_intake.MAX_DATA_BYTES:
+        raise TooLarge(path, size, span_intake.MAX_DATA_BYTES)

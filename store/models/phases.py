@@ -1,0 +1,351 @@
+"""What a pipeline is made of: phases with their nodes, the checkpoints between them, and what a re-run replaces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Literal
+
+import rfc8785
+from pydantic import Field, model_validator
+
+from store.models.kinds import Frozen, Resource
+
+SideEffects = Literal["none", "idempotent", "unsafe"]
+
+
+class Condition(Frozen):
+    """Which keys of a state must say something: all of `all_of`, and one of `any_of` where it is not empty.
+
+    A key says something unless it is missing, null, or an empty text, list or object; 0 and false do.
+    """
+
+    any_of: list[str] = Field(default_factory=list[str])
+    all_of: list[str] = Field(default_factory=list[str])
+
+    @property
+    def keys(self) -> set[str]:
+        """Every key it asks about."""
+        return {*self.any_of, *self.all_of}
+
+    def failing(self, state: Mapping[str, Any]) -> str | None:
+        """Return what a state lacks, as a text; None where the condition holds."""
+        lacking = [key for key in self.all_of if not _says_something(state.get(key))]
+        if lacking:
+            return f"nothing in {', '.join(lacking)}"
+        if self.any_of and not any(_says_something(state.get(key)) for key in self.any_of):
+            return f"nothing in any of {', '.join(self.any_of)}"
+        return None
+
+
+def any_of(*keys: str) -> Condition:
+    """Return the condition that one of some keys says something."""
+    return Condition(any_of=list(keys))
+
+
+def all_of(*keys: str) -> Condition:
+    """Return the condition that each of some keys says something."""
+    return Condition(all_of=list(keys))
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and not (isinstance(value, str | list | tuple | dict) and not value)
+
+
+class Checkpoint(Frozen):
+    """A snapshot that a phase leaves at its end, declared."""
+
+    name: str
+    keys: list[str] | None = None
+    """Which keys of the state it holds; None for the whole state."""
+    when: Condition = Field(default_factory=Condition)
+    """What the state must say for the snapshot to be worth keeping."""
+
+    @model_validator(mode="after")
+    def _asks_about_what_it_keeps(self) -> Checkpoint:
+        unknown = sorted(self.when.keys - set(self.keys)) if self.keys is not None else []
+        if unknown:
+            raise ValueError(f"checkpoint {self.name!r} depends on {', '.join(unknown)}, which is not among its keys")
+        return self
+
+    def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of a state that it keeps."""
+        return {key: value for key, value in state.items() if self.keys is None or key in self.keys}
+
+
+class Overlay(Frozen):
+    """Which keys of a checkpoint are laid over the fresh state of a run that starts from it."""
+
+    include: list[str] | None = None
+    """Only these; None for all."""
+    exclude: list[str] = Field(default_factory=list[str])
+
+    def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of a checkpoint's state that is laid over."""
+        wanted = state if self.include is None else {key: state[key] for key in self.include if key in state}
+        return {key: value for key, value in wanted.items() if key not in self.exclude}
+
+
+class ScopeKind(Frozen):
+    """What a phase works on: the one market, each ticker, each portfolio."""
+
+    fixed: str | None = None
+    """The only scope there is of this kind."""
+    normalise: Literal["upper", "lower"] | None = None
+    """How a scope is spelled in the log, whatever the caller writes."""
+
+    def spelled(self, scope: str) -> str:
+        """Return a scope as the log spells it."""
+        match self.normalise:
+            case "upper":
+                return scope.upper()
+            case "lower":
+                return scope.lower()
+            case None:
+                return scope
+
+
+class CascadeMask(Frozen):
+    """What a cascade hides of a phase, where that is less than all of it."""
+
+    nodes: list[str]
+    children: bool = False
+    """Also what has one of them as its parent node."""
+
+
+class Phase(Frozen):
+    """Some nodes that run together, for one scope at a time."""
+
+    name: str
+    scope_kind: str
+    nodes: list[str]
+    after: list[str] = Field(default_factory=list[str])
+    """The phases of the same kind of scope that come before it."""
+    requires: str | None = None
+    """The checkpoint that a run which starts here needs."""
+    produces: list[Checkpoint] = Field(default_factory=list[Checkpoint])
+    entry: str | None = None
+    """The node at which it begins; None for its first."""
+    overlay: Overlay = Field(default_factory=Overlay)
+    """What of the required checkpoint is laid over the fresh state."""
+    cascade: list[str] = Field(default_factory=list[str])
+    """Phases of other kinds of scope that run again after this one did."""
+    side_effects: SideEffects = "none"
+    """What running it twice does to the world outside; a re-run of an unsafe phase has to be confirmed."""
+    cascade_mask: CascadeMask | None = None
+    """What is hidden when it runs again as a cascade; None for all its nodes, their children and what has no node."""
+
+
+class Mask(Frozen):
+    """What a re-run hides of the attempts it is based on. A list that is None stands for any.
+
+    It hides what is of one of its scopes, and either it names neither nodes nor phases, or the node is one of its
+    nodes (with `children`: or the parent node is), or there is no node and the phase is one of its phases.
+    """
+
+    scopes: list[str] | None = None
+    nodes: list[str] | None = None
+    phases: list[str] | None = None
+    children: bool = False
+
+    def hides(
+        self, scope: str | None, node_id: str | None, parent_node_id: str | None = None, phase: str | None = None
+    ) -> bool:
+        """Return whether an event of the base, or a checkpoint or artefact (which have no node), is hidden."""
+        if self.scopes is not None and scope not in self.scopes:
+            return False
+        if self.nodes is None and self.phases is None:
+            return True
+        nodes, phases = self.nodes or (), self.phases or ()
+        if node_id is None:
+            return phase in phases or (self.children and parent_node_id in nodes)
+        return node_id in nodes or (self.children and parent_node_id in nodes)
+
+
+class PhaseGraph(Resource):
+    """The phases of a pipeline, published among a run's resources so that its re-runs can be planned.
+
+    It is data alone: a server plans a re-run without the code of the pipeline. A graph that contradicts itself is
+    refused when it is made: a node in two phases of one kind of scope, circles, a checkpoint that no earlier phase
+    produces.
+    """
+
+    resource_type: Literal["phase_graph"] = "phase_graph"
+    name: str
+    version: str
+    scope_kinds: dict[str, ScopeKind]
+    phases: list[Phase] = Field(min_length=1)
+    unlisted: Literal["first", "last"] = "first"
+    """To which phase of a scope a node belongs that no phase lists, and whose parent node none does either."""
+
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def by_name(self) -> dict[str, Phase]:
+        """Its phases by their names."""
+        return {phase.name: phase for phase in self.phases}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hex of the graph as canonical JSON (RFC 8785): equal graphs, and only they, have the same."""
+        # Without defaults, so that a field which a later version adds changes no digest.
+        return hashlib.sha256(rfc8785.dumps(self.model_dump(mode="json", exclude_defaults=True))).hexdigest()
+
+    def phases_of(self, node_id: str) -> list[Phase]:
+        """Return the phases that list a node: none, one, or one of each of several kinds of scope."""
+        return [phase for phase in self.phases if node_id in phase.nodes]
+
+    def of_kind(self, scope_kind: str) -> list[Phase]:
+        """Return the phases of a kind of scope, none before one it comes after."""
+        mine = {phase.name: phase.after for phase in self.phases if phase.scope_kind == scope_kind}
+        return [self.by_name[name] for name in TopologicalSorter(mine).static_order()]
+
+    def later(self, phase: Phase) -> list[Phase]:
+        """Return a phase and all phases of its scope that come after it, in order."""
+        reached = {phase.name}
+        for each in self.of_kind(phase.scope_kind):
+            if not reached.isdisjoint(each.after):
+                reached.add(each.name)
+        return [each for each in self.of_kind(phase.scope_kind) if each.name in reached]
+
+    def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
+        """Return the phases of other scopes that run again when some phases did, each once, in order."""
+        found: dict[str, Phase] = {}
+        waiting = [name for phase in phases for name in phase.cascade]
+        while waiting:
+            for phase in self.later(self.by_name[waiting.pop(0)]):
+                if phase.name not in found:
+                    found[phase.name] = phase
+                    waiting.extend(phase.cascade)
+        return list(found.values())
+
+    def first(self, scope_kind: str) -> Phase:
+        """Return the phase at which a scope begins."""
+        return self.of_kind(scope_kind)[0]
+
+    def producer(self, checkpoint: str) -> tuple[Phase, Checkpoint] | None:
+        """Return the phase that leaves a checkpoint, and the checkpoint's declaration; None for one nobody declared."""
+        for phase in self.phases:
+            for declared in phase.produces:
+                if declared.name == checkpoint:
+                    return phase, declared
+        return None
+
+    def masks(
+        self,
+        phase: Phase,
+        scopes: Sequence[str],
+        *,
+        cascade: bool = True,
+        unlisted: Mapping[str, set[str]] | None = None,
+    ) -> list[Mask]:
+        """Return what a re-run from a phase on hides of what it is based on.
+
+        Args:
+            phase: where it starts; this and all later phases of the scopes are hidden, with the events of whatever
+                ran under their nodes. When that is every phase of the scope, all of the scope is.
+            scopes: which scopes run again, spelled as the log spells them.
+            cascade: whether the phases of other scopes that depend on it run again too, and so are hidden.
+            unlisted: for each scope the nodes no phase lists that are to be hidden as well.
+        """
+        again = self.later(phase)
+        masks = [*self._scope_masks(again, scopes, unlisted or {})]
+        for each in self.cascade_of(again) if cascade else ():
+            fixed = self.scope_kinds[each.scope_kind].fixed
+            within = None if fixed is None else [fixed]
+            if each.cascade_mask is None:
+                masks.append(Mask(scopes=within, nodes=each.nodes, phases=[each.name], children=True))
+            else:
+                only = each.cascade_mask
+                masks.append(Mask(scopes=within, nodes=only.nodes, children=only.children))
+        return masks
+
+    def _scope_masks(
+        self, again: Sequence[Phase], scopes: Sequence[str], unlisted: Mapping[str, set[str]]
+    ) -> Iterable[Mask]:
+        if len(again) == len(self.of_kind(again[0].scope_kind)):
+            yield Mask(scopes=list(scopes))
+            return
+        nodes = [node for each in again for node in each.nodes]
+        phases = [each.name for each in again]
+        alike = [scope for scope in scopes if not unlisted.get(scope)]
+        if alike:
+            yield Mask(scopes=alike, nodes=nodes, phases=phases, children=True)
+        for scope in scopes:
+            if more := unlisted.get(scope):
+                yield Mask(scopes=[scope], nodes=[*nodes, *sorted(more)], phases=phases, children=True)
+
+    # -- its soundness -----------------------------------------------------------------------------------------------
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> PhaseGraph:
+        names = [phase.name for phase in self.phases]
+        if twice := _twice(names):
+            raise ValueError(f"phase {twice!r} is declared twice")
+        for phase in self.phases:
+            self._check_names(phase)
+        self._check_circles()
+        self._check_nodes()
+        self._check_checkpoints()
+        return self
+
+    def _check_names(self, phase: Phase) -> None:
+        if phase.scope_kind not in self.scope_kinds:
+            raise ValueError(f"phase {phase.name!r}: scope_kinds has no {phase.scope_kind!r}")
+        if not phase.nodes:
+            raise ValueError(f"phase {phase.name!r} lists no nodes")
+        if phase.entry is not None and phase.entry not in phase.nodes:
+            raise ValueError(f"phase {phase.name!r} does not list its entry {phase.entry!r}")
+        for other in (*phase.after, *phase.cascade):
+            if other not in self.by_name:
+                raise ValueError(f"phase {phase.name!r} names {other!r}, which is no phase")
+        for other in phase.after:
+            if self.by_name[other].scope_kind != phase.scope_kind:
+                raise ValueError(f"phase {phase.name!r} comes after {other!r}, of another kind of scope; use cascade")
+        for other in phase.cascade:
+            if self.by_name[other].scope_kind == phase.scope_kind:
+                raise ValueError(f"phase {phase.name!r} cascades to {other!r}, of the same kind of scope; use after")
+
+    def _check_circles(self) -> None:
+        for relation in ("after", "cascade"):
+            names: dict[str, list[str]] = {phase.name: getattr(phase, relation) for phase in self.phases}
+            try:
+                TopologicalSorter(names).prepare()
+            except CycleError as error:
+                circle: list[str] = error.args[1]
+                raise ValueError(f"phases go in a circle by {relation!r}: {' → '.join(circle)}") from None
+
+    def _check_nodes(self) -> None:
+        cascaded = {name for phase in self.phases for name in phase.cascade}
+        for phase in self.phases:
+            if twice := _twice(phase.nodes):
+                raise ValueError(f"phase {phase.name!r} lists node {twice!r} twice")
+            for other in self.phases:
+                shared = sorted(set(phase.nodes) & set(other.nodes)) if other is not phase else []
+                if shared and other.scope_kind == phase.scope_kind:
+                    raise ValueError(
+                        f"node {shared[0]!r} is in {phase.name!r} and in {other.name!r} of one kind of scope"
+                    )
+                if shared and phase.name in cascaded and self.scope_kinds[phase.scope_kind].fixed is None:
+                    # A cascade hides its nodes in any scope.
+                    raise ValueError(
+                        f"node {shared[0]!r} of cascade {phase.name!r} is also in {other.name!r}; rename it"
+                    )
+
+    def _check_checkpoints(self) -> None:
+        if twice := _twice([declared.name for phase in self.phases for declared in phase.produces]):
+            raise ValueError(f"checkpoint {twice!r} is produced twice")
+        for phase in self.phases:
+            if phase.requires is None:
+                continue
+            found = self.producer(phase.requires)
+            if found is None or found[0] is phase or phase not in self.later(found[0]):
+                raise ValueError(
+                    f"phase {phase.name!r} requires checkpoint {phase.requires!r}, which no earlier phase of its scope"
+                    " produces"
+                )
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    return next((name for index, name in enumerate(names) if name in names[:index]), None)

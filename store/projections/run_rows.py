@@ -1,0 +1,227 @@
+"""The rows of the run tables, each made of one event. The live path, rebuild and verify use the same ones."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import orjson
+from sqlalchemy import Table
+
+from store.db import tables
+from store.db.dialect import Row
+from store.domain.events import Event, Fact, SpanRecorded
+from store.domain.rollout import RolloutState
+from store.domain.run_facts import (
+    ArtifactRetracted,
+    ArtifactSaved,
+    AttemptForked,
+    CheckpointRejected,
+    CheckpointSaved,
+    HeadMoved,
+    PhaseCompleted,
+    PhaseSkipped,
+    PhaseStarted,
+    RunEvent,
+)
+
+APPEND_KEY = "events"
+"""The kind of a key under which run events were appended; of any other key it is the type of its event."""
+
+_SPAN_STATUSES = {"OK": "success", "ERROR": "error"}
+_RETRACTED = -1
+
+
+def has_run_rows(fact: Fact) -> bool:
+    """Say whether an event may have rows in the run tables: most events of a rollout have none."""
+    return fact.node_id is not None if isinstance(fact, SpanRecorded) else type(fact) in _ADDERS
+
+
+@dataclass(slots=True)
+class RunRows:
+    """The rows of some events, in their order."""
+
+    run_events: list[Row] = field(default_factory=list[Row])
+    forks: list[Row] = field(default_factory=list[Row])
+    fork_masks: list[Row] = field(default_factory=list[Row])
+    checkpoints: list[Row] = field(default_factory=list[Row])
+    artifacts: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
+    """By rollout and id."""
+    retracted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """Versions of the retractions of artefacts that were saved before these events."""
+    run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
+    """By rollout and key."""
+
+    def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
+        """Add the rows of an event that `has_run_rows`, given its rollout as it is then or later."""
+        _ADDERS[type(fact)](self, event, fact, state)
+
+    def written(self) -> Iterator[tuple[Table, list[Row]]]:
+        """Yield the rows of each table, in no order; nothing of tables without any."""
+        for table, rows in (
+            (tables.run_events, self.run_events),
+            (tables.forks, self.forks),
+            (tables.fork_masks, self.fork_masks),
+            (tables.checkpoints, self.checkpoints),
+            (tables.artifacts, list(self.artifacts.values())),
+            (tables.run_keys, list(self.run_keys.values())),
+        ):
+            if rows:
+                yield table, rows
+
+
+def _note_key(
+    rows: RunRows, event: Event, state: RolloutState, key: str | None, kind: str, attempt_id: str | None
+) -> None:
+    if key is None:
+        return
+    place = (state.rollout_id, key)
+    known = rows.run_keys.get(place)
+    # The events of a call follow each other.
+    first = event.version if known is None else known[3]
+    rows.run_keys[place] = (*place, kind, first, event.version, attempt_id)
+
+
+def _place(event: Event, state: RolloutState, attempt_id: str) -> tuple[str, int, int, int]:
+    return state.rollout_id, event.version, event.position, state.attempts[attempt_id].sequence_id
+
+
+def _span(rows: RunRows, event: Event, fact: SpanRecorded, state: RolloutState) -> None:
+    latency = None if fact.start is None or fact.end is None else round((fact.end - fact.start) * 1000, 3)
+    known = {"latency_ms": latency, "model": fact.model, "tokens_in": fact.tokens_in, "tokens_out": fact.tokens_out}
+    metrics = {name: value for name, value in known.items() if value is not None}
+    row = (
+        *_place(event, state, fact.attempt_id),
+        fact.kind or "result",
+        fact.node_id,
+        fact.scope,
+        fact.parent_node_id,
+        fact.phase,
+        None,
+        fact.node_exec,
+        _SPAN_STATUSES.get(fact.status_code),
+        None,
+        _text(metrics) if metrics else None,
+        None,
+        None,
+    )
+    rows.run_events.append(row)
+
+
+def _run_event(rows: RunRows, event: Event, fact: RunEvent, state: RolloutState) -> None:
+    row = (
+        *_place(event, state, fact.attempt_id),
+        fact.kind,
+        fact.node_id,
+        fact.scope,
+        fact.parent_node_id,
+        fact.phase,
+        fact.agent,
+        fact.node_exec,
+        fact.status,
+        fact.service,
+        _text(fact.metrics),
+        fact.prompt_sha256,
+        fact.response_sha256,
+    )
+    rows.run_events.append(row)
+    _note_key(rows, event, state, fact.key, APPEND_KEY, fact.attempt_id)
+
+
+def _phase(
+    rows: RunRows, event: Event, fact: PhaseStarted | PhaseCompleted | PhaseSkipped, state: RolloutState
+) -> None:
+    place = _place(event, state, fact.attempt_id)
+    rows.run_events.append((*place, fact.type, None, fact.scope, None, fact.phase, *[None] * 7))
+    _note_key(rows, event, state, fact.key, APPEND_KEY, fact.attempt_id)
+
+
+def _checkpoint(rows: RunRows, event: Event, fact: CheckpointSaved, state: RolloutState) -> None:
+    row = (
+        *_place(event, state, fact.attempt_id),
+        fact.checkpoint_id,
+        fact.scope,
+        fact.name,
+        fact.after_phase,
+        fact.parent_id,
+        fact.graph,
+        _text(fact.external),
+    )
+    rows.checkpoints.append(row)
+    _note_key(rows, event, state, fact.key, fact.type, fact.attempt_id)
+
+
+def _rejected(rows: RunRows, event: Event, fact: CheckpointRejected, state: RolloutState) -> None:
+    _note_key(rows, event, state, fact.key, fact.type, fact.attempt_id)
+
+
+def _artifact(rows: RunRows, event: Event, fact: ArtifactSaved, state: RolloutState) -> None:
+    place = _place(event, state, fact.attempt_id)
+    row = (*place, fact.artifact_id, fact.scope, fact.name, fact.phase, fact.media_type, None)
+    rows.artifacts[state.rollout_id, fact.artifact_id] = row
+    _note_key(rows, event, state, fact.key, fact.type, fact.attempt_id)
+
+
+def _retracted(rows: RunRows, event: Event, fact: ArtifactRetracted, state: RolloutState) -> None:
+    key = (state.rollout_id, fact.artifact_id)
+    saved = rows.artifacts.get(key)
+    if saved is None:
+        rows.retracted[key] = event.version
+    else:
+        rows.artifacts[key] = (*saved[:_RETRACTED], event.version)
+    _note_key(rows, event, state, fact.key, fact.type, None)
+
+
+def _forked(rows: RunRows, event: Event, fact: AttemptForked, state: RolloutState) -> None:
+    row = (
+        *_place(event, state, fact.attempt_id),
+        fact.kind,
+        fact.base,
+        fact.base_version,
+        state.attempts[fact.attempt_id].rerun_seq,
+        fact.phase,
+        fact.entry,
+        _text(fact.scopes),
+        _text(fact.checkpoints),
+        _text(fact.cascade),
+        fact.graph,
+        _text(fact.degraded),
+        fact.request_id,
+    )
+    rows.forks.append(row)
+    masks = (mask for given in fact.masks for mask in _multiplied(given))
+    rows.fork_masks.extend((state.rollout_id, event.version, ordinal, *mask) for ordinal, mask in enumerate(masks))
+    _note_key(rows, event, state, fact.request_id, fact.type, fact.attempt_id)
+
+
+def _multiplied(mask: dict[str, Any]) -> Iterator[tuple[str | None, str | None, str | None, int]]:
+    scopes = [None] if mask.get("scopes") is None else mask["scopes"]
+    nodes, phases, children = mask.get("nodes"), mask.get("phases"), int(bool(mask.get("children")))
+    if nodes is None and phases is None:
+        yield from ((scope, None, None, 0) for scope in scopes)
+        return
+    yield from ((scope, node, None, children) for scope, node in product(scopes, nodes or ()))
+    yield from ((scope, None, phase, 0) for scope, phase in product(scopes, phases or ()))
+
+
+def _head(rows: RunRows, event: Event, fact: HeadMoved, state: RolloutState) -> None:
+    _note_key(rows, event, state, fact.request_id, fact.type, None)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+_ADDERS: dict[type[Fact], Callable[[RunRows, Event, Any, RolloutState], None]] = {
+    SpanRecorded: _span,
+    RunEvent: _run_event,
+    PhaseStarted: _phase,
+    PhaseCompleted: _phase,
+    PhaseSkipped: _phase,
+    CheckpointSaved: _checkpoint,
+    CheckpointRejected: _rejected,
+    ArtifactSaved: _artifact,
+    ArtifactRetracted: _retracted,
+    AttemptForked: _forked,
+    HeadMoved: _head,
+}

@@ -1,0 +1,198 @@
+"""Rows of runs become the models of the API, as `reads` does it for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from store.db.dialect import Row
+from store.domain.events import Json, SpanRecorded
+from store.models.phases import Mask
+from store.models.runs import (
+    Artifact,
+    ArtifactRef,
+    AttemptKind,
+    AttemptNode,
+    CheckpointRef,
+    Fork,
+    RunEventRow,
+    Snapshot,
+)
+from store.runs.rows import Told
+
+_TEXTS = ("message", "prompt", "response", "error")
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
+
+
+def told(row: Row) -> Told:
+    """Return an event without payload, from a row of `run_views.events`."""
+    version, _, kind, node_id, scope, parent, phase, _, node_exec, status, _, metrics, _, response, attempt = row[:15]
+    return Told(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
+
+
+def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
+    """Return an event, from a row of `run_views.events`, its body, and the long texts by their hashes."""
+    version, position, kind, node_id, scope, parent_node_id, phase, agent, node_exec, status, service, metrics = row[
+        :12
+    ]
+    prompt_sha256, response_sha256, attempt, attempt_id, rerun_seq, type_, at = row[12:]
+    body = body or {}
+    is_span = type_ == SpanRecorded.type
+    said: dict[str, Any] = {} if is_span else {name: body.get(name) for name in _TEXTS}
+    for name, digest in (("prompt", prompt_sha256), ("response", response_sha256)):
+        if digest in texts:
+            said[name] = texts[digest]
+    return RunEventRow.model_construct(
+        rollout_id=rollout_id,
+        version=version,
+        position=position,
+        at=at / 1_000_000,
+        attempt=attempt,
+        attempt_id=attempt_id,
+        rerun_seq=rerun_seq,
+        source="span" if is_span else "phase" if type_.startswith("phase.") else "event",
+        kind=kind,
+        node_id=node_id,
+        scope=scope,
+        parent_node_id=parent_node_id,
+        phase=phase,
+        agent=agent,
+        node_exec=node_exec,
+        status=status,
+        service=service,
+        metrics=_json(metrics),
+        prompt_sha256=prompt_sha256,
+        response_sha256=response_sha256,
+        **said,
+        extra={name: value for name, value in body.items() if is_span or name not in _TEXTS} or None,
+    )
+
+
+def _checkpoint_fields(rollout_id: str, row: Row) -> Json:
+    version, position, checkpoint_id, scope, name, after_phase, parent_id, graph, external, attempt = row[:10]
+    return {
+        "checkpoint_id": checkpoint_id,
+        "rollout_id": rollout_id,
+        "version": version,
+        "position": position,
+        "at": row[-1] / 1_000_000,
+        "attempt": attempt,
+        "scope": scope,
+        "name": name,
+        "after_phase": after_phase,
+        "parent_id": parent_id,
+        "graph": graph,
+        "external": _json(external),
+    }
+
+
+def checkpoint(rollout_id: str, row: Row) -> CheckpointRef:
+    """Return a checkpoint without its state, from a row of `run_views.checkpoints`."""
+    return CheckpointRef.model_construct(**_checkpoint_fields(rollout_id, row))
+
+
+def snapshot(rollout_id: str, row: Row, body: Json | None) -> Snapshot:
+    """Return a checkpoint with its state, from a row of `run_views.checkpoints` and its body."""
+    state = None if body is None else body.get("state")
+    return Snapshot.model_construct(**_checkpoint_fields(rollout_id, row), state=state)
+
+
+def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None) -> Artifact:
+    """Return an artefact with its content, from a row of `run_views.artifacts` and its body."""
+    version, position, artifact_id, scope, name, phase, media_type, _, attempt = row[:9]
+    return Artifact.model_construct(
+        artifact_id=artifact_id,
+        rollout_id=rollout_id,
+        group_id=group_id,
+        version=version,
+        position=position,
+        at=row[-1] / 1_000_000,
+        attempt=attempt,
+        scope=scope,
+        name=name,
+        phase=phase,
+        media_type=media_type,
+        retracted=False,
+        content=None if body is None else body.get("content"),
+    )
+
+
+def made(row: Row, until: int) -> ArtifactRef:
+    """Return an artefact of any run as it was at a position, from a row of `run_reading.made_for`."""
+    artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
+    return ArtifactRef.model_construct(
+        artifact_id=artifact_id,
+        rollout_id=rollout_id,
+        group_id=group_id,
+        version=version,
+        position=position,
+        at=at / 1_000_000,
+        attempt=attempt,
+        scope=scope,
+        name=name,
+        phase=phase,
+        media_type=media_type,
+        retracted=retracted is not None and retracted <= until,
+    )
+
+
+def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
+    """Return a fork, from a row of `run_reading.forks`, its body, and the run's checkpoints by their ids."""
+    data, body = orjson.loads(row[2]), body or {}
+    return Fork(
+        kind=data["kind"],
+        base=data["base"],
+        base_version=data["base_version"],
+        scopes=data.get("scopes") or [],
+        phase=data.get("phase"),
+        entry=data.get("entry"),
+        cascade=data.get("cascade") or [],
+        checkpoints=[checkpoints[each] for each in data.get("checkpoints") or () if each in checkpoints],
+        masks=[Mask.model_validate(mask) for mask in data["masks"]],
+        graph=data.get("graph"),
+        degraded=data.get("degraded"),
+        state_patch=body.get("state_patch"),
+        reason=body.get("reason"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The attempts of a run with what they build on."""
+
+    head: int | None
+    attempts: Sequence[Row]
+    """As `run_reading.attempts` has them."""
+    forks: Mapping[int, Fork]
+    """By version."""
+    told: Mapping[int, int]
+    """How many run events each attempt has."""
+
+    def nodes(self) -> list[AttemptNode]:
+        """Return them as the API has them."""
+        return [self._node(row) for row in self.attempts]
+
+    def _node(self, row: Row) -> AttemptNode:
+        sequence_id, attempt_id, status, start_at, rerun_seq, base, fork_version, via = row
+        its_fork = self.forks.get(fork_version)
+        kind: AttemptKind = "first" if sequence_id == 1 else "retry"
+        if via == "fork" and its_fork is not None:
+            kind = its_fork.kind
+        return AttemptNode(
+            sequence_id=sequence_id,
+            attempt_id=attempt_id,
+            status=status,
+            start_time=start_at / 1_000_000,
+            rerun_seq=rerun_seq,
+            kind=kind,
+            base=base,
+            fork=its_fork,
+            is_head=sequence_id == self.head,
+            events=self.told.get(sequence_id, 0),
+        )

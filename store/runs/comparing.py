@@ -1,0 +1,140 @@
+"""What changed between two views of a run: the executions of its nodes, side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from store.models.runs import AttemptDiff, NodeChange, NodeDifference, NodeRun
+from store.runs.rows import ERROR, RESULTS, UNDRAWN, Told
+
+_Place = tuple[str | None, str, str | None]
+"""Scope, node, and the node under which it ran."""
+_CHANGES: Final[tuple[NodeChange, ...]] = ("kept", "replaced", "added", "removed")
+
+
+@dataclass(slots=True)
+class _Execution:
+    """One execution of a node while it is gathered."""
+
+    last: Told
+    name: str | None
+    result: Told | None = None
+    has_failed: bool = False
+
+    def add(self, row: Told) -> None:
+        self.last = row
+        self.has_failed = self.has_failed or row.status == ERROR
+        if row.kind in RESULTS:
+            self.result = row
+
+    def summed_up(self) -> NodeRun:
+        row = self.result or self.last
+        status = "failed" if self.has_failed else "completed" if self.result else "running"
+        metrics = None if row.metrics is None else dict(row.metrics)
+        return NodeRun(
+            version=row.version,
+            attempt=row.attempt,
+            status=status,
+            metrics=metrics,
+            response_sha256=row.response_sha256,
+        )
+
+
+def compare(a: int, b: int, before: Sequence[Told], after: Sequence[Told]) -> AttemptDiff:
+    """Return what changed from one attempt's view to another's, in the order of the first and then of the second."""
+    first, second = executions(before), executions(after)
+    nodes: list[NodeDifference] = []
+    for place in dict.fromkeys([*first, *second]):
+        old, new = first.get(place, []), second.get(place, [])
+        for index in range(max(len(old), len(new))):
+            one = old[index] if index < len(old) else None
+            other = new[index] if index < len(new) else None
+            nodes.append(_difference(place, index + 1, one, other))
+    counted = Counter(node.change for node in nodes)
+    return AttemptDiff(
+        a=a,
+        b=b,
+        nodes=nodes,
+        counts={change: counted[change] for change in _CHANGES},
+        totals=_minus(_totals(second), _totals(first)),
+    )
+
+
+def executions(rows: Iterable[Told]) -> dict[_Place, list[NodeRun]]:
+    """Return the executions of each node: by their names where they have any, else each ends with its result."""
+    rows = [row for row in rows if row.node_id is not None and row.kind not in UNDRAWN]
+    nodes = {(row.scope, row.node_id) for row in rows}
+    gathered: dict[_Place, list[_Execution]] = {}
+    for row in rows:
+        assert row.node_id is not None  # left out above
+        parent = row.parent_node_id if (row.scope, row.parent_node_id) in nodes else None
+        of_node = gathered.setdefault((row.scope, row.node_id, parent), [])
+        of_row = _execution_of(row, of_node)
+        if of_row is None:
+            of_row = _Execution(row, row.node_exec)
+            of_node.append(of_row)
+        of_row.add(row)
+    return {place: [each.summed_up() for each in found] for place, found in gathered.items()}
+
+
+def _execution_of(row: Told, known: Sequence[_Execution]) -> _Execution | None:
+    if row.node_exec is not None:
+        return next((each for each in known if each.name == row.node_exec), None)
+    return known[-1] if known and known[-1].name is None and known[-1].result is None else None
+
+
+def _difference(place: _Place, ordinal: int, old: NodeRun | None, new: NodeRun | None) -> NodeDifference:
+    scope, node_id, parent = place
+    change = _change(old, new)
+    return NodeDifference(
+        scope=scope,
+        node_id=node_id,
+        parent_node_id=parent,
+        ordinal=ordinal,
+        change=change,
+        before=old,
+        after=new,
+        failed=new is not None and new.status == "failed" and (old is None or old.status != "failed"),
+        same_response=True if change == "kept" else _are_equal(old, new),
+        deltas={} if old is None or new is None else _deltas(_numbers(old.metrics), _numbers(new.metrics)),
+    )
+
+
+def _change(old: NodeRun | None, new: NodeRun | None) -> NodeChange:
+    if old is None:
+        return "added"
+    if new is None:
+        return "removed"
+    return "kept" if old.version == new.version else "replaced"
+
+
+def _are_equal(old: NodeRun | None, new: NodeRun | None) -> bool | None:
+    hashes = [None if run is None else run.response_sha256 for run in (old, new)]
+    return None if None in hashes else hashes[0] == hashes[1]
+
+
+def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in (metrics or {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _deltas(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    return {name: new[name] - old[name] for name in new if name in old}
+
+
+def _totals(view: Mapping[_Place, Sequence[NodeRun]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for runs in view.values():
+        for run in runs:
+            totals.update(_numbers(run.metrics))  # pyright: ignore[reportArgumentType] - counts what are no integers, too
+    return totals
+
+
+def _minus(new: Mapping[str, float], old: Mapping[str, float]) -> dict[str, float]:
+    return {name: new.get(name, 0) - old.get(name, 0) for name in dict.fromkeys([*old, *new])}

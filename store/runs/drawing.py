@@ -1,0 +1,99 @@
+"""A view of a run as nodes in columns, one column for each scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.models.phases import PhaseGraph
+from store.models.runs import GraphColumn, GraphEdge, GraphNode, NodeStatus, RunGraph
+from store.runs.planning import phase_of
+from store.runs.rows import ERROR, RESULTS, UNDRAWN, Told
+
+_Node = tuple[str | None, str]
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """One node while it is gathered."""
+
+    first: Told
+    last: Told
+    phase: str | None = None
+    metrics: Mapping[str, Any] | None = None
+    executions: int = 0
+    errors: int = 0
+    has_failed: bool = False
+    under: dict[str, None] = field(default_factory=dict[str, None])
+    """The nodes under which it ran."""
+
+    def add(self, row: Told) -> None:
+        self.last = row
+        self.phase = self.phase or row.phase
+        if row.parent_node_id is not None:
+            self.under[row.parent_node_id] = None
+        has_failed = row.status == ERROR
+        if row.kind in RESULTS:
+            self.executions += 1
+            self.metrics = row.metrics or self.metrics
+            self.has_failed = has_failed
+        self.has_failed = self.has_failed or has_failed
+        self.errors += has_failed
+
+    @property
+    def status(self) -> NodeStatus:
+        if self.has_failed:
+            return "failed"
+        return "completed" if self.executions else "running"
+
+
+def graph_of(rollout_id: str, head: int | None, rows: Iterable[Told], graph: PhaseGraph | None) -> RunGraph:
+    """Return the nodes of a view, in columns and inside them in the order they were first seen."""
+    drawn: dict[_Node, _Drawn] = {}
+    for row in rows:
+        if row.node_id is None or row.kind in UNDRAWN:
+            continue
+        key = row.scope, row.node_id
+        drawn.setdefault(key, _Drawn(first=row, last=row)).add(row)
+    columns: dict[str | None, list[GraphNode]] = {}
+    edges: list[GraphEdge] = []
+    for (scope, node_id), each in drawn.items():
+        parents = [parent for parent in each.under if (scope, parent) in drawn and parent != node_id]
+        edges.extend(GraphEdge(scope=scope, parent_node_id=parent, node_id=node_id) for parent in parents)
+        if not parents:
+            columns.setdefault(scope, []).append(_node(scope, node_id, each, graph))
+    return RunGraph(
+        rollout_id=rollout_id,
+        head=head,
+        columns=[_column(scope, nodes, graph) for scope, nodes in columns.items()],
+        edges=edges,
+    )
+
+
+def _node(scope: str | None, node_id: str, each: _Drawn, graph: PhaseGraph | None) -> GraphNode:
+    declared = None if graph is None else phase_of(graph, each.first)
+    return GraphNode(
+        scope=scope,
+        node_id=node_id,
+        phase=each.phase if declared is None else declared.name,
+        status=each.status,
+        metrics=None if each.metrics is None else dict(each.metrics),
+        executions=each.executions,
+        errors=each.errors,
+        first_version=each.first.version,
+        last_version=each.last.version,
+        attempt=each.last.attempt,
+    )
+
+
+def _column(scope: str | None, nodes: Sequence[GraphNode], graph: PhaseGraph | None) -> GraphColumn:
+    phases = {} if graph is None else graph.by_name
+    kinds = [phases[node.phase].scope_kind for node in nodes if node.phase in phases]
+    return GraphColumn(
+        scope=scope,
+        kind=kinds[0] if kinds else None,
+        done=sum(node.status == "completed" for node in nodes),
+        total=len(nodes),
+        nodes=list(nodes),
+    )

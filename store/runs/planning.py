@@ -1,0 +1,260 @@
+"""Where a re-run starts, what it starts from, what it hides, and what runs again: worked out from one view of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from store.errors import CheckpointMissing, Invalid
+from store.models.phases import Mask, Phase, PhaseGraph
+from store.models.runs import CheckpointRef, Degraded, ForkKind, ForkPlan, OnMissing
+from store.runs.rows import Told
+
+COMPLETED = frozenset({"phase.completed", "phase.skipped"})
+"""Kinds of events after which a phase of a scope need not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a plan rests on, all of one moment."""
+
+    rollout_id: str
+    head: int | None
+    ground: int
+    """The version of the last event that a plan can depend on; 0 where there was none."""
+    base: int
+    rows: Sequence[Told]
+    """The view of the base."""
+    checkpoints: Sequence[CheckpointRef]
+    """Those of the base's view, oldest first."""
+    scopes: Collection[str]
+    """Every scope that was ever heard of in the run."""
+
+
+@dataclass(slots=True)
+class _Start:
+    """Where the scopes of a plan go on."""
+
+    phase: Phase
+    scopes: list[str]
+    masks: list[Mask]
+    checkpoints: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
+
+
+def rerun(
+    graph: PhaseGraph,
+    ground: Ground,
+    *,
+    node: str | None,
+    phase: str | None,
+    scopes: Sequence[str],
+    on_missing: OnMissing,
+    cascade: bool,
+) -> ForkPlan:
+    """Return the plan of running a phase of some scopes again.
+
+    Raises:
+        Invalid: no such node, phase or scope; a node of several phases.
+        CheckpointMissing: a scope lacks what the phase starts from, and `on_missing` is `error`.
+    """
+    asked = phase_asked(graph, node, phase)
+    spelled = scopes_asked(graph, ground, asked, scopes)
+    start = _start(graph, ground, asked, spelled, cascade=cascade)
+    degraded = None
+    found = {each.scope for each in start.checkpoints}
+    lacking = [scope for scope in spelled if scope not in found] if asked.requires is not None else []
+    if asked.requires is not None and lacking:
+        if on_missing != "full":
+            raise CheckpointMissing(asked.requires, lacking, asked.name)
+        degraded = Degraded(reason="checkpoint_missing", phase=asked.name, checkpoint=asked.requires, scopes=lacking)
+        start = _start(graph, ground, graph.first(asked.scope_kind), spelled, cascade=cascade)
+    kind: ForkKind = "rerun" if ground.base == ground.head else "branch"
+    return _plan(graph, ground, [start], kind=kind, cascade=cascade, degraded=degraded)
+
+
+def resume(graph: PhaseGraph, ground: Ground) -> ForkPlan:
+    """Return the plan of going on where the base has stopped.
+
+    A phase is done when it was reported completed or skipped; a phase that ended without saying so runs again.
+
+    Raises:
+        Invalid: every phase that has begun is done.
+    """
+    starts: list[_Start] = []
+    for scope, kind in _scopes_begun(graph, ground.rows).items():
+        phase = _next_phase(graph, ground, scope, kind)
+        if phase is not None:
+            starts.append(_start(graph, ground, phase, [scope], cascade=True))
+    if not starts:
+        raise Invalid("from_attempt", f"nothing of attempt {ground.base} is unfinished; re-run a phase instead")
+    return _plan(graph, ground, starts, kind="resume", cascade=True, degraded=None)
+
+
+def phase_asked(graph: PhaseGraph, node: str | None, phase: str | None) -> Phase:
+    """Return the phase that a node or a name stands for.
+
+    Raises:
+        Invalid: neither or both are given; there is no such; the node is of several phases.
+    """
+    if (node is None) == (phase is None):
+        raise Invalid("phase", "give either the phase to run again or one of its nodes")
+    if phase is not None:
+        if phase not in graph.by_name:
+            raise Invalid("phase", f"{phase!r} is none of {', '.join(graph.by_name)}")
+        return graph.by_name[phase]
+    found = graph.phases_of(node or "")
+    if not found:
+        raise Invalid("node", f"no phase of graph {graph.name!r} lists {node!r}; name the phase instead")
+    if len(found) > 1:
+        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in found)}; name the phase instead")
+    return found[0]
+
+
+def scopes_asked(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: Sequence[str]) -> list[str]:
+    """Return scopes as the log spells them, each once.
+
+    Raises:
+        Invalid: none, an empty one, one the run has never heard of, or another than the only one of its kind.
+    """
+    kind = graph.scope_kinds[phase.scope_kind]
+    spelled = list(dict.fromkeys(kind.spelled(scope) for scope in scopes))
+    if kind.fixed is not None:
+        if set(spelled) - {kind.fixed}:
+            raise Invalid("scopes", f"phase {phase.name!r} is about {kind.fixed!r} alone; leave scopes out")
+        return [kind.fixed]
+    if not spelled or not all(spelled):
+        raise Invalid("scopes", f"name the scopes for which phase {phase.name!r} shall run again")
+    unknown = [scope for scope in spelled if scope not in ground.scopes]
+    if unknown:
+        known = ", ".join(sorted(ground.scopes)[:20]) or "none"
+        raise Invalid("scopes", f"the run has nothing about {', '.join(unknown)}; it knows {known}")
+    return spelled
+
+
+def _start(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
+    again = {each.name for each in graph.later(phase)}
+    unlisted = {scope: _unlisted(graph, ground.rows, phase.scope_kind, scope, again) for scope in scopes}
+    start = _Start(phase, scopes, graph.masks(phase, scopes, cascade=cascade, unlisted=unlisted))
+    if phase.requires is not None:
+        latest: dict[str, CheckpointRef] = {}
+        for each in ground.checkpoints:
+            hidden = any(mask.hides(each.scope, None, phase=each.after_phase) for mask in start.masks)
+            if each.name == phase.requires and not hidden:
+                latest[each.scope] = each
+        start.checkpoints = [latest[scope] for scope in scopes if scope in latest]
+    return start
+
+
+def _unlisted(graph: PhaseGraph, rows: Sequence[Told], kind: str, scope: str, again: set[str]) -> set[str]:
+    """Return the nodes that no phase lists and that belong to phases which run again, wherever they are seen.
+
+    What ran under a node that a phase lists goes with that node.
+    """
+    order = graph.of_kind(kind)
+    names = {each.name for each in order}
+    listed = {node for each in order for node in each.nodes}
+    default = (order[0] if graph.unlisted == "first" else order[-1]).name
+    phases: dict[str, set[str]] = {}
+    under_listed: set[str] = set()
+    for row in rows:
+        if row.scope != scope or row.node_id is None or row.node_id in listed:
+            continue
+        if row.parent_node_id in listed:
+            under_listed.add(row.node_id)
+        else:
+            said = row.phase if row.phase in names else None
+            phases.setdefault(row.node_id, set()).add(said or default)
+    # A name that is used in phases which stay as well cannot be hidden by name.
+    return {node for node, found in phases.items() if found <= again and node not in under_listed}
+
+
+def _scopes_begun(graph: PhaseGraph, rows: Sequence[Told]) -> dict[str, str]:
+    """Return each scope that a phase is known to have begun for, with its kind, as first seen."""
+    begun: dict[str, str] = {}
+    for row in rows:
+        phase = phase_of(graph, row)
+        if phase is not None and row.scope is not None:
+            begun.setdefault(row.scope, phase.scope_kind)
+    return begun
+
+
+def phase_of(graph: PhaseGraph, row: Told) -> Phase | None:
+    """Return the phase that an event belongs to by its node, else as it says itself; None for neither."""
+    if row.node_id is not None:
+        found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
+        if len(found) == 1:
+            return found[0]
+    return graph.by_name.get(row.phase or "")
+
+
+def _next_phase(graph: PhaseGraph, ground: Ground, scope: str, kind: str) -> Phase | None:
+    """Return the phase at which a scope goes on; None where it is done."""
+    done = {row.phase for row in ground.rows if row.scope == scope and row.kind in COMPLETED}
+    order = graph.of_kind(kind)
+    waiting = [phase for phase in order if phase.name not in done]
+    if not waiting:
+        return None
+    saved = {each.name for each in ground.checkpoints if each.scope == scope}
+    for phase in reversed(order[: order.index(waiting[0]) + 1]):
+        if phase.requires is None or phase.requires in saved:
+            return phase
+    return order[0]
+
+
+def _plan(
+    graph: PhaseGraph,
+    ground: Ground,
+    starts: Sequence[_Start],
+    *,
+    kind: ForkKind,
+    cascade: bool,
+    degraded: Degraded | None,
+) -> ForkPlan:
+    masks = list({mask.model_dump_json(): mask for start in starts for mask in start.masks}.values())
+    again = {phase.name: phase for start in starts for phase in graph.later(start.phase)}
+    cascaded = graph.cascade_of(again.values()) if cascade else []
+    checkpoints = [each for start in starts for each in start.checkpoints]
+    hidden = [row for row in ground.rows if any(_hides(mask, row) for mask in masks)]
+    first = starts[0].phase
+    is_one = all(start.phase is first for start in starts)
+    return ForkPlan(
+        kind=kind,
+        base=ground.base,
+        base_version=ground.ground,
+        scopes=[scope for start in starts for scope in start.scopes],
+        phase=first.name if is_one else None,
+        entry=(first.entry or first.nodes[0]) if is_one else None,
+        cascade=[phase.name for phase in cascaded if phase.name not in again],
+        checkpoints=checkpoints,
+        masks=masks,
+        graph=graph.digest,
+        degraded=degraded,
+        rollout_id=ground.rollout_id,
+        phases=list(again),
+        unsafe=_unsafe(graph, {**again, **{phase.name: phase for phase in cascaded}}, hidden, kind),
+        graph_changed=[each.checkpoint_id for each in checkpoints if each.graph not in {None, graph.digest}],
+        kept=len(ground.rows) - len(hidden),
+        hidden=len(hidden),
+        nodes=len(_nodes(hidden)),
+        head=ground.head,
+        ground=ground.ground,
+    )
+
+
+def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Told], kind: ForkKind) -> list[str]:
+    unsafe = [name for name, phase in phases.items() if phase.side_effects == "unsafe"]
+    if kind != "resume":
+        return unsafe
+    # What never began is not repeated by going on.
+    begun = {found.name for row in hidden if (found := phase_of(graph, row)) is not None}
+    return [name for name in unsafe if name in begun]
+
+
+def _hides(mask: Mask, row: Told) -> bool:
+    return mask.hides(row.scope, row.node_id, row.parent_node_id, row.phase)
+
+
+def _nodes(rows: Sequence[Told]) -> set[tuple[str | None, str | None]]:
+    """Return the nodes among some events, without those that ran under another one of them."""
+    nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
+    return nodes - {(row.scope, row.node_id) for row in rows if (row.scope, row.parent_node_id) in nodes}

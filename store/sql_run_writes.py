@@ -1,0 +1,138 @@
+"""What a SQL store writes of runs: their events, checkpoints and artefacts, forks, and the head."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from store import arguments, intake_runs, reads
+from store.db import run_refs
+from store.domain.commands import Command
+from store.domain.decide_runs import GroundMoved, Told
+from store.models import AttemptedRollout, PhaseGraph, Rollout
+from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
+from store.runs import saving
+from store.sql_runs import SQLRunReads
+
+
+class SQLRunWrites(SQLRunReads, ABC):
+    """The methods that are one command for the writer each."""
+
+    @abstractmethod
+    async def _call(self, command: Command) -> Any:
+        """Return the answer to a command, after its commit."""
+
+    @abstractmethod
+    async def _swept_call(self, command: Command) -> Any:
+        """As `_call`, once the watchdog had its turn."""
+
+    async def append_run_events(
+        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
+    ) -> list[int]:
+        given = arguments.several(events, "events")
+        if not given:
+            return []
+        told: Told = await self._call(intake_runs.append(rollout_id, attempt_id, given, key))
+        return told.versions
+
+    async def save_checkpoint(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        scope: str,
+        name: str,
+        state: Mapping[str, Any] | None = None,
+        after_phase: str | None = None,
+        external: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        graph: PhaseGraph | None = None,
+    ) -> CheckpointRef | None:
+        declared = await self._phase_graph(rollout_id, graph)
+        taken = saving.taken(declared, scope=scope, name=name, state=state, after_phase=after_phase)
+        parent_id = await self._read(
+            lambda session: run_refs.last_checkpoint(self._dialect, session, rollout_id, taken.scope, name)
+        )
+        command = intake_runs.checkpoint(
+            rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
+        )
+        told: Told = await self._call(command)
+        if told.kind != "checkpoint.saved":
+            return None
+        fields = await self._read(lambda session: run_refs.checkpoint(self._dialect, session, rollout_id, told.first))
+        return CheckpointRef(**fields)
+
+    async def save_artifact(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        scope: str,
+        name: str,
+        content: Any,
+        phase: str | None = None,
+        media_type: str | None = None,
+        key: str | None = None,
+    ) -> ArtifactRef:
+        command = intake_runs.artifact(
+            rollout_id,
+            attempt_id,
+            scope=scope,
+            name=name,
+            content=content,
+            phase=phase,
+            media_type=media_type,
+            key=key,
+        )
+        told: Told = await self._call(command)
+        return await self._artifact_ref(rollout_id, told.first)
+
+    async def retract_artifact(
+        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
+    ) -> ArtifactRef:
+        saved: int = await self._call(intake_runs.retract(rollout_id, artifact_id, reason, key))
+        return await self._artifact_ref(rollout_id, saved)
+
+    async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
+        fields = await self._read(lambda session: run_refs.artifact(self._dialect, session, rollout_id, version))
+        return ArtifactRef(**fields)
+
+    async def move_head(
+        self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> Rollout:
+        answer = await self._swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
+        return reads.rollout_of_view(answer)
+
+    async def _fork(
+        self,
+        plan: ForkPlan,
+        *,
+        request_id: str | None = None,
+        reason: str | None = None,
+        state_patch: Mapping[str, Any] | None = None,
+        confirmed: bool = False,
+        supersede: bool = False,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout | None:
+        """Start the attempt of a plan; None where what it rests on has changed, and it has to be made anew.
+
+        Raises:
+            AttemptActive: an attempt is at work, and not to be superseded.
+            Conflict: the request id stands for another call.
+        """
+        command = intake_runs.fork(
+            plan,
+            request_id=request_id,
+            reason=reason,
+            state_patch=state_patch,
+            confirmed=confirmed,
+            supersede=supersede,
+            worker_id=worker_id,
+        )
+        answer = await self._swept_call(command)
+        if isinstance(answer, GroundMoved):
+            return None
+        started = reads.rollout_of_view(answer)
+        assert isinstance(started, AttemptedRollout)  # a fork starts an attempt
+        return started

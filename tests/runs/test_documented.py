@@ -1,0 +1,55 @@
+"""What docs/runs.md says is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from store import errors
+from store.db import run_views
+from store.models.runs import PHASE_KINDS
+from store.run_interface import RunStore
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "runs.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_every_view_is_described_and_is_one() -> None:
+    views = re.findall(r"^\| `([\w:]+)` \|", section("Views"), re.MULTILINE)
+    assert [run_views.parse(view) for view in views] == [("seen", None), ("seen", 2), ("own", 2), ("raw", None)]
+
+
+def test_every_refusal_is_described_with_an_argument_that_there_is() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]*)\|", section("What runs again"), re.MULTILINE)
+    assert {name for name, _ in rows} <= set(errors.__all__)
+    arguments = inspect.signature(RunStore.fork_attempt).parameters
+    for _, unless in rows:
+        for name in re.findall(r"`(\w+)=", unless):
+            assert name in arguments, name
+
+
+def test_every_method_about_runs_is_mentioned() -> None:
+    methods = [name for name, _ in inspect.getmembers(RunStore, inspect.isfunction) if not name.startswith("_")]
+    unmentioned = {name for name in methods if name not in PAGE}
+    assert unmentioned == {"list_checkpoints"}
+
+
+def test_every_kind_that_is_about_a_phase_is_named() -> None:
+    assert all(f"`{kind}`" in PAGE for kind in PHASE_KINDS)
