@@ -42,9 +42,7 @@ async def readers(path: Path) -> AsyncIterator[Readers]:
 
 
 def _thread_of(connection: Reading) -> threading.Thread:
-    # Before 0.22 the library's connection is the thread.
-    thread: Any = getattr(connection, "_thread", connection)
-    return thread
+    return connection._thread  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_read_that_is_cancelled_while_its_connection_opens_leaves_it_to_the_next(
@@ -84,6 +82,56 @@ async def test_a_connection_given_back_after_the_end_is_closed(readers: Readers)
     thread = _thread_of(connection)
     await asyncio.to_thread(thread.join, 60)
     assert not thread.is_alive()
+
+
+def test_a_read_that_ends_after_its_loop_leaves_a_connection_that_works(path: Path) -> None:
+    readers, begun, go_on = Readers(path), threading.Event(), threading.Event()
+
+    def slowly(connection: sqlite3.Connection) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    async def left_at_work() -> Reading:
+        connection = await readers.take()
+        reading = asyncio.create_task(connection.do(slowly))
+        await asyncio.to_thread(begun.wait, 60)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        readers.give(connection)
+        return connection
+
+    async def used_again(connection: Reading) -> None:
+        assert await readers.take() is connection
+        async with asyncio.timeout(60):
+            assert len(await SQLiteReader(connection).fetch(NUMBERS, {})) == 10
+        await readers.close()
+        readers.give(connection)
+
+    connection = asyncio.run(left_at_work())
+    go_on.set()
+    asyncio.run(used_again(connection))
+    _thread_of(connection).join(60)
+    assert not _thread_of(connection).is_alive()
+
+
+def test_a_connection_may_be_left_by_a_loop_that_ends_at_once(path: Path) -> None:
+    go_on = threading.Event()
+
+    async def leave() -> Reading:
+        connection = await readers.take()
+        reading = asyncio.create_task(connection.do(lambda _: go_on.wait(60)))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await readers.close()
+        readers.give(connection)
+        return connection
+
+    readers = Readers(path)
+    connection = asyncio.run(leave())
+    go_on.set()
+    _thread_of(connection).join(60)
+    assert not _thread_of(connection).is_alive()
 
 
 async def test_whoever_takes_no_more_of_a_long_answer_holds_no_snapshot(readers: Readers, path: Path) -> None:

@@ -81,7 +81,7 @@ class SQLite(Dialect):
         connection = await self._readers.take()
         try:
             if snapshot:
-                await connection.execute_fetchall("BEGIN")
+                await connection.do(lambda reading: reading.execute("BEGIN").close())
             yield SQLiteReader(connection)
         except sqlite3.Error as error:
             raise translate(error) from error
@@ -100,7 +100,7 @@ class SQLite(Dialect):
         try:
             # There is nothing to end when BEGIN had failed.
             with suppress(sqlite3.Error):
-                await connection.execute_fetchall("ROLLBACK")
+                await connection.do(lambda reading: reading.execute("ROLLBACK").close())
         finally:
             self._readers.give(connection)
 

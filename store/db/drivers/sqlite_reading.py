@@ -4,11 +4,14 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any, TypeVar, cast
 
 import aiosqlite
@@ -28,21 +31,45 @@ class Reading(aiosqlite.Connection):
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connected(path), iter_chunk_size=1)
-        # Python waits for every other thread before it runs what closes a store at exit. (Before 0.22 the connection
-        # is the thread.)
-        thread: Any = getattr(self, "_thread", self)
-        thread.daemon = True
-
-    # The library's methods say nothing of their types.
+        # Python waits for every other thread before it runs what closes a store at exit.
+        self._thread.daemon = True
 
     async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Return what comes of some work in the connection's thread."""
-        run = cast("Callable[..., Awaitable[Done]]", self._execute)  # pyright: ignore[reportUnknownMemberType]
-        return await run(work, self._conn)
+        """Return what comes of some work in the connection's thread.
+
+        Whoever is cancelled may be gone with the loop when the work is done: the library's thread would die of that.
+        """
+        loop = asyncio.get_running_loop()
+        connection, answer = self._conn, loop.create_future()
+
+        def run() -> None:
+            tell: Callable[[], None]
+            try:
+                tell = partial(_set, answer, work(connection))
+            except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+                tell = partial(_fail, answer, error)
+            # Fails once the loop is closed: then nobody waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell)
+
+        cast("SimpleQueue[Any]", self._tx).put_nowait((None, run))  # pyright: ignore[reportUnknownMemberType]
+        return await answer
 
     def leave(self) -> None:
         """Close it once it has done what it was asked for; nobody waits for that."""
-        cast("Callable[[], object]", self.stop)()  # pyright: ignore[reportUnknownMemberType]
+        # In a loop the library would tell that loop of it, which may be closed by then.
+        stop = cast("Callable[[], object]", self.stop)  # pyright: ignore[reportUnknownMemberType]
+        Thread(target=stop, daemon=True).start()
+
+
+def _set(answer: asyncio.Future[Done], result: Done) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
