@@ -7,6 +7,7 @@ one of its own: it is held from BEGIN to COMMIT, and its prepared statements are
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,8 @@ class Listener(Wakeups):
         self._channel = channel
         self._line: Any = None
         self._news = asyncio.Event()
+        # By which it knows what it said itself.
+        self._name = os.urandom(8).hex()
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
 
@@ -127,7 +130,7 @@ class Listener(Wakeups):
         while self._pending is not None:
             commit_id, self._pending = self._pending, None
             try:
-                await self._connections.notify(self._channel, str(commit_id))
+                await self._connections.notify(self._channel, f"{commit_id} {self._name}")
             except _GONE:
                 return
             await asyncio.sleep(self._COALESCE_SECONDS)
@@ -149,8 +152,11 @@ class Listener(Wakeups):
         self._news.clear()
         return True
 
-    def _heard(self, *_: object) -> None:
-        self._news.set()
+    def _heard(self, *said: object) -> None:
+        # The last of what is said is the payload; of a line that broke only the line is known.
+        payload = said[-1]
+        if not (isinstance(payload, str) and payload.endswith(self._name)):
+            self._news.set()
 
     async def close(self) -> None:
         if self._sending is not None and not self._sending.done():

@@ -233,33 +233,51 @@ class State:
 
 
 class DataVersion(Wakeups):
-    """SQLite tells a connection when another one has committed; asked only while somebody waits."""
+    """SQLite tells a connection when another one has committed; asked only while somebody waits.
+
+    To tell the commits of other processes from its own it counts: commits have consecutive ids.
+    """
 
     _EVERY = 0.01
+    _NEWEST = "SELECT max(commit_id) FROM commits"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
+        # The last commit of which it is known that those before it were noticed or its own.
+        self._known: int | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Committing is the announcement."""
+        """Committing is the announcement; this one is no news here."""
+        if self._known is not None and commit_id == self._known + 1:
+            self._known = commit_id
 
     async def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while (current := self._version()) == self._seen:
+        while not self._is_news():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             await asyncio.sleep(min(self._EVERY, left))
-        self._seen = current
         return True
 
-    def _version(self) -> int:
+    def _is_news(self) -> bool:
+        current = self._ask(_DATA_VERSION)
+        if current == self._seen:
+            return False
+        self._seen = current
+        newest = self._ask(self._NEWEST)
+        if newest == self._known:
+            return False
+        self._known = newest
+        return True
+
+    def _ask(self, text: str) -> int:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
-            return self._connection.execute(_DATA_VERSION).fetchone()[0]
+            return self._connection.execute(text).fetchone()[0]
         except sqlite3.Error as error:
             raise translate(error) from error
 
