@@ -75,12 +75,13 @@ class AuthLayer:
             return True
         if not await self._ring.are_demanded():
             return True
-        key = self._ring.find(_sent(scope))
         if access is None:
+            # Nobody learns without a key what there is not.
+            self._ring.find(_sent(scope))
             return False
-        _check_role(key, method, template, access)
-        _check_partition(key, self._root_name if partition is None else partition, template)
-        scope["rollbook.admission"] = Admission(key, self._ring)
+        scope["rollbook.admission"] = admission(
+            scope, self._ring, method, template, self._root_name if partition is None else partition
+        )
         return True
 
     def _needed(self, method: str, path: str) -> tuple[str, Access | None]:
@@ -88,6 +89,19 @@ class AuthLayer:
         operation = self._routes.find(method, path, {})
         template = path if operation is None else operation.path
         return template, ACCESS.get((method, template))
+
+
+def admission(scope: Scope, ring: KeyRing, method: str, template: str, partition: str) -> Admission:
+    """Return whom a request is from that asks for what has an entry in the table, while a key is demanded.
+
+    Raises:
+        Unauthorized: no key, or none that counts.
+        Forbidden: the key may not.
+    """
+    key = ring.find(_sent(scope))
+    _check_role(key, method, template, ACCESS[method, template])
+    _check_partition(key, partition, template)
+    return Admission(key, ring)
 
 
 def _check_role(key: Key, method: str, template: str, access: Access) -> None:

@@ -88,7 +88,12 @@ class KeyRing:
     @property
     def is_idle(self) -> bool:
         """Whether no key is demanded, as far as what was read lately says."""
-        return not (self._known or self._always) and self._monotonic() - self._read_at < FRESH_SECONDS
+        return not (self._known or self._always) and self.is_fresh
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what is known was read lately, so that nothing has to be read for a request."""
+        return self._monotonic() - self._read_at < FRESH_SECONDS
 
     async def are_demanded(self) -> bool:
         """Say whether a request needs a key.

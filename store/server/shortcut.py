@@ -20,6 +20,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from store.domain.answers import Repeat
+from store.errors import StoreError
+from store.server.auth import admission
 from store.server.call import Call, ClientLeft
 from store.server.exchange import Header, lines
 from store.server.keyring import KeyRing
@@ -49,6 +51,8 @@ _ORDINARY: Final = frozenset(
         b"x-request-id",
         b"traceparent",
         b"tracestate",
+        b"authorization",
+        b"x-api-key",
     }
 )
 """Headers that mean nothing to any layer, or that are looked at here."""
@@ -66,7 +70,7 @@ class Shortcut:
         app: what answers all else.
         store: of its root partition; no other has a shortcut.
         operations: those that can be answered directly, among all others: of two paths that fit the same one counts.
-        ring: the keys; while one is demanded there is no shortcut.
+        ring: the keys; a request that has to wait until they are read, or that is not let in, goes the long way.
         names: what requests may call the server; None for anything.
         max_body_bytes: the largest body that is read.
     """
@@ -84,6 +88,7 @@ class Shortcut:
         self.store = store
         self.metrics = app.state.metrics
         self._ring = ring
+        self._root_name: str = app.state.partitions.root_name
         self._names = names
         self._limit = min(max_body_bytes, HIGH_WATER_LIMIT)
         self._fixed = {
@@ -97,7 +102,7 @@ class Shortcut:
             "method": "POST",
             "query_string": b"",
             "rollbook.store": store,
-            "rollbook.partition": app.state.partitions.root_name,
+            "rollbook.partition": self._root_name,
         }
         # Clients send the same again and again, but for the length, and that one is one of a few hundred.
         self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
@@ -113,10 +118,12 @@ class Shortcut:
         operation = self._fixed.get(url) or self._found(url, ids)
         if operation is None or not self._is_open(connection, parser):
             return None
+        scope = cast("dict[str, Any]", connection.scope)
+        if not self._may(scope, operation):
+            return None
         headers = self._ordinary(connection.headers)
         if headers is None:
             return None
-        scope = cast("dict[str, Any]", connection.scope)
         path = url.decode()
         scope.update(self._scope)
         scope["path"] = scope["rollbook.path"] = path
@@ -133,12 +140,19 @@ class Shortcut:
         return found if found is not None and found.direct is not None else None
 
     def _is_open(self, connection: Connection, parser: Any) -> bool:
-        return (
-            (self._ring is None or self._ring.is_idle)
-            and not connection.flow.write_paused
-            and parser.get_http_version() == "1.1"
-            and parser.should_keep_alive()
-        )
+        return not connection.flow.write_paused and parser.get_http_version() == "1.1" and parser.should_keep_alive()
+
+    def _may(self, scope: dict[str, Any], operation: Operation) -> bool:
+        ring = self._ring
+        if ring is None or ring.is_idle:
+            return True
+        if not ring.is_fresh:
+            return False
+        try:
+            scope["rollbook.admission"] = admission(scope, ring, "POST", operation.path, self._root_name)
+        except StoreError:
+            return False
+        return True
 
     def _ordinary(self, given: list[Header]) -> dict[bytes, bytes] | None:
         """Return the headers of a request by their names, if all of them are ordinary."""

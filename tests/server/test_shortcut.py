@@ -6,7 +6,8 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from store.keys import Keys
+from store.clock import system_clock
+from store.keys import Key, Keys, Role
 from store.server.app import build_app
-from store.server.keyring import STALE_SECONDS, KeyRing
+from store.server.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.listening import bind
 from store.server.partitions import Partitions
 from store.server.serving import Server
 from store.sql_store import SQLStore
+from store.testing import ManualClock
+from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import PREFIX, a_span
-from tests.server.keyed import Steps
+from tests.server.keyed import Steps, own_database
 
 _STATUS = re.compile(rb"HTTP/1.1 (\d+)")
 _LENGTH = re.compile(rb"content-length: (\d+)")
@@ -236,25 +240,104 @@ async def test_a_name_that_is_not_this_machines_is_refused_each_time(store: SQLS
                 assert (await other.answer())[0] == 403
 
 
-async def test_there_is_no_short_way_past_a_key(tmp_path: Path) -> None:
-    url, steps = f"sqlite:///{tmp_path / 'keyed.db'}", Steps()
-    ring, keys = KeyRing(url, monotonic=steps), await Keys.open(url, create=True)
-    try:
-        async with (
-            await SQLStore.open(url) as store,
-            serving(store, ring=ring) as served,
-            served.line() as line,
-        ):
-            await store.enqueue_rollout("first")
-            asked = [await line.ask("/queues/rollouts/dequeue", {}) for _ in range(2)]
-            assert [status for status, _, _ in asked] == [200, 200]
-            # To know that there are no keys they have to be looked for once.
-            assert len(served.seen) == 1
-            await keys.create("admin")
-            steps.now += STALE_SECONDS
-            assert (await line.ask("/queues/rollouts/dequeue", {}))[0] == 401
-    finally:
-        await ring.close()
+@dataclass(slots=True)
+class Keyed:
+    """A server that asks for keys, once there are any."""
+
+    served: Served
+    keys: Keys
+    steps: Steps
+    clock: ManualClock
+
+    async def key(self, role: Role, **details: Any) -> tuple[Key, bytes]:
+        """Make a key that the server knows of; return it, and the header that sends it."""
+        key, text = await self.keys.create(role, **details)
+        await self.grow_old()
+        return key, b"authorization: Bearer %b\r\n" % text.encode()
+
+    async def grow_old(self) -> None:
+        """Let the server read its keys again, which takes the long way."""
+        self.steps.now += STALE_SECONDS
+        await self.claim()
+        self.served.seen.clear()
+
+    async def claim(self, header: bytes = b"") -> int:
+        """Return the status of an ordinary request, on a line of its own: a refusal ends it."""
+        async with self.served.line() as line:
+            return (await line.ask("/queues/rollouts/dequeue", {}, header))[0]
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+async def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Keyed]:
+    url = own_database(request, tmp_path)
+    steps, clock = Steps(), ManualClock(system_clock())
+    async with await SQLStore.open(url) as store, AsyncExitStack() as stack:
+        ring, keys = KeyRing(url, clock=clock, monotonic=steps), await Keys.open(url, create=True)
+        stack.push_async_callback(keys.close)
+        stack.push_async_callback(ring.close)
+        await store.enqueue_rollout("first")
+        await store.dequeue_rollout()
+        served = await stack.enter_async_context(serving(store, ring=ring))
+        yield Keyed(served, keys, steps, clock)
+
+
+async def test_without_keys_the_way_is_short_once_they_were_looked_for(keyed: Keyed) -> None:
+    assert [await keyed.claim(), await keyed.claim()] == [200, 200]
+    assert len(keyed.served.seen) == 1
+    await keyed.key("admin")
+    assert await keyed.claim() == 401
+
+
+async def test_with_a_key_that_may_the_way_is_short(keyed: Keyed) -> None:
+    _, header = await keyed.key("runner")
+    assert await keyed.claim(header) == 200
+    assert await keyed.claim(header.replace(b"authorization: Bearer", b"x-api-key:")) == 200
+    assert keyed.served.seen == []
+    # It is still the key of both ways.
+    assert await keyed.claim(header + _UNUSUAL) == 200
+
+
+async def test_with_a_key_both_ways_lead_to_the_same_answers(keyed: Keyed) -> None:
+    _, header = await keyed.key("admin")
+    ordinary = await _story(keyed.served, header)
+    assert keyed.served.seen == [f"{PREFIX}/spans"]
+    assert await _story(keyed.served, header + _UNUSUAL) == ordinary
+
+
+async def test_there_is_no_short_way_past_a_key(keyed: Keyed) -> None:
+    key, header = await keyed.key("runner")
+    _, reader = await keyed.key("reader")
+    _, elsewhere = await keyed.key("runner", partition="elsewhere")
+    _, short_lived = await keyed.key("runner", expires_seconds=100)
+    assert await keyed.claim() == 401
+    assert await keyed.claim(b"authorization: Bearer nonsense\r\n") == 401
+    assert await keyed.claim(header[:-4] + b"xx\r\n") == 401
+    assert await keyed.claim(header + reader) == 401
+    assert await keyed.claim(reader) == 403
+    assert await keyed.claim(elsewhere) == 403
+    assert await keyed.claim(short_lived) == 200
+    keyed.clock.advance(200)
+    assert await keyed.claim(short_lived) == 401
+    assert await keyed.claim(header) == 200
+    await keyed.keys.revoke(key.key_id)
+    await keyed.grow_old()
+    assert await keyed.claim(header) == 401
+
+
+async def test_keys_that_grew_old_are_read_again_on_the_long_way(keyed: Keyed) -> None:
+    _, header = await keyed.key("runner")
+    keyed.steps.now += FRESH_SECONDS
+    assert await keyed.claim(header) == 200
+    assert len(keyed.served.seen) == 1
+
+
+async def test_nobody_is_answered_with_what_somebody_else_did(keyed: Keyed) -> None:
+    (_, one), (_, other) = await keyed.key("admin"), await keyed.key("admin")
+    call, body = b"idempotency-key: 0123456789abcdef\r\n", {"rollouts": [{"input": 1}]}
+    async with keyed.served.line() as line:
+        made = [await line.ask("/queues/rollouts/enqueue", body, header + call) for header in (one, other, one)]
+    first, second, again = (orjson.loads(answer)[0]["rollout_id"] for _, _, answer in made)
+    assert first == again != second
 
 
 async def test_each_answer_is_counted_by_its_route(served: Served) -> None:
