@@ -110,6 +110,7 @@ def test_the_pages_keep_to_their_width(path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=block_id)
+@pytest.mark.slow
 def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
     run_python(block.text, tmp_path)
 
@@ -136,12 +137,14 @@ def test_the_readmes_example_is_twenty_lines() -> None:
     assert len(readme_example().splitlines()) == 20
 
 
+@pytest.mark.slow
 def test_the_readmes_example_ends_as_it_should(tmp_path: Path) -> None:
     first, last = run_python(readme_example(), tmp_path).splitlines()
     assert re.fullmatch(r"ro-[0-9a-f]{12} \['succeeded'\]", first)
     assert last == "the tables are what the log says: True"
 
 
+@pytest.mark.slow
 def test_the_history_in_the_readme_is_what_the_example_leaves_behind(tmp_path: Path) -> None:
     rollout_id = run_python(readme_example(), tmp_path).split()[0]
     (shown,) = [block.text for block in BLOCKS if block.page == "README.md" and "$ rollbook history" in block.text]

@@ -39,6 +39,7 @@ def outcome(traces: Traces, *, by_models: bool) -> str:
 
 @given(requests())
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_any_request_becomes_the_command_that_its_models_become(message: ExportTraceServiceRequest) -> None:
     body = message.SerializeToString()
     assert outcome(PROTOBUF.decode(body), by_models=False) == outcome(PROTOBUF.decode(body), by_models=True)

@@ -169,6 +169,7 @@ def test_importing_brings_neither_a_database_nor_a_command_line() -> None:
     assert python(program).strip() == "[]"
 
 
+@pytest.mark.slow
 def test_importing_and_opening_leaves_the_programs_logging_alone() -> None:
     program = (
         "import asyncio, logging\n"
@@ -203,6 +204,7 @@ async def test_two_stores_in_memory_share_nothing() -> None:
         assert (await other.query_rollouts()).total == 0
 
 
+@pytest.mark.slow
 def test_a_store_in_memory_that_nobody_closes_neither_holds_up_the_exit_nor_leaves_a_file() -> None:
     program = (
         "import asyncio, store\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from store import open_store
 from tests.cli.conftest import Filled, Rollbook
 from tests.server.test_serving import serving
@@ -45,6 +47,7 @@ def test_a_log_ahead_of_the_clock_is_told(rollbook: Rollbook, filled: Filled) ->
     assert "ahead of this machine's clock" in rollbook("stats").err
 
 
+@pytest.mark.slow
 def test_of_a_server_all_is_told_but_its_log_and_its_disk(rollbook: Rollbook, filled_file: Filled) -> None:
     counted = rollbook("stats", "--json", db=filled_file.url).json
     with serving("serve", "--db", filled_file.url, "--port", "0") as (_, url):

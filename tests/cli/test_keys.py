@@ -80,6 +80,7 @@ def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) 
     assert rollbook("keys", "revoke", keys[0]["id"], "--json").json["state"] == "revoked"
 
 
+@pytest.mark.slow
 def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
     rollbook("keys", "create", "--role", "admin")
     rollbook("keys", "create", "--role", "admin")
@@ -137,6 +138,7 @@ def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
 # -- serving -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_machines_are_let_in_with_keys_alone(make_url: Callable[[str], str]) -> None:
     refused = run("serve", "--db", make_url("run.db"), "--host", "0.0.0.0", "--port", "0")
     assert (refused.returncode, "rollbook keys create" in refused.stderr) == (2, True)

@@ -156,6 +156,7 @@ BACKEND = ("--backend", "main=http://127.0.0.1:9/v1")
     ],
     ids=["none", "form", "nameless", "no-model", "no-http", "twice", "host", "port", "no-store", "no-server"],
 )
+@pytest.mark.slow
 def test_what_cannot_be_is_one_message(bare: Rollbook, arguments: tuple[str, ...], code: int, said: str) -> None:
     printed = bare("proxy", *arguments)
     assert (printed.code, printed.out) == (code, "")

@@ -193,6 +193,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("at_fault", ["file", "directory"])
+@pytest.mark.slow
 def test_a_writer_is_told_what_it_may_not_write_to(open_directory: Path, at_fault: str) -> None:
     path = open_directory / "run.db"
     create(path)
@@ -286,6 +287,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_that_open_a_new_file_at_once_find_one_store(tmp_path: Path) -> None:
     openers = [
         subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -325,6 +327,7 @@ prepare_sqlite(Path(sys.argv[1]), create=True, read_only=False)
 
 
 @pytest.mark.parametrize("done", [0, 1, 12, 30])
+@pytest.mark.slow
 def test_a_process_killed_while_it_creates_a_store_leaves_none(tmp_path: Path, done: int) -> None:
     path = tmp_path / "run.db"
     assert run(DIES_HALF_WAY, path, done).returncode == -9

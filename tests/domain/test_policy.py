@@ -294,6 +294,7 @@ DO: dict[str, Deed] = {
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(first=CONFIGS, second=CONFIGS, deeds=st.lists(DEEDS, max_size=25))
+@pytest.mark.slow
 def test_each_sweep_equals_the_scan_of_everything(
     first: dict[str, Any], second: dict[str, Any], deeds: list[tuple[str, Any, Any]]
 ) -> None:

@@ -140,6 +140,7 @@ print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_story_is_the_same_log_whatever_the_interpreter_is_told() -> None:
     here = hashlib.sha256(repr(tell_everything().log).encode()).hexdigest()
     assert [_run(_TELL, environment=each) for each in SURROUNDINGS] == [[here], [here]]

@@ -157,6 +157,7 @@ rankings = st.builds(
 
 @given(texts_of_documents, rankings, st.lists(st.sampled_from("abcdefghz"), max_size=6), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
+@pytest.mark.slow
 def test_stopping_early_finds_the_same_results_as_scoring_everything(
     texts: list[list[list[str]]], ranking: Ranking, query: list[str], limit: int
 ) -> None:

@@ -63,10 +63,12 @@ def batch(policy: Policy, calls: Sequence[tuple[Sequence[int], int]]) -> Traject
 # -- its parts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_whole_games_policy_has_about_7500_weights() -> None:
     assert Policy(18).size == 7_506
 
 
+@pytest.mark.slow
 def test_a_prompt_in_a_batch_is_answered_as_it_is_alone() -> None:
     policy = Policy(WORDS, seed=1)
     together = policy.sample(PROMPTS, [0.3, 0.6, 0.9])
@@ -92,6 +94,7 @@ def test_weights_come_back_from_their_text_and_depend_on_the_seed_alone() -> Non
     assert log_probs(Policy(WORDS, seed=4), PROMPTS[2]) != log_probs(policy, PROMPTS[2])
 
 
+@pytest.mark.slow
 def test_what_did_better_than_its_group_becomes_more_probable_and_what_did_worse_less() -> None:
     policy = Policy(WORDS, seed=5)
     before = [log_probs(policy, prompt) for prompt in PROMPTS]
@@ -110,6 +113,7 @@ def test_nobody_better_than_the_others_is_nothing_to_learn_from() -> None:
     assert policy.to_text() == before
 
 
+@pytest.mark.slow
 def test_an_answer_that_has_become_much_more_probable_is_not_pushed_further() -> None:
     policy = Policy(WORDS, seed=7)
     rows = batch(policy, [(PROMPTS[0], 5)])

@@ -216,6 +216,7 @@ async def test_a_store_open_for_reading_refuses_to_rebuild(filled: Filled) -> No
             await reader.rebuild()
 
 
+@pytest.mark.slow
 async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
     durable_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

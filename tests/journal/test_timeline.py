@@ -344,6 +344,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 async def test_the_past_answers_as_it_did_when_it_was_the_present(desk: Desk, clock: ManualClock, seed: int) -> None:
     life = Life(desk, clock, seed)
     for _ in range(50):

@@ -117,6 +117,7 @@ async def _record(filled: Filled, fact: BodyDropped) -> int:
     return position
 
 
+@pytest.mark.slow
 async def test_a_body_that_no_event_claims_is_found(filled: Filled) -> None:
     one = blob(b"{}", filled.url)
     await tamper(filled.url, f"INSERT INTO bodies VALUES (1000000, 0, 2, {one})")

@@ -19,6 +19,7 @@ from tests.journal.filled import Filled
 from tests.journal.given import run_sql, tamper
 
 
+@pytest.mark.slow
 async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     here = await filled.report()
     done = _elsewhere(monkeypatch)
@@ -31,6 +32,7 @@ async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypat
     assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
 
 
+@pytest.mark.slow
 async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     before = await filled.report()
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
@@ -52,6 +54,7 @@ async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, mon
     assert rebuilt.state_hash == before.state_hash
 
 
+@pytest.mark.slow
 async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processes(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ async def test_without_another_process_the_proof_is_made_here(
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
+@pytest.mark.slow
 async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, survivors: int
 ) -> None:
@@ -117,6 +121,7 @@ async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
     assert False in [*done[Compare], *done[Walk]]
 
 
+@pytest.mark.slow
 async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     start, sees = apart.start, apart.Team.sees
@@ -148,6 +153,7 @@ async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatc
     assert (await filled.report()).ok
 
 
+@pytest.mark.slow
 async def test_several_processes_see_one_state_while_others_write(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

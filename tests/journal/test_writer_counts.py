@@ -82,6 +82,7 @@ def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("callers", [8, 32, 128])
+@pytest.mark.slow
 async def test_a_commit_carries_nearly_all_who_wait(opened: SQLStore, callers: int) -> None:
     statistics = opened.writer_statistics
 

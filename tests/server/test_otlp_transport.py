@@ -145,6 +145,7 @@ def _two_members(body: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("spans", [1, 5000])
+@pytest.mark.slow
 async def test_a_compressed_request_is_taken(
     store: Store, exporter: Exporter, attempt: Attempt, coding: str, pack: Any, spans: int
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_limit_counts_all_members_together() -> None:
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 @pytest.mark.parametrize("coding,bomb", BOMBS)
+@pytest.mark.slow
 async def test_a_bomb_is_refused_and_others_are_served(
     store: Store, exporter: Exporter, attempt: Attempt, content_type: str, coding: str, bomb: bytes
 ) -> None:

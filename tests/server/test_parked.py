@@ -93,6 +93,7 @@ class GivesBack(SQLStore):
 
 
 @pytest.mark.torture
+@pytest.mark.slow
 async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_with_it(
     store_url: str, rounds: Callable[[int], int]
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_taken_port_names_who_has_it(tmp_path: Path) -> None:
     assert "Traceback" not in second.stderr
 
 
+@pytest.mark.slow
 def test_nobody_beyond_this_machine_is_served_unasked() -> None:
     refused = run("serve", "--db", "memory://", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 2
@@ -184,6 +185,7 @@ async def test_ten_thousand_idle_sockets_keep_nobody_out() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_server_in_a_traced_process_is_not_traced_itself() -> None:
     script = """
 import asyncio
@@ -212,6 +214,7 @@ asyncio.run(main())
     assert done.stdout == "0 spans\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_text("this is no database, and it is long enough for a header to be read from it" * 9)
     failed = run("serve", "--db", f"sqlite:///{tmp_path / 'run.db'}", "--port", "0")
@@ -237,6 +240,7 @@ def _with(url: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["Upper", "../x", "a b", "1a", "x" * 41])
+@pytest.mark.slow
 def test_a_partition_has_a_plain_name(tmp_path: Path, name: str) -> None:
     made = run("partitions", "create", "--db", f"sqlite:///{tmp_path / 'run.db'}", "--", name)
     assert made.returncode == 2

@@ -8,6 +8,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from store.training import records, rewards, rows, selection
 from store.training.rewards import RewardMatchPolicy
 from store.training.rows import Trajectories
@@ -18,6 +20,7 @@ SECTION = (
 )
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)

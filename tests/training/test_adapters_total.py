@@ -132,6 +132,7 @@ def test_any_spans_give_messages_and_rows(spans: list[Any]) -> None:
         assert {len(row) for row in made.input_ids} <= {4}
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_same_in_any_process() -> None:
     program = (
         "import json, sys; from store.models import Span; from store.training.triplets import TracerTraceToTriplet\n"
@@ -155,6 +156,7 @@ def test_the_answer_is_the_same_in_any_process() -> None:
 
 
 @pytest.mark.parametrize("depth", [5_000])
+@pytest.mark.slow
 def test_a_chain_of_thousands_of_spans_is_no_deeper_than_one(depth: int) -> None:
     chain = [span(f"s{number}", number, depth, parent=f"s{number - 1}" if number else None) for number in range(depth)]
     report = TracerTraceToTriplet().adapt_report([*chain, call("x", depth, parent=f"s{depth - 1}")])

@@ -62,6 +62,7 @@ def test_an_agent_without_runner_or_trainer_says_what_to_do() -> None:
         Sync().get_trainer()
 
 
+@pytest.mark.slow
 def test_an_agent_keeps_neither_its_runner_nor_its_trainer_alive() -> None:
     class Owner:
         pass

@@ -45,6 +45,7 @@ def test_each_getter_says_what_is_missing_and_who_sets_it() -> None:
     assert algorithm.get_initial_resources() is None
 
 
+@pytest.mark.slow
 def test_an_adapter_that_nobody_keeps_is_missed_by_name() -> None:
     algorithm, adapter = Algorithm(), Adapter()
     algorithm.set_adapter(adapter)

@@ -92,6 +92,7 @@ NESTED = st.recursive(
 
 
 @given(st.dictionaries(NAMES, NESTED, max_size=4))
+@pytest.mark.slow
 def test_what_was_flattened_comes_back(nested: dict[str, Any]) -> None:
     assert unflatten_attributes(flatten_attributes(nested)) == nested
 

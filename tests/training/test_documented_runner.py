@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from store.training.outcome import Outcome, Reason
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs" / "training.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)

@@ -45,6 +45,7 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.jsonl"))
 
 
+@pytest.mark.slow
 async def test_a_runner_that_starts_stores_what_a_dead_process_kept(live: Store, tmp_path: Path) -> None:
     rollout = await started(live)
     await die(tmp_path, rollout)
@@ -57,6 +58,7 @@ async def test_a_runner_that_starts_stores_what_a_dead_process_kept(live: Store,
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_an_attempt_that_ended_gets_its_spans_and_stays_ended(memory: Store, tmp_path: Path) -> None:
     rollout = await started(memory)
     await die(tmp_path, rollout)
@@ -67,6 +69,7 @@ async def test_an_attempt_that_ended_gets_its_spans_and_stays_ended(memory: Stor
     assert attempt.status == "failed"
 
 
+@pytest.mark.slow
 async def test_a_file_stays_where_its_attempt_was_given_up_and_the_log_says_where(
     memory: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

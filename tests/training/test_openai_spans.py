@@ -218,6 +218,7 @@ async def test_a_stream_of_the_sync_client_is_recorded_whole(memory: Store, mode
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten"])
+@pytest.mark.slow
 async def test_of_a_stream_that_is_left_what_came_is_recorded(
     memory: Store, model: ModelServer, client: openai.AsyncOpenAI, how: str
 ) -> None:

@@ -275,6 +275,7 @@ async def test_with_a_provider_of_your_own_the_ids_are_on_the_spans(memory: Stor
     }
 
 
+@pytest.mark.slow
 async def test_a_span_that_a_finaliser_ends_in_the_sending_thread_holds_nothing_up(memory: Store) -> None:
     rollout = await started(memory)
     tracer = Tracer()
@@ -349,6 +350,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
+@pytest.mark.slow
 def test_as_the_processs_provider_only_spans_of_attempts_are_recorded(whose: str) -> None:
     done = subprocess.run([sys.executable, "-c", GLOBAL, whose], check=False, capture_output=True, text=True)
     assert done.stdout.strip() == f"['inside', '{ATTEMPT_SPAN}']", done.stderr
@@ -361,6 +363,7 @@ def test_a_tracer_can_be_sent_to_another_process() -> None:
         pickle.dumps(Tracer(provider=TracerProvider(shutdown_on_exit=False)))
 
 
+@pytest.mark.slow
 async def test_nothing_is_kept_of_an_attempt_that_is_over(memory: Store) -> None:
     tracer = Tracer()
     over: list[weakref.ref[Any]] = []
@@ -383,6 +386,7 @@ async def test_nothing_is_kept_of_an_attempt_that_is_over(memory: Store) -> None
     assert tracer._processor._begun == {}  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.slow
 async def test_a_store_served_by_the_agents_own_event_loop_holds_it_up_for_a_moment_at_most(memory: Store) -> None:
     started_up = asyncio.Event()
     server = Server(build_app(Partitions(memory)), started_up.set)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -85,6 +86,7 @@ def comparable(traces: Traces) -> Any:
 
 @given(requests())
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None:
     from_protobuf, from_json = PROTOBUF.decode(message.SerializeToString()), JSON.decode(as_json(message))
     assert comparable(from_protobuf) == comparable(from_json)
@@ -94,6 +96,7 @@ def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None
 
 @given(requests())
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_what_was_decoded_unchecked_would_pass_every_check(message: ExportTraceServiceRequest) -> None:
     for span in PROTOBUF.decode(message.SerializeToString()).spans:
         checked = models.Span.model_validate(span.model_dump())
@@ -113,6 +116,7 @@ def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
 
 @given(VALUES)
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_every_value_is_kept_but_the_empty_one(given: Any) -> None:
     said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": given})
     (span,) = PROTOBUF.decode(request(group(OtlpSpan(attributes=said))).SerializeToString()).spans

@@ -100,6 +100,7 @@ RESPONSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.slow
 async def test_the_responses_api_passes_and_is_recorded(agent: Agent, model: ModelServer, is_stream: bool) -> None:
     stream: list[Any] = [
         {"type": "response.created", "sequence_number": 0, "response": {**RESPONSE, "output": [], "usage": None}},

@@ -136,6 +136,7 @@ def test_no_stream_whatever_it_holds_is_complained_about(endpoint: Endpoint, giv
 
 
 @given(st.sampled_from(sorted(Endpoint)), st.dictionaries(NAMES, LIKE_EVENTS, max_size=5))
+@pytest.mark.slow
 def test_no_answer_whatever_it_holds_is_complained_about(endpoint: Endpoint, answer: dict[str, Any]) -> None:
     read(endpoint, answer)
 
