@@ -8,8 +8,10 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,13 +24,16 @@ from store.examples.guess_number.job import FAILED, OK, run
 from store.examples.guess_number.policy import Learner, Learning, Policy, torch
 from store.interface import Store
 from store.models import PromptTemplate, ProxyLLM, Rollout
-from store.semconv import STEP_KEY
+from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
 from tests.cli.conftest import COMMAND
 
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
 SHORT = Course(game=SMALL, steps=2, least=-1.0, least_gain=-1.0)
+LONGER = replace(SHORT, steps=4, samples=4)
+# The course is this module's, so that it is the same in both processes.
+_KILLED = "from tests.examples.test_guess_number_learning import *; run({url!r}, LONGER, name='killed', runners=1)"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -232,13 +237,14 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as training:
         try:
             assert training.stderr is not None
+            name = training.stderr.readline().removeprefix("run ").strip()
             assert training.stderr.readline().startswith("step  1 of 20")
             training.send_signal(signal.SIGINT)
             said = training.stderr.read()
             assert training.wait(60) == 130
         finally:
             training.kill()
-    assert said.endswith("interrupted: what was at work is closed, what was done is kept\n")
+    assert said.endswith(f"interrupted: what was done is kept; the same command with --run {name} goes on\n")
 
     async def look() -> None:
         async with await open_store(url, create=False) as store:
@@ -247,3 +253,40 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
             assert not statuses.keys() & {"preparing", "running"}
 
     asyncio.run(look())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
+    durable_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", _KILLED.format(url=durable_url)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        try:
+            assert training.stderr is not None
+            for begin in ("run killed", "step 1 of 4", "step 2 of 4"):
+                assert training.stderr.readline().startswith(begin)
+        finally:
+            training.kill()
+    assert run(durable_url, LONGER, name="killed", runners=0) == OK
+    went_on = capsys.readouterr()
+    assert run("memory://", LONGER, runners=0) == OK
+    whole = capsys.readouterr()
+    # What was said in the last step, hints included, and how often the number was found in each.
+    games = whole.out.partition("\n\n112 rollouts (0 failed)")[0]
+    assert went_on.out.startswith(games)
+    assert _found(went_on.err) == _found(whole.err)
+    assert len(_found(whole.err)) == 4
+
+    async def look() -> None:
+        async with await open_store(durable_url) as store:
+            played = Counter((rollout.metadata or {})[PLAN_KEY] for rollout in await store.query_rollouts())
+            assert len(played) == 4 * 7 * 4
+            assert set(played.values()) == {1}
+
+    asyncio.run(look())
+
+
+def _found(progress: str) -> list[str]:
+    """Return the lines of steps, without the seconds."""
+    return [line.rpartition(", ")[0] for line in progress.splitlines() if line.startswith("step")]

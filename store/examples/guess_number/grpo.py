@@ -6,7 +6,7 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from store.examples.guess_number.course import Course, Step
 from store.examples.guess_number.game import BEGIN
@@ -55,6 +55,9 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
 class Grpo(Algorithm):
     """Trains a policy from random weights, and publishes each version of it.
 
+    Begun again under the name of a run that is in the store, it goes on with it: what was played is not played again,
+    and is learned from as it was the first time, which leads to the same weights.
+
     Weights are kept in the store, as resources of their own: `<run>/weights/<version>`. What agents are given names
     them, and the model `policy@<version>` at the proxy.
 
@@ -87,39 +90,48 @@ class Grpo(Algorithm):
         learner = Learner(policy, course.learning)
         async with PolicyServer(course.game) as server, proxy:
             for number in range(course.steps):
-                resources_id = await self._publish(policy, number, server, proxy)
-                rollouts = await self._play(train_dataset or (), number, resources_id)
+                weights = await self._keep(policy, number)
+                if await self._kept(number + 1) is None:
+                    await self._publish(weights, number, server, proxy)
+                rollouts = await self._play(train_dataset or (), number)
                 self.steps.append(await self._learn(learner, number, rollouts))
                 self._on_step(self.steps[-1])
             await self._keep(policy, course.steps)
             self.calls, self.batches = server.calls, server.batches
 
-    async def _publish(self, policy: Policy, version: int, server: PolicyServer, proxy: LLMProxy) -> str:
-        """Serve a copy of the policy as it is, and return the id of the resources for its agents."""
-        weights = await self._keep(policy, version)
+    async def _publish(self, weights: PromptTemplate, version: int, server: PolicyServer, proxy: LLMProxy) -> None:
+        """Serve a version of the policy, and tell its agents where."""
         name = f"policy@{version}"
-        server.serve(name, Policy.from_text(policy.words, weights.template))
+        server.serve(name, Policy.from_text(len(self.course.game.words), weights.template))
         backend = Backend(
             "policy", server.url, models=[name], version=name, supports_token_ids=True, supports_logprobs=True
         )
         proxy.update_backends([backend])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
-        published = await self.plan.publish(
-            self.get_store(), {"policy": proxy.as_resource(), "weights": named}, step=version
+        # Not `Plan.publish`, which leaves be what is there: the proxy of a process that goes on is another one.
+        await self.get_store().update_resources(
+            self.plan.resources_id(version), {"policy": proxy.as_resource(), "weights": named}
         )
-        return published.resources_id
 
     async def _keep(self, policy: Policy, version: int) -> PromptTemplate:
+        """Return the weights of a version, kept in the store from the first time on."""
+        known = await self._kept(version)
+        if known is not None:
+            return known
         # A resource is a model or a prompt; weights are neither, and travel as the text of a prompt.
         weights = PromptTemplate(template=policy.to_text(), engine="f-string")
         await self.get_store().update_resources(self.weights_id(version), {"weights": weights})
         return weights
 
+    async def _kept(self, version: int) -> PromptTemplate | None:
+        found = await self.get_store().get_resources_by_id(self.weights_id(version))
+        return None if found is None else cast("PromptTemplate", found.resources["weights"])
+
     def weights_id(self, version: int) -> str:
         """Return under which id the weights of a version are kept."""
         return f"{self.plan.run}/weights/{version}"
 
-    async def _play(self, tasks: Dataset, step: int, resources_id: str) -> list[Rollout]:
+    async def _play(self, tasks: Dataset, step: int) -> list[Rollout]:
         """Return the games of a step, in their order, when all are over."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
@@ -127,7 +139,7 @@ class Grpo(Algorithm):
             tasks,
             epoch=step,
             replicas=course.samples,
-            resources_id=resources_id,
+            resources_id=self.plan.resources_id(step),
             metadata={"seed": course.seed},
         )
         ended = {rollout.rollout_id: rollout async for rollout in self.plan.finished(store, rollouts)}

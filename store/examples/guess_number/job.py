@@ -23,7 +23,15 @@ OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 _GAMES_AT_ONCE: Final = 32
 
 
-def run(db: str, course: Course, *, runners: int = 2, chart: Path | None = None, quiet: bool = False) -> int:
+def run(
+    db: str,
+    course: Course,
+    *,
+    name: str | None = None,
+    runners: int = 2,
+    chart: Path | None = None,
+    quiet: bool = False,
+) -> int:
     """Train on a database and print what came of it; return the exit code for a shell.
 
     0: learned as the course demands, and the log proved it all. 1: something of that did not happen. 3: `verify`
@@ -32,6 +40,8 @@ def run(db: str, course: Course, *, runners: int = 2, chart: Path | None = None,
     Args:
         db: where to store the run; created if missing. Earlier runs in it stay, this one is added.
         course: how long and how to train.
+        name: of the run; one that is there, killed or interrupted, goes on, if its course is the same. None for a new
+            one.
         runners: how many processes play; 0 plays in this one.
         chart: a file for the chart, written anew; None for none.
         quiet: print the result alone, no progress.
@@ -46,12 +56,15 @@ def run(db: str, course: Course, *, runners: int = 2, chart: Path | None = None,
         _note(str(error))
         return FAILED
     began = time.perf_counter()
-    algorithm = Grpo(f"guess-number-{span_id()[:6]}", course, _silent if quiet else _telling(course.steps))
+    name = name or f"guess-number-{span_id()[:6]}"
+    algorithm = Grpo(name, course, _silent if quiet else _telling(course.steps))
+    if not quiet:
+        _note(f"run {name}")
     with contextlib.closing(_trainer(db, algorithm, runners)) as trainer:
         try:
             trainer.fit(guesser, course.tasks, quiet=True)
         except KeyboardInterrupt:
-            _note("interrupted: what was at work is closed, what was done is kept")
+            _note(f"interrupted: what was done is kept; the same command with --run {name} goes on")
             return INTERRUPTED
         except (AgentFails, NothingToLearnFrom, RunnersGone) as error:
             _note(str(error))
