@@ -39,7 +39,12 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
         rows: columns of `events`, then codec, raw_len if there are `lengths`, and bytes of the body; then others.
         lengths: whether raw_len is among them.
     """
-    lacking = {index: bytes(row[_HASH]).hex() for index, row in enumerate(rows) if row[_TYPE] in IN_BLOBS}
+    lacking = {
+        index: bytes(row[_HASH]).hex()
+        for index, row in enumerate(rows)
+        # A checkpoint that points elsewhere has no body.
+        if row[_TYPE] in IN_BLOBS and row[_HASH] is not None
+    }
     if not lacking:
         return rows
     found = await blobs_named(dialect, session, sorted(set(lacking.values())))

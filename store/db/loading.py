@@ -16,6 +16,7 @@ from store.db.tables import (
     attempts,
     blobs,
     bodies,
+    events,
     idempotency,
     queue,
     resources,
@@ -23,6 +24,9 @@ from store.db.tables import (
     run_keys,
     span_counters,
     spans,
+    thread_checkpoints,
+    thread_writes,
+    threads,
     watch,
     worker_signals,
     workers,
@@ -117,6 +121,7 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
         Query("heads", "heads", (), heads),
         Query("due", "due", (), due),
         *_of_runs(dialect),
+        *_of_threads(dialect),
     )
 
 
@@ -140,6 +145,43 @@ def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
         ),
         Query("attempts", "forked", ("forked",), _with_signals(every)),
     )
+
+
+def _of_threads(dialect: Dialect) -> tuple[Query, ...]:
+    """Return the queries for threads: of each row named, and of those of the same names that nobody asked for."""
+    checkpoint, write = thread_checkpoints.c, thread_writes.c
+    place = ("threads", "thread_namespaces", "thread_checkpoints")
+    named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]
+    of_tasks = [dialect.any_of(write[column], name) for column, name in (*_places(place), ("task_id", "thread_tasks"))]
+    return (
+        Query(
+            "threads", "threads", ("threads",), select(*threads.c).where(dialect.any_of(threads.c.thread_id, "threads"))
+        ),
+        Query("thread_checkpoints", "thread_checkpoints", place, _with_hash(*named)),
+        Query("thread_writes", "thread_tasks", (*place, "thread_tasks"), select(*write).where(*of_tasks)),
+        Query(
+            "thread_checkpoints",
+            "whole_threads",
+            ("whole_threads",),
+            _with_hash(dialect.any_of(checkpoint.thread_id, "whole_threads")),
+        ),
+        Query(
+            "thread_writes",
+            "whole_threads",
+            ("whole_threads",),
+            select(*write).where(dialect.any_of(write.thread_id, "whole_threads")),
+        ),
+    )
+
+
+def _places(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(("thread_id", "ns", "checkpoint_id"), names, strict=True))
+
+
+def _with_hash(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return checkpoints of threads, each with the hash of its body."""
+    joined = thread_checkpoints.outerjoin(events, events.c.position == thread_checkpoints.c.body_position)
+    return select(*thread_checkpoints.c, events.c.body_hash).select_from(joined).where(*conditions)
 
 
 def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:

@@ -188,9 +188,17 @@ def _masks(lineage: CTE) -> CTE:
     return found.cte("masks").prefix_with("MATERIALIZED")
 
 
-def _hidden(kind: _Kind, lineage: CTE) -> ColumnElement[bool]:
-    """Return the condition that a fork above the row's attempt hides the row."""
-    row, mask = kind.table.c, _masks(lineage).c
+def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> ColumnElement[bool]:
+    """Return the condition that a fork above the row's attempt hides the row.
+
+    Args:
+        kind: of the row.
+        lineage: the attempts that count.
+        seen: in place of the table, what was made of its rows, with their `depth`.
+    """
+    row = kind.table.c if seen is None else seen.c
+    depth = lineage.c.depth if seen is None else seen.c.depth
+    mask = _masks(lineage).c
     phase = row[kind.phase]
     by_phase = and_(mask.phase.is_not(None), mask.phase == phase)
     whole = and_(mask.node_id.is_(None), mask.phase.is_(None))
@@ -199,7 +207,7 @@ def _hidden(kind: _Kind, lineage: CTE) -> ColumnElement[bool]:
         named = or_(whole, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
     else:
         named = or_(whole, by_phase)
-    is_above = mask.depth < lineage.c.depth
+    is_above = mask.depth < depth
     return exists(select(_zero()).where(is_above, or_(mask.scope.is_(None), mask.scope == row.scope), named))
 
 
@@ -279,6 +287,37 @@ async def events(
 
     params |= {"after": min(after, END), "most": min(limit, END)}
     return await _fetch(dialect, session, rollout_id, view, ("events", limit < 0, names), build, params)
+
+
+async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
+    """Return what the events of a view are about, in the order in which each was first seen: kind, scope, node_id,
+    parent_node_id, phase, and how many there are.
+    """
+    row = tables.run_events.c
+
+    def build() -> Select[Any]:
+        lineage = _lineage(view.form)
+        counts = and_(
+            row.rollout_id == bindparam("rollout", type_=Text),
+            row.position <= bindparam("until", type_=BigInteger),
+            or_(lineage.c.upto.is_(None), row.version <= lineage.c.upto),
+        )
+        about = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
+        # Counted before it is asked what is hidden: of a long run a few hundred rows are left to ask that of.
+        told = (
+            select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
+            .select_from(tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
+            .where(counts)
+            .group_by(*about, lineage.c.depth)
+            .subquery("told")
+        )
+        shown = [told.c[column.name] for column in about]
+        statement = select(*shown, cast(func.sum(told.c.events), BigInteger)).group_by(*shown)
+        if view.form == "seen":
+            statement = statement.where(~_hidden(_EVENTS, lineage, told))
+        return statement.order_by(func.min(told.c.first))
+
+    return await _fetch(dialect, session, rollout_id, view, ("outline",), build, {})
 
 
 async def checkpoints(

@@ -13,12 +13,14 @@ from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, Small
 
 from store.db.columns import BigId, Number, Str, keyed, metadata
 from store.db.run_tables import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
+from store.db.thread_tables import THREADS, thread_checkpoints, thread_writes, threads
 
 __all__ = [
     "LOG",
     "PROJECTIONS",
     "RUNS",
     "SIGNALS",
+    "THREADS",
     "artifacts",
     "attempt_signals",
     "attempts",
@@ -45,6 +47,9 @@ __all__ = [
     "span_counters",
     "spans",
     "store_info",
+    "thread_checkpoints",
+    "thread_writes",
+    "threads",
     "watch",
     "worker_signals",
     "workers",
@@ -374,5 +379,5 @@ keys = keyed(
 )
 
 LOG = (commits, events, bodies, blobs, dropped)
-PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS)
+PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS)
 SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

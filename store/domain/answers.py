@@ -17,7 +17,9 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide import decide
+from store.domain.decide_runs import Told
 from store.domain.events import Json
+from store.domain.run_commands import MoveHead, TellRun
 from store.domain.views import ClaimView, RolloutView
 from store.domain.world import Answered, World
 from store.errors import Conflict
@@ -88,6 +90,10 @@ def _numbered(_: NumberSpans, answer: list[int]) -> Json:
     return {"numbers": answer}
 
 
+def _told(_: TellRun, answer: Told) -> Json:
+    return {"first": answer.first, "last": answer.last, "kind": answer.kind}
+
+
 def _published(command: PublishResources, _: Any) -> Json:
     return {"resources": command.resources_id}
 
@@ -102,4 +108,6 @@ _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
     RecordSpans: _recorded,
     NumberSpans: _numbered,
     PublishResources: _published,
+    TellRun: _told,
+    MoveHead: _opened,
 }

@@ -58,6 +58,12 @@ class Wants:
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
     """Rollouts of which every attempt is wanted."""
+    threads: set[str] = field(default_factory=set[str])
+    whole_threads: set[str] = field(default_factory=set[str])
+    """Threads of which everything is wanted; of others only the checkpoints and the writes of tasks that are named."""
+    thread_namespaces: set[str] = field(default_factory=set[str])
+    thread_checkpoints: set[str] = field(default_factory=set[str])
+    thread_tasks: set[str] = field(default_factory=set[str])
     due: bool = False
     """The rollouts whose time to be looked at has come."""
 

@@ -22,6 +22,7 @@ from store.domain.commands import (
 )
 from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
 from store.domain.decide_spans import number_spans, record_spans
+from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -38,6 +39,7 @@ from store.domain.events import (
 )
 from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
 from store.domain.run_commands import Fork, MoveHead, RetractArtifact, TellRun
+from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, PruneThread
 from store.domain.views import (
     AttemptView,
     ClaimView,
@@ -420,4 +422,8 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     RetractArtifact: retract_artifact,
     Fork: fork,
     MoveHead: move_head,
+    KeepInThread: keep_in_thread,
+    DeleteThread: delete_thread,
+    PruneThread: prune_thread,
+    CopyThread: copy_thread,
 }

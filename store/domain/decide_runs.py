@@ -64,11 +64,14 @@ def tell_run(command: TellRun, world: World) -> Told:
     last = state.stream_version
     kind = command.kind if command.kind == _EVENTS else command.items[0].fact.type
     _keep_key(world, command.rollout_id, command.key, RunKey(kind, first, last, command.attempt_id))
-    _come_to_life(state, attempt, world, command.actor, cause)
+    come_to_life(state, attempt, world, command.actor, cause)
     return Told(first, last, kind, is_repeated=False)
 
 
-def _come_to_life(state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int) -> None:
+def come_to_life(
+    state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None
+) -> None:
+    """Let an attempt that showed a sign of life run, and its rollout with it."""
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
         world.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 
 from store.domain.run_facts import RUN_FACTS, RunFact
+from store.domain.thread_facts import THREAD_FACTS, ThreadFact
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
@@ -236,7 +237,7 @@ RolloutEvent = (
 )
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
-Fact = RolloutEvent | ResourcesEvent | WorkerEvent | BodyDropped
+Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | BodyDropped
 
 FACTS: dict[str, type[Fact]] = {
     fact.type: fact
@@ -256,6 +257,7 @@ FACTS: dict[str, type[Fact]] = {
         WorkerStatusChanged,
         BodyDropped,
         *RUN_FACTS,
+        *THREAD_FACTS,
     )
 }
 

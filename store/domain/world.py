@@ -6,7 +6,7 @@ A world is loaded under the lock, changed by decisions one after the other, and 
 import heapq
 from dataclasses import dataclass, field
 
-from store.domain import resources, rollout, worker
+from store.domain import resources, rollout, thread, worker
 from store.domain.commands import SpanKey
 from store.domain.events import Body, Event, Fact, Json, SpanRecorded
 from store.domain.resources import ResourcesState
@@ -20,6 +20,8 @@ from store.domain.run_facts import (
     PhaseStarted,
     RunEvent,
 )
+from store.domain.thread import CheckpointKey, ThreadState, WriteKey
+from store.domain.thread_facts import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
 from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
@@ -100,6 +102,9 @@ class World:
         default_factory=dict[tuple[str, str], tuple[int, int | None]]
     )
     """By rollout and id: the version at which it was saved, and that at which it was retracted."""
+    threads: dict[str, ThreadState] = field(default_factory=dict[str, ThreadState])
+    body_hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """Of the bodies of checkpoints of threads, by position."""
     due: list[str] = field(default_factory=list[str])
     heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """A heap of (queued position, rollout id)."""
@@ -120,6 +125,10 @@ class World:
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     touched_workers: set[str] = field(default_factory=set[str])
     touched_resources: set[str] = field(default_factory=set[str])
+    touched_threads: set[str] = field(default_factory=set[str])
+    touched_checkpoints: set[tuple[str, CheckpointKey]] = field(default_factory=set[tuple[str, CheckpointKey]])
+    """Of threads: those that were kept, and those that do not count any more."""
+    touched_writes: set[tuple[str, WriteKey]] = field(default_factory=set[tuple[str, WriteKey]])
     touched_counters: set[str] = field(default_factory=set[str])
     touched_signals: set[str] = field(default_factory=set[str])
     beats: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
@@ -191,6 +200,29 @@ class World:
         self.touched_resources.add(resources_id)
         self.resource_versions[resources_id] = self.resources[resources_id].version
         self.latest_resources = resources_id
+        return event
+
+    def record_thread(
+        self, thread_id: str, fact: ThreadFact, *, actor: str | None, cause: int | None = None, body: Body | None = None
+    ) -> Event:
+        """Append a fact to a thread's stream and evolve its state."""
+        state = self.threads.get(thread_id)
+        event = self._event(f"thread/{thread_id}", state.stream_version if state else 0, fact, actor, cause, body)
+        kept = (set(state.checkpoints), set(state.writes)) if state else (set[CheckpointKey](), set[WriteKey]())
+        state = self.threads[thread_id] = thread.evolve(state, event)
+        self.touched_threads.add(thread_id)
+        checkpoints, writes = kept[0] - state.checkpoints.keys(), kept[1] - state.writes.keys()
+        match fact:
+            case ThreadCheckpointSaved():
+                checkpoints.add((fact.ns, fact.checkpoint_id))
+            case ThreadWritesSaved():
+                writes.update((fact.ns, fact.checkpoint_id, fact.task_id, number) for number, _ in fact.writes)
+            case _:
+                pass
+        self.touched_checkpoints.update((thread_id, key) for key in checkpoints)
+        self.touched_writes.update((thread_id, key) for key in writes)
+        if body is not None:
+            self.body_hashes[event.position] = body.sha256
         return event
 
     def keep_blob(self, body: Body) -> None:

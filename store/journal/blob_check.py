@@ -13,6 +13,7 @@ from store.db.dialect import Dialect, ReadSession, Row
 from store.domain.events import Json
 from store.domain.run_commands import IN_BLOBS
 from store.domain.run_facts import RunEvent
+from store.domain.thread_facts import WITH_BLOBS
 from store.errors import StoreError
 from store.journal.differences import Differences
 
@@ -21,11 +22,12 @@ _MOST_AT_ONCE = 2000
 _POSITION, _TYPE = log.EVENT_COLUMNS.index("position"), log.EVENT_COLUMNS.index("type")
 _DATA, _HASH = log.EVENT_COLUMNS.index("data"), log.EVENT_COLUMNS.index("body_hash")
 _TEXTS = ("prompt_sha256", "response_sha256")
+_NAMING = WITH_BLOBS | {RunEvent.type}
 
 
 async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
-    """Report prompts and responses that some events name, given as rows of `events`, and that are not there."""
-    named = {name: row[_POSITION] for row in rows if row[_TYPE] == RunEvent.type for name in _names(row)}
+    """Report texts and values that some events name, given as rows of `events`, and that are not there."""
+    named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in _names(row)}
     if named:
         there = await blobs.existing(dialect, session, sorted(named))
         for name in sorted(named.keys() - there):
@@ -61,7 +63,7 @@ def _check(rows: Sequence[Row], differences: Differences) -> None:
 async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
     # The tables of runs know quickly; but they may be wrong, so whom they accuse is looked for in the log.
     accused = set(await blobs.unclaimed(dialect, session))
-    after, types = 0, [RunEvent.type, *sorted(IN_BLOBS)]
+    after, types = 0, sorted(_NAMING | IN_BLOBS)
     while accused and (rows := await log.events(dialect, session, after=after, types=types)):
         accused.difference_update(name for row in rows for name in _names(row))
         after = rows[-1][_POSITION]
@@ -75,7 +77,7 @@ def _names(row: Row) -> Iterator[str]:
             yield bytes(row[_HASH]).hex()
         return
     text: Any = row[_DATA]
-    if not isinstance(text, str) or '_sha256"' not in text:
+    if not isinstance(text, str) or "sha256" not in text:
         return
     try:
         data = orjson.loads(text)
@@ -84,3 +86,6 @@ def _names(row: Row) -> Iterator[str]:
     if isinstance(data, dict):
         named = (cast("Json", data).get(field) for field in _TEXTS)
         yield from (name for name in named if isinstance(name, str))
+        several = cast("Json", data).get("sha256s")
+        if isinstance(several, list):
+            yield from (name for name in cast("list[Any]", several) if isinstance(name, str))

@@ -39,6 +39,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
         tables.span_counters,
         tables.watch,
     ),
+    "thread/": tables.THREADS,
     "worker/": (tables.workers,),
     "": (),
 }
@@ -78,7 +79,9 @@ STRETCHES = (
     Stretch(prefix="resources/", first="resources/", before="resources0"),
     Stretch(prefix="", first="resources0", before="rollout/"),
     Stretch(prefix="rollout/", first="rollout/", before="rollout0"),
-    Stretch(prefix="", first="rollout0", before="worker/"),
+    Stretch(prefix="", first="rollout0", before="thread/"),
+    Stretch(prefix="thread/", first="thread/", before="thread0"),
+    Stretch(prefix="", first="thread0", before="worker/"),
     Stretch(prefix="worker/", first="worker/", before="worker0"),
     Stretch(prefix="", first="worker0", before=None),
 )

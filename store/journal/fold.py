@@ -19,17 +19,20 @@ from store.db.scan import FOLDED
 from store.domain import policy
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
+from store.domain import thread as thread_stream
 from store.domain import worker as worker_stream
 from store.domain.events import FACTS, Event, SpanRecorded, decode
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
+from store.domain.thread import ThreadState
 from store.domain.upcast import upcast
 from store.domain.worker import WorkerState
 from store.errors import StoreError
 from store.projections import rows as row_of
+from store.projections import thread_rows
 from store.projections.run_rows import RunRows, has_run_rows
 
-State = RolloutState | WorkerState | ResourcesState
+State = RolloutState | WorkerState | ResourcesState | ThreadState
 
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
@@ -44,7 +47,7 @@ class Stream:
 
     name: str
     key: str
-    """The name without its kind: the id of the rollout, worker or resources."""
+    """The name without its kind: the id of the rollout, worker, resources or thread."""
     state: State | None = None
     events: int = 0
     spans: list[Row] = field(default_factory=list[Row])
@@ -164,6 +167,7 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
     "rollout/": rollout_stream.evolve,
     "worker/": worker_stream.evolve,
     "resources/": resources_stream.evolve,
+    "thread/": thread_stream.evolve,
 }
 
 
@@ -236,6 +240,8 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
             return {tables.workers: [row_of.worker(state)]}
         case ResourcesState() as state:
             return {tables.resources: [row_of.resources(state)]}
+        case ThreadState() as state:
+            return thread_rows.every(state)
         case None:
             return {}
 

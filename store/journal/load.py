@@ -12,11 +12,12 @@ from store.db.loading import Query, loading
 from store.domain.commands import Command, Wants
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
+from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.world import EVERYTHING, Answered, RunKey, World
 from store.journal.recent import Recent
-from store.projections import rows
+from store.projections import rows, thread_rows
 
 _DUE_AT_ONCE = 1000
 _ASKED = (
@@ -37,6 +38,10 @@ _ASKED = (
     "blobs",
     "artifacts",
     "forked",
+    "threads",
+    "whole_threads",
+    "thread_checkpoints",
+    "thread_tasks",
 )
 _asked = attrgetter(*_ASKED)
 
@@ -165,6 +170,19 @@ def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
     world.blobs.update(row[0] for row in loaded.get("blobs", ()))
     for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
         world.artifacts[rollout_id, artifact_id] = (version, retracted)
+    _fill_threads(world, loaded)
+
+
+def _fill_threads(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
+    for row in loaded.get("threads", ()):
+        world.threads[row[0]] = ThreadState(*row)
+    for row in loaded.get("thread_checkpoints", ()):
+        *of_checkpoint, body_hash = row
+        thread_rows.fill(world.threads[row[0]], [of_checkpoint], [])
+        if body_hash is not None:
+            world.body_hashes[of_checkpoint[-1]] = bytes(body_hash)
+    for row in loaded.get("thread_writes", ()):
+        thread_rows.fill(world.threads[row[0]], [], [row])
 
 
 def _fill_rollouts(world: World, found: Sequence[Row]) -> None:

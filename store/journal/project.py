@@ -16,7 +16,7 @@ from store.domain.run_commands import IN_BLOBS
 from store.domain.views import signals_row
 from store.domain.world import World
 from store.journal import chain
-from store.projections import rows
+from store.projections import rows, thread_rows
 from store.projections.run_rows import RunRows, has_run_rows
 
 Row = tuple[Any, ...]
@@ -131,6 +131,8 @@ def projected(world: World, changes: Changes) -> None:
     _add_of_events(world, changes)
     for worker_id in world.touched_workers:
         changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
+    if world.touched_threads:
+        _projected_threads(world, changes)
     for resources_id in world.touched_resources:
         changes.upserts.setdefault(tables.resources, []).append(rows.resources(world.resources[resources_id]))
 
@@ -149,6 +151,25 @@ def _add_of_events(world: World, changes: Changes) -> None:
     for key, version in run.retracted.items():
         saved = world.artifacts[key][0]
         changes.updates.setdefault(_RETRACTION, []).append((key[0], saved, version))
+
+
+def _projected_threads(world: World, changes: Changes) -> None:
+    """Add the rows of what the batch kept in threads, and the keys of what it took away."""
+    for thread_id in world.touched_threads:
+        changes.upserts.setdefault(tables.threads, []).append(thread_rows.thread(world.threads[thread_id]))
+    for thread_id, key in world.touched_checkpoints:
+        kept = world.threads[thread_id].checkpoints.get(key)
+        if kept is None:
+            changes.deletes.setdefault(tables.thread_checkpoints, []).append((thread_id, *key))
+        else:
+            row = thread_rows.checkpoint(thread_id, key, kept)
+            changes.upserts.setdefault(tables.thread_checkpoints, []).append(row)
+    for thread_id, key in world.touched_writes:
+        written = world.threads[thread_id].writes.get(key)
+        if written is None:
+            changes.deletes.setdefault(tables.thread_writes, []).append((thread_id, *key))
+        else:
+            changes.upserts.setdefault(tables.thread_writes, []).append(thread_rows.write(thread_id, key, written))
 
 
 def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:

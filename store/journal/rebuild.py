@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 500
 """So many rows are mended in one transaction, about as many as a busy batch writes."""
 
 _STREAMS_AT_ONCE = 200
-_KINDS = ("rollout/", "worker/", "resources/")
+_KINDS = ("rollout/", "thread/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
 # The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
 _OF_EVENTS = (tables.spans, tables.rewards, tables.run_events)
@@ -212,6 +212,7 @@ class _Mending:
             ("rollout/", tables.rollouts),
             ("rollout/", tables.attempts),
             *(("rollout/", table) for table in tables.RUNS if table is not tables.run_events),
+            *(("thread/", table) for table in tables.THREADS),
             ("worker/", tables.workers),
             ("resources/", tables.resources),
         ):

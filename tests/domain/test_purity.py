@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 import pytest
 
 import store.domain
-from store import open_store
+from store import intake_threads, open_store
 from store.models import LLM, EnqueueRolloutRequest, RolloutConfig
+from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.domain.run_story import artifact, checkpoint, events, fork, move_head, phase, rejected, retract
@@ -101,6 +102,11 @@ def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch:
         "artifact.retracted",
         "attempt.forked",
         "rollout.head_moved",
+        "thread.checkpoint_saved",
+        "thread.writes_saved",
+        "thread.copied",
+        "thread.pruned",
+        "thread.deleted",
     }
 
 
@@ -124,6 +130,16 @@ def tell_of_runs(story: Story) -> Story:
     story.tell(*told, rejected(attempt_id="b1"), artifact(attempt_id="b1"), retract())
     fork(story, "b3", supersede=True, request_id="q")
     story.tell(move_head("b1"))
+    return tell_of_threads(story)
+
+
+def tell_of_threads(story: Story) -> Story:
+    """Add every command about threads."""
+    given = ThreadCheckpoint("r1:RIG", "", "cp-1", None, ("json", b"{}"), {"said": ("json", b"1")}, {"step": 1})
+    written = ThreadWrite("task", 0, "said", ("json", b"2"))
+    story.tell(intake_threads.checkpoint(given, "b1"), intake_threads.writes("r1:RIG", "", "cp-1", [written], "b1"))
+    story.tell(intake_threads.copy("r1:RIG", "t"), intake_threads.prune("t", [("", "cp-1")], "keep_latest"))
+    story.tell(intake_threads.delete("r1:RIG"))
     return story
 
 

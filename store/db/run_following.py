@@ -1,0 +1,39 @@
+"""What readers of a run begin with: where its stream ends, and the facts that say how the run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
+from sqlalchemy.types import BigInteger, Integer, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.listing import compiled
+
+
+async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:
+    """Return version and position of the last event of a stream; None where it has none."""
+    event = tables.events.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [event.version, event.position]
+        of_it = event.stream == bindparam("of_stream", type_=Text)
+        return select(*shown).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
+
+    rows = await session.fetch(compiled(dialect, "stream_end", build), {"of_stream": stream})
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+async def turns(dialect: Dialect, session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
+    """Return the rows of `events` of some types in a stream, up to a version, in their order."""
+    event = tables.events.c
+
+    def build() -> Select[Any]:
+        of_it = event.stream == bindparam("of_stream", type_=Text)
+        upto = event.version <= bindparam("until", type_=BigInteger)
+        return select(*event).where(of_it, upto, dialect.any_of(event.type, "types")).order_by(event.version)
+
+    params = {"of_stream": stream, "until": until, "types": dialect.list_param(list(types))}
+    return await session.fetch(compiled(dialect, "stream_turns", build), params)

@@ -1,0 +1,72 @@
+"""Runs by what names them: the rollout, the run that was imported, the flow; and all runs that belong to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
+from store.db.listing import compiled
+from store.db.pages import LONGEST_ID
+
+_IMPORTED: Final = "run:"
+"""What the plan key of an imported run begins with; `#2` at its end stands for its second generation."""
+
+
+async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[str]:
+    """Return the rollouts that were imported from a run, the newest first."""
+    rollout = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        first = rollout.plan_key == bindparam("plan_key", type_=Text)
+        # By the order of bytes, in which `$` follows `#`.
+        later = and_(
+            rollout.plan_key >= bindparam("later", type_=Text), rollout.plan_key < bindparam("beyond", type_=Text)
+        )
+        return select(rollout.rollout_id).where(or_(first, later)).order_by(rollout.first_position.desc())
+
+    key = _IMPORTED + check_text(run_id, "run_id", LONGEST_ID)
+    params = {"plan_key": key, "later": f"{key}#", "beyond": f"{key}$"}
+    return [row[0] for row in await session.fetch(compiled(dialect, "runs_imported", build), params)]
+
+
+async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[str]:
+    """Return the rollouts of a flow, the newest first."""
+    rollout = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        of_it = rollout.group_id == bindparam("of_group", type_=Text)
+        return select(rollout.rollout_id).where(of_it).order_by(rollout.first_position.desc())
+
+    params = {"of_group": check_text(flow_id, "run_id", LONGEST_ID)}
+    return [row[0] for row in await session.fetch(compiled(dialect, "runs_of_flow", build), params)]
+
+
+async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: int) -> list[str]:
+    """Return the rollouts that belong to flows, the newest first."""
+    rollout = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        statement = select(rollout.rollout_id).where(rollout.group_id.is_not(None))
+        part = statement.order_by(rollout.first_position.desc()).limit(bindparam("at_most", type_=BigInteger))
+        return part.offset(bindparam("beyond", type_=BigInteger))
+
+    params = {"at_most": limit, "beyond": offset}
+    return [row[0] for row in await session.fetch(compiled(dialect, "runs_of_flows", build), params)]
+
+
+async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
+    """Return of some rollouts how often they were run again, and the last error: rollout_id, rerun_seq, JSON."""
+    rollout = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [rollout.rollout_id, rollout.rerun_seq, rollout.error]
+        return select(*shown).where(dialect.any_of(rollout.rollout_id, "wanted"))
+
+    params = {"wanted": dialect.list_param(list(rollout_ids))}
+    return await session.fetch(compiled(dialect, "run_ends", build), params)

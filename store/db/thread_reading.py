@@ -1,0 +1,154 @@
+"""Reading threads: their checkpoints newest first, what was written on top of them, and which threads there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
+from sqlalchemy.types import Integer, Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.listing import compiled
+
+CHECKPOINT_COLUMNS = tuple(column.name for column in tables.thread_checkpoints.columns)
+WRITE_COLUMNS = tuple(column.name for column in tables.thread_writes.columns)
+
+Place = tuple[str, str, str]
+"""Id of a checkpoint, its thread and its namespace: what checkpoints are listed by."""
+
+
+def _text(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=Text)
+
+
+async def checkpoints(
+    dialect: Dialect,
+    session: ReadSession,
+    *,
+    thread_id: str | None = None,
+    ns: str | None = None,
+    checkpoint_id: str | None = None,
+    before: str | None = None,
+    after: Place | None = None,
+    limit: int = -1,
+) -> Sequence[Row]:
+    """Return rows of `thread_checkpoints`, those with the greatest ids first.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        thread_id: only of this thread, and so for what follows; None for all.
+        ns: only of this namespace.
+        checkpoint_id: only this one.
+        before: only those with smaller ids.
+        after: only what follows this one in the list.
+        limit: at most so many; -1 for all.
+    """
+    row = tables.thread_checkpoints.c
+    given = {"thread_id": thread_id, "ns": ns, "checkpoint_id": checkpoint_id}
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = list(row)
+        statement = select(*shown)
+        for name, value in given.items():
+            if value is not None:
+                statement = statement.where(row[name] == _text(f"of_{name}"))
+        if before is not None:
+            statement = statement.where(row.checkpoint_id < _text("before"))
+        place = (row.checkpoint_id, row.thread_id, row.ns)
+        if after is not None:
+            statement = statement.where(tuple_(*place) < tuple_(*(_text(f"after_{index}") for index in range(3))))
+        statement = statement.order_by(*(column.desc() for column in place))
+        return statement if limit < 0 else statement.limit(bindparam("at_most", type_=Integer))
+
+    shape = (
+        "thread_checkpoints",
+        *(value is None for value in given.values()),
+        before is None,
+        after is None,
+        limit < 0,
+    )
+    params: dict[str, Any] = {f"of_{name}": value for name, value in given.items()}
+    params |= {"before": before, "at_most": limit}
+    params |= {f"after_{index}": part for index, part in enumerate(after or ())}
+    return await session.fetch(compiled(dialect, shape, build), params)
+
+
+async def writes(
+    dialect: Dialect, session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]
+) -> Sequence[Row]:
+    """Return rows of `thread_writes` of some checkpoints of some threads, in the order a graph applies them."""
+
+    def build() -> Select[Any]:
+        row = tables.thread_writes.c
+        columns: list[ColumnElement[Any]] = list(row)
+        return (
+            select(*columns)
+            .where(dialect.any_of(row.thread_id, "thread_ids"), dialect.any_of(row.checkpoint_id, "checkpoint_ids"))
+            .order_by(row.task_path, row.task_id, row.number)
+        )
+
+    params = {
+        "thread_ids": dialect.list_param(list(thread_ids)),
+        "checkpoint_ids": dialect.list_param(list(checkpoint_ids)),
+    }
+    return await session.fetch(compiled(dialect, "thread_writes", build), params)
+
+
+async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
+    """Return thread, namespace and id of the checkpoints that some runs made."""
+
+    def build() -> Select[Any]:
+        row = tables.thread_checkpoints.c
+        place: list[ColumnElement[Any]] = [row.thread_id, row.ns, row.checkpoint_id]
+        return select(*place).where(dialect.any_of(row.run_id, "run_ids")).order_by(*place)
+
+    params = {"run_ids": dialect.list_param(list(run_ids))}
+    return await session.fetch(compiled(dialect, "checkpoints_of_runs", build), params)
+
+
+async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+    """Return the threads of a rollout, in the order of their ids.
+
+    The columns: id, how many checkpoints, id and step of the newest of the graph itself, stamp of the last fact.
+    """
+
+    def build() -> Select[Any]:
+        thread, checkpoint, event = tables.threads.c, tables.thread_checkpoints.c, tables.events.c
+        newest = tables.thread_checkpoints.alias("newest").c
+        latest = (
+            select(func.max(newest.checkpoint_id))
+            .where(newest.thread_id == thread.thread_id, newest.ns == "")
+            .correlate(tables.threads)
+            .scalar_subquery()
+        )
+        counted = (
+            select(func.count())
+            .select_from(tables.thread_checkpoints)
+            .where(checkpoint.thread_id == thread.thread_id)
+            .correlate(tables.threads)
+            .scalar_subquery()
+        )
+        head = tables.thread_checkpoints.alias("head")
+        columns: list[ColumnElement[Any]] = [thread.thread_id, counted, head.c.checkpoint_id, head.c.step, event.at]
+        return (
+            select(*columns)
+            .select_from(tables.threads)
+            .join(tables.events, event.position == thread.last_position)
+            .outerjoin(
+                head, and_(head.c.thread_id == thread.thread_id, head.c.ns == "", head.c.checkpoint_id == latest)
+            )
+            .where(
+                or_(
+                    thread.thread_id == _text("whole"),
+                    and_(thread.thread_id >= _text("first"), thread.thread_id < _text("beyond")),
+                )
+            )
+            .order_by(thread.thread_id)
+        )
+
+    # The colon's successor: nothing that begins with the id and a colon is greater.
+    params = {"whole": rollout_id, "first": f"{rollout_id}:", "beyond": f"{rollout_id};"}
+    return await session.fetch(compiled(dialect, "threads_of", build), params)

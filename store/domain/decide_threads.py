@@ -1,0 +1,162 @@
+"""Which facts follow from what a LangGraph checkpointer keeps, copies and takes away."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from store.domain.decide_runs import come_to_life
+from store.domain.rollout import AttemptState
+from store.domain.thread import CheckpointKey, ThreadState, WriteKey
+from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
+from store.domain.thread_facts import (
+    ThreadCheckpointSaved,
+    ThreadCopied,
+    ThreadDeleted,
+    ThreadFact,
+    ThreadPruned,
+    ThreadWritesSaved,
+)
+from store.domain.world import World
+from store.errors import NotFound, TooLarge
+
+MOST_COPIED = 10_000
+"""How many checkpoints and groups of writes one call may copy."""
+
+# With these `data` keeps within its bound.
+_PRUNED_BYTES = 6000
+
+
+def keep_in_thread(command: KeepInThread, world: World) -> None:
+    """Keep what is not there already, and note the sign of life of the attempt that says so."""
+    attempt = _attempt(command, world)
+    cause: int | None = None
+    for ordinal, item in enumerate(command.items):
+        fact = _unknown(command.thread_id, item, world)
+        if fact is None:
+            continue
+        if ordinal:
+            world.tick()
+        for blob in item.blobs:
+            world.keep_blob(blob)
+        cause = world.record_thread(command.thread_id, fact, actor=command.actor, body=item.body).position
+    if attempt is not None:
+        _beat(attempt, cause, command, world)
+
+
+def _attempt(command: KeepInThread, world: World) -> AttemptState | None:
+    if command.rollout_id is None or command.attempt_id is None:
+        return None
+    state = world.rollouts.get(command.rollout_id)
+    if state is None:
+        raise NotFound.rollout(command.rollout_id)
+    attempt = state.attempt(command.attempt_id)
+    if attempt is None:
+        raise NotFound.attempt(command.attempt_id, command.rollout_id)
+    return attempt
+
+
+def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, world: World) -> None:
+    """Let an attempt have shown a sign of life: no fact, since the thread's own say it."""
+    attempt.signal_time, attempt.signal_stamped_at = world.stamp / 1_000_000, world.stamp
+    world.beats[attempt.rollout_id, attempt.attempt_id] = attempt
+    world.rewatch.setdefault(attempt.rollout_id, False)
+    come_to_life(world.rollouts[attempt.rollout_id], attempt, world, command.actor, cause)
+
+
+def _unknown(thread_id: str, item: NewThreadFact, world: World) -> ThreadFact | None:
+    """Return what of an item has to be recorded."""
+    state, fact = world.threads.get(thread_id), item.fact
+    if state is None:
+        return fact
+    if isinstance(fact, ThreadCheckpointSaved):
+        known = state.checkpoints.get((fact.ns, fact.checkpoint_id))
+        if known is None or known.parent_id != fact.parent_id:
+            return fact
+        return None if world.body_hashes.get(known.body_position) == item.body.sha256 else fact
+    place = (fact.ns, fact.checkpoint_id, fact.task_id)
+    new = [write for write in fact.writes if write[0] < 0 or (*place, write[0]) not in state.writes]
+    return replace(fact, writes=new) if new else None
+
+
+def delete_thread(command: DeleteThread, world: World) -> bool:
+    """Take all away that a thread holds; say whether there was anything."""
+    state = world.threads.get(command.thread_id)
+    if state is None or not (state.checkpoints or state.writes):
+        return False
+    world.record_thread(command.thread_id, ThreadDeleted(), actor=command.actor)
+    return True
+
+
+def prune_thread(command: PruneThread, world: World) -> int:
+    """Take those of some checkpoints away that are there; return how many."""
+    state = world.threads.get(command.thread_id)
+    if state is None:
+        return 0
+    there = state.checkpoints.keys() | {key[:2] for key in state.writes}
+    gone = sorted(there.intersection(command.checkpoints))
+    for ordinal, some in enumerate(_in_parts(gone)):
+        if ordinal:
+            world.tick()
+        fact = ThreadPruned(command.reason, [list(key) for key in some])
+        world.record_thread(command.thread_id, fact, actor=command.actor)
+    return len(gone)
+
+
+def _in_parts(keys: list[CheckpointKey]) -> Iterator[list[CheckpointKey]]:
+    part: list[CheckpointKey] = []
+    size = 0
+    for key in keys:
+        length = len(key[0].encode()) + len(key[1].encode()) + 8
+        if part and size + length > _PRUNED_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(key)
+        size += length
+    if part:
+        yield part
+
+
+def copy_thread(command: CopyThread, world: World) -> int:
+    """Keep in a thread all that another one holds, without its payload once more; return how many checkpoints.
+
+    Raises:
+        TooLarge: it holds more than one call may copy.
+    """
+    source = world.threads.get(command.source_id)
+    if source is None or not (source.checkpoints or source.writes):
+        return 0
+    facts = list(_copies(source))
+    if len(facts) > MOST_COPIED:
+        raise TooLarge("source_thread_id", len(facts), MOST_COPIED, "checkpoints and writes; prune it first")
+    copied = ThreadCopied(command.source_id)
+    cause = world.record_thread(command.target_id, copied, actor=command.actor).position
+    for fact in facts:
+        world.record_thread(command.target_id, fact, actor=command.actor, cause=cause)
+    return len(source.checkpoints)
+
+
+def _copies(source: ThreadState) -> Iterator[ThreadFact]:
+    for (ns, checkpoint_id), kept in sorted(source.checkpoints.items(), key=lambda item: item[1].position):
+        yield ThreadCheckpointSaved(
+            ns=ns,
+            checkpoint_id=checkpoint_id,
+            parent_id=kept.parent_id,
+            run_id=kept.run_id,
+            source=kept.source,
+            step=kept.step,
+            origin=kept.body_position,
+        )
+    # Writes that came in one event, as far as none of them was replaced, come in one event again.
+    together: dict[int, list[WriteKey]] = {}
+    for key in sorted(source.writes):
+        together.setdefault(source.writes[key].position, []).append(key)
+    for _, keys in sorted(together.items()):
+        ns, checkpoint_id, task_id, _ = keys[0]
+        kept = source.writes[keys[0]]
+        yield ThreadWritesSaved(
+            ns=ns,
+            checkpoint_id=checkpoint_id,
+            task_id=task_id,
+            writes=[[key[3], source.writes[key].channel] for key in keys],
+            task_path=kept.task_path or None,
+            origin=kept.body_position,
+        )

@@ -1,0 +1,95 @@
+"""The state of one thread of a LangGraph checkpointer, and how a fact changes it."""
+
+from dataclasses import dataclass, field
+
+from store.domain.events import Event
+from store.domain.thread_facts import (
+    ThreadCheckpointSaved,
+    ThreadCopied,
+    ThreadDeleted,
+    ThreadPruned,
+    ThreadWritesSaved,
+)
+from store.errors import Corrupt
+
+CheckpointKey = tuple[str, str]
+"""Namespace and id."""
+WriteKey = tuple[str, str, str, int]
+"""Namespace and id of the checkpoint, the task, and the number of the write among the task's."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheckpoint:
+    """A checkpoint that counts."""
+
+    parent_id: str | None
+    run_id: str | None
+    source: str | None
+    step: int | None
+    position: int
+    body_position: int
+    """Of the event that has the body: another one for a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWrite:
+    """A write that counts."""
+
+    channel: str
+    task_path: str
+    position: int
+    body_position: int
+
+
+@dataclass(slots=True)
+class ThreadState:
+    """What is known of a thread; in a batch, of its checkpoints and writes only those that the batch asked for."""
+
+    thread_id: str
+    stream_version: int
+    first_position: int
+    last_position: int
+    checkpoints: dict[CheckpointKey, KeptCheckpoint] = field(default_factory=dict[CheckpointKey, KeptCheckpoint])
+    writes: dict[WriteKey, KeptWrite] = field(default_factory=dict[WriteKey, KeptWrite])
+
+
+def evolve(state: ThreadState | None, event: Event) -> ThreadState:
+    """Apply one fact of a thread's stream; the state given may be changed and returned.
+
+    Raises:
+        Corrupt: the fact does not follow from the state.
+    """
+    if state is None:
+        state = ThreadState(event.stream.removeprefix("thread/"), 0, event.position, event.position)
+    if event.version != state.stream_version + 1:
+        raise Corrupt(event.stream, f"version {event.version}", f"version {state.stream_version + 1}")
+    match event.fact:
+        case ThreadCheckpointSaved() as fact:
+            state.checkpoints[fact.ns, fact.checkpoint_id] = KeptCheckpoint(
+                fact.parent_id, fact.run_id, fact.source, fact.step, event.position, fact.origin or event.position
+            )
+        case ThreadWritesSaved() as fact:
+            body_position = fact.origin or event.position
+            for number, channel in fact.writes:
+                kept = KeptWrite(channel, fact.task_path or "", event.position, body_position)
+                state.writes[fact.ns, fact.checkpoint_id, fact.task_id, number] = kept
+        case ThreadPruned() as fact:
+            forget(state, {(ns, checkpoint_id) for ns, checkpoint_id in fact.checkpoints})
+        case ThreadDeleted():
+            state.checkpoints.clear()
+            state.writes.clear()
+        case ThreadCopied():
+            pass
+        case other:
+            raise Corrupt(event.stream, other.type, "a fact of a thread")
+    state.stream_version = event.version
+    state.last_position = event.position
+    return state
+
+
+def forget(state: ThreadState, gone: set[CheckpointKey]) -> None:
+    """Remove checkpoints and what was written on top of them."""
+    for key in gone:
+        state.checkpoints.pop(key, None)
+    for key in [key for key in state.writes if key[:2] in gone]:
+        del state.writes[key]

@@ -1,0 +1,88 @@
+"""What a LangGraph checkpointer asks for, validated and encoded, and what each request needs to be decided."""
+
+from dataclasses import dataclass, field
+
+from store.domain.commands import Command, Wants
+from store.domain.events import Body
+from store.domain.thread import CheckpointKey
+from store.domain.thread_facts import ThreadCheckpointSaved, ThreadWritesSaved
+
+
+@dataclass(slots=True)
+class NewThreadFact:
+    """One thing to keep of a thread."""
+
+    fact: ThreadCheckpointSaved | ThreadWritesSaved
+    body: Body
+    blobs: list[Body] = field(default_factory=list[Body])
+    """The values that the body names by their hashes."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of payload it carries."""
+        return len(self.body.stored) + sum(len(blob.stored) for blob in self.blobs)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeepInThread(Command):
+    """Keep a checkpoint, or what a task has written on top of one."""
+
+    thread_id: str
+    items: list[NewThreadFact]
+    """One checkpoint, or writes of one task."""
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+    """The attempt that shows a sign of life by it, and its rollout; both or none."""
+
+    @property
+    def size(self) -> int:
+        return sum(item.size for item in self.items)
+
+    def want(self, wants: Wants) -> None:
+        wants.threads.add(self.thread_id)
+        for item in self.items:
+            wants.thread_namespaces.add(item.fact.ns)
+            wants.thread_checkpoints.add(item.fact.checkpoint_id)
+            wants.blobs.update(blob.sha256.hex() for blob in item.blobs)
+            if isinstance(item.fact, ThreadWritesSaved):
+                wants.thread_tasks.add(item.fact.task_id)
+        if self.rollout_id is not None and self.attempt_id is not None:
+            wants.rollouts.add(self.rollout_id)
+            wants.attempts.add(self.attempt_id)
+            wants.leavers += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class DeleteThread(Command):
+    """Let nothing of a thread count any more."""
+
+    thread_id: str
+
+    def want(self, wants: Wants) -> None:
+        wants.threads.add(self.thread_id)
+        wants.whole_threads.add(self.thread_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class PruneThread(Command):
+    """Let some checkpoints of a thread, with all that was written on top of them, count no more."""
+
+    thread_id: str
+    checkpoints: list[CheckpointKey]
+    reason: str
+
+    def want(self, wants: Wants) -> None:
+        wants.threads.add(self.thread_id)
+        wants.whole_threads.add(self.thread_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyThread(Command):
+    """Keep in one thread all that another one holds."""
+
+    source_id: str
+    target_id: str
+
+    def want(self, wants: Wants) -> None:
+        wants.threads.update((self.source_id, self.target_id))
+        wants.whole_threads.update((self.source_id, self.target_id))

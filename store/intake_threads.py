@@ -1,0 +1,170 @@
+"""Arguments about threads become commands: checked, encoded, compressed and hashed by the caller."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from store import arguments
+from store.db.encoding import check_call, check_text, dumps_fields, encode_body
+from store.domain.events import Body, Json
+from store.domain.thread import CheckpointKey
+from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
+from store.domain.thread_facts import ThreadCheckpointSaved, ThreadWritesSaved
+from store.errors import Invalid
+from store.models.threads import ThreadCheckpoint, ThreadWrite, Typed
+
+BLOB_FROM: Final = 1024
+"""Bytes from which on a value is stored once, for all checkpoints and writes with an equal one."""
+
+MAX_PATH_BYTES: Final = 1024
+"""Of the path of a task."""
+
+# With so many `data` keeps within its bound; what is beyond them lies in the body.
+_BLOBS_AT_MOST: Final = 48
+_WRITES_AT_ONCE: Final = 100
+_CHANNEL_BYTES: Final = 1500
+
+
+@dataclass(slots=True)
+class _Values:
+    """Values as a body has them, the longest ones as the hashes of their blobs."""
+
+    blobs: dict[str, Body] = field(default_factory=dict[str, Body])
+    size: int = 0
+
+    def take(self, given: Mapping[Any, Typed]) -> dict[Any, Json]:
+        long = sorted(
+            (key for key, value in given.items() if len(value[1]) >= BLOB_FROM), key=lambda k: -len(given[k][1])
+        )
+        shared = set(long[:_BLOBS_AT_MOST])
+        return {key: self._one(value, is_shared=key in shared) for key, value in given.items()}
+
+    def _one(self, value: Typed, *, is_shared: bool) -> Json:
+        form, raw = value
+        self.size += len(raw)
+        if not is_shared:
+            return {"type": form, "base64": base64.b64encode(raw).decode()}
+        blob = encode_body(raw)
+        name = blob.sha256.hex()
+        self.blobs[name] = blob
+        return {"type": form, "sha256": name}
+
+    @property
+    def names(self) -> list[str] | None:
+        return list(self.blobs) or None
+
+
+def checkpoint(given: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
+    """Return the command that keeps a checkpoint; its writes are none of it."""
+    values = _Values()
+    metadata = dict(given.metadata)
+    body: Json = {
+        "checkpoint": {"type": given.checkpoint[0], "base64": base64.b64encode(given.checkpoint[1]).decode()},
+        "metadata": metadata,
+        "values": values.take({_channel(channel, "channel_values"): typed for channel, typed in given.values.items()}),
+    }
+    step = metadata.get("step")
+    fact = ThreadCheckpointSaved(
+        ns=check_text(given.ns, "checkpoint_ns"),
+        checkpoint_id=_id(given.checkpoint_id, "checkpoint_id"),
+        parent_id=None if given.parent_id is None else _id(given.parent_id, "checkpoint_id"),
+        run_id=_word(metadata.get("run_id"), "metadata.run_id"),
+        source=_word(metadata.get("source"), "metadata.source"),
+        step=step if isinstance(step, int) and not isinstance(step, bool) else None,
+        sha256s=values.names,
+    )
+    item = _item(fact, body, values)
+    check_call(0, item.size, "checkpoint")
+    return _keep(given.thread_id, [item], attempt_id)
+
+
+def writes(
+    thread_id: str, ns: str, checkpoint_id: str, given: Sequence[ThreadWrite], attempt_id: str | None
+) -> KeepInThread:
+    """Return the command that keeps what a task has written on top of a checkpoint; `given` is not empty."""
+    task_id, path = _id(given[0].task_id, "task_id"), check_text(given[0].task_path, "task_path", MAX_PATH_BYTES)
+    check_call(len(given), 0, "writes")
+    items: list[NewThreadFact] = []
+    for part in _parts({write.number: write for write in given}):
+        values = _Values()
+        taken = values.take({write.number: write.value for write in part})
+        fact = ThreadWritesSaved(
+            ns=check_text(ns, "checkpoint_ns"),
+            checkpoint_id=_id(checkpoint_id, "checkpoint_id"),
+            task_id=task_id,
+            writes=[[write.number, write.channel] for write in part],
+            task_path=path or None,
+            sha256s=values.names,
+        )
+        items.append(_item(fact, {"values": {str(number): value for number, value in taken.items()}}, values))
+    check_call(0, sum(item.size for item in items), "writes")
+    return _keep(thread_id, items, attempt_id)
+
+
+def _parts(given: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
+    """Yield writes in groups so small that the channels of one fit into `data`."""
+    part: list[ThreadWrite] = []
+    size = 0
+    for write in given.values():
+        length = len(_channel(write.channel, "writes").encode())
+        if part and (size + length > _CHANNEL_BYTES or len(part) == _WRITES_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(write)
+        size += length
+    yield part
+
+
+def delete(thread_id: str) -> DeleteThread:
+    """Return the command that takes away all that a thread holds."""
+    return DeleteThread(thread_id=_id(thread_id, "thread_id"))
+
+
+def prune(thread_id: str, checkpoints: Sequence[CheckpointKey], reason: str) -> PruneThread:
+    """Return the command that takes away some checkpoints of a thread."""
+    return PruneThread(
+        thread_id=_id(thread_id, "thread_id"),
+        checkpoints=[(check_text(ns, "checkpoint_ns"), _id(each, "checkpoint_id")) for ns, each in checkpoints],
+        reason=reason,
+    )
+
+
+def copy(source_id: str, target_id: str) -> CopyThread:
+    """Return the command that copies a thread."""
+    if source_id == target_id:
+        raise Invalid("target_thread_id", f"{target_id!r} is the thread to be copied; give the copy another id")
+    return CopyThread(source_id=_id(source_id, "source_thread_id"), target_id=_id(target_id, "target_thread_id"))
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _keep(thread_id: str, items: list[NewThreadFact], attempt_id: str | None) -> KeepInThread:
+    thread_id = _id(thread_id, "thread_id")
+    return KeepInThread(
+        thread_id=thread_id,
+        items=items,
+        rollout_id=None if attempt_id is None else thread_id.partition(":")[0],
+        attempt_id=None if attempt_id is None else _id(attempt_id, "attempt_id"),
+    )
+
+
+def _item(fact: ThreadCheckpointSaved | ThreadWritesSaved, body: Json, values: _Values) -> NewThreadFact:
+    return NewThreadFact(fact, encode_body(dumps_fields(body, "")), list(values.blobs.values()))
+
+
+def _id(value: str, path: str) -> str:
+    if not arguments.text(value, path):
+        raise Invalid(path, "is empty; give it an id")
+    return check_text(value, path)
+
+
+def _channel(name: str, path: str) -> str:
+    return check_text(name, path)
+
+
+def _word(value: Any, path: str) -> str | None:
+    return check_text(value, path) if isinstance(value, str) else None

@@ -1,0 +1,349 @@
+"""A LangGraph checkpointer on the log: `graph.compile(checkpointer=RollbookSaver(store))`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from store.domain.thread import CheckpointKey
+from store.errors import Invalid, Unsupported
+from store.interface import Store
+from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
+from store.sql_threads import SQLThreads
+from store.sync import Ahead, SyncStore
+
+T = TypeVar("T")
+
+KEEP_LATEST: Final = "keep_latest"
+DELETE: Final = "delete"
+
+
+class Graph(Protocol):
+    """What is asked of a compiled graph."""
+
+    def aget_state_history(self, config: RunnableConfig, /) -> AsyncIterator[Any]:
+        """Yield the states it was in, the newest first."""
+        ...
+
+    async def aupdate_state(self, config: RunnableConfig, values: dict[str, Any], /) -> RunnableConfig:
+        """Set values on top of a state, and return the config of the new one."""
+        ...
+
+
+class RollbookSaver(BaseCheckpointSaver[str]):
+    """Keeps the checkpoints of LangGraph's graphs as facts of a store's log.
+
+    A thread named `<rollout_id>:<scope>` belongs to that rollout; with `attempt_id` in the config's `configurable`,
+    each checkpoint and each write is a sign of life of that attempt, and the checkpoint's `run_id`, unless it has one,
+    is the attempt's id. The methods without `a` do the same and block their caller, also where a loop is running.
+    """
+
+    def __init__(self, store: Store | SyncStore, *, serde: SerializerProtocol | None = None) -> None:
+        """Take a store that stays open as long as the saver is used.
+
+        Args:
+            store: a store opened on a database.
+            serde: what turns values into bytes; None for LangGraph's own, msgpack.
+
+        Raises:
+            Unsupported: the store is behind `http://`.
+        """
+        super().__init__(serde=serde)
+        opened = store.store if isinstance(store, SyncStore) else store
+        if not isinstance(opened, SQLThreads):
+            raise Unsupported("threads of checkpoints", type(opened).__name__)
+        self.store = opened
+        self._waiting = store if isinstance(store, SyncStore) else SyncStore(store)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        found = await self.store.get_thread_checkpoint(
+            _thread_id(config), ns=_namespace(config), checkpoint_id=get_checkpoint_id(config)
+        )
+        return None if found is None else self._tuple(found)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 (the base class's)
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        left = -1 if limit is None else limit
+        listed = self.store.iterate_thread_checkpoints(
+            None if config is None else _thread_id(config),
+            ns=None if config is None else _configurable(config).get("checkpoint_ns"),
+            checkpoint_id=None if config is None else get_checkpoint_id(config),
+            before=None if before is None else get_checkpoint_id(before),
+            limit=-1 if filter else left,
+        )
+        async for found in listed:
+            if left == 0:
+                return
+            if filter and not all(found.metadata.get(key) == value for key, value in filter.items()):
+                continue
+            left -= 1
+            yield self._tuple(found)
+
+    def _tuple(self, found: ThreadCheckpoint) -> CheckpointTuple:
+        read = self.serde.loads_typed
+        values = {channel: read(value) for channel, value in found.values.items()}
+        parent = None if found.parent_id is None else _config(found.thread_id, found.ns, found.parent_id)
+        return CheckpointTuple(
+            config=_config(found.thread_id, found.ns, found.checkpoint_id),
+            checkpoint=cast("Checkpoint", {**read(found.checkpoint), "channel_values": values}),
+            metadata=cast("CheckpointMetadata", dict(found.metadata)),
+            parent_config=parent,
+            pending_writes=[(write.task_id, write.channel, read(write.value)) for write in found.writes],
+        )
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        # Values are known by their content, so which of them are new need not be told.
+        del new_versions
+        attempt_id = _attempt_id(config)
+        told = dict(get_checkpoint_metadata(config, metadata))
+        if attempt_id is not None:
+            told.setdefault("run_id", attempt_id)
+        rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+        thread_id, ns = _thread_id(config), _namespace(config)
+        kept = ThreadCheckpoint(
+            thread_id=thread_id,
+            ns=ns,
+            checkpoint_id=checkpoint["id"],
+            parent_id=get_checkpoint_id(config),
+            checkpoint=self.serde.dumps_typed(rest),
+            values={name: self.serde.dumps_typed(value) for name, value in checkpoint["channel_values"].items()},
+            metadata=told,
+        )
+        await self.store.keep_thread_checkpoint(kept, attempt_id=attempt_id)
+        return _config(thread_id, ns, checkpoint["id"])
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        given = [
+            ThreadWrite(
+                task_id=task_id,
+                number=WRITES_IDX_MAP.get(channel, place),
+                channel=channel,
+                value=self.serde.dumps_typed(value),
+                task_path=task_path,
+            )
+            for place, (channel, value) in enumerate(writes)
+        ]
+        checkpoint_id = get_checkpoint_id(config)
+        if checkpoint_id is None:
+            raise Invalid("checkpoint_id", "is not in the config; writes belong to a checkpoint")
+        await self.store.keep_thread_writes(
+            _thread_id(config),
+            given,
+            ns=_namespace(config),
+            checkpoint_id=checkpoint_id,
+            attempt_id=_attempt_id(config),
+        )
+
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 (the base class's)
+        """Return a version that sorts behind `current` and that no other branch of the thread has."""
+        count = 0 if current is None else int(str(current).partition(".")[0])
+        return f"{count + 1:032}.{random.getrandbits(53):016x}"
+
+    # -- taking away and copying -------------------------------------------------------------------------------------
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self.store.delete_thread(str(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self.store.delete_thread_runs([str(run_id) for run_id in run_ids])
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self.store.copy_thread(str(source_thread_id), str(target_thread_id))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = KEEP_LATEST) -> None:
+        if strategy not in {KEEP_LATEST, DELETE}:
+            raise Invalid("strategy", f"{strategy!r} is neither {KEEP_LATEST!r} nor {DELETE!r}")
+        for thread_id in map(str, thread_ids):
+            if strategy == DELETE:
+                await self.store.delete_thread(thread_id)
+            else:
+                await self._keep_latest(thread_id)
+
+    async def _keep_latest(self, thread_id: str) -> None:
+        places = await self.store.list_thread_places(thread_id)
+        latest: dict[str, ThreadPlace] = {}
+        for place in places:
+            latest.setdefault(place.ns, place)
+        kept: set[CheckpointKey] = set()
+        for place in latest.values():
+            kept.add((place.ns, place.checkpoint_id))
+            kept |= await self._ancestors_needed(place)
+        gone = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in kept]
+        if gone:
+            await self.store.prune_thread(thread_id, gone)
+
+    async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
+        """Return the checkpoints without which channels that are kept as differences could not be read any more."""
+        needed: set[CheckpointKey] = set()
+        found = await self.store.get_thread_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
+        if found is None:
+            return needed
+        lacking = set(found.metadata.get("counters_since_delta_snapshot") or ()) - found.values.keys()
+        while lacking and found.parent_id is not None:
+            found = await self.store.get_thread_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=found.parent_id)
+            if found is None:
+                break
+            needed.add((place.ns, found.checkpoint_id))
+            lacking -= found.values.keys()
+        return needed
+
+    # -- the same, without await -------------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self._wait(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 (the base class's)
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        home = self._waiting.home()
+        ahead = Ahead(self.alist(config, filter=filter, before=before, limit=limit))
+        try:
+            while items := home.run(ahead.take()):
+                yield from items
+        finally:
+            home.finish(ahead.close())
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self._wait(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._wait(self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self._wait(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = KEEP_LATEST) -> None:
+        self._wait(self.aprune(thread_ids, strategy=strategy))
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._waiting.home().run(call)
+
+
+# -- pointers ----------------------------------------------------------------------------------------------------------
+
+
+async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
+    """Return the newest checkpoint from which a graph would go on in one of some nodes; None if there is none.
+
+    It is what `save_checkpoint(..., external=)` takes: the end of a phase, given the nodes of the phase that follows.
+    """
+    async for snapshot in graph.aget_state_history(config):
+        if not set(nodes).isdisjoint(snapshot.next):
+            return pointer(snapshot.config)
+    return None
+
+
+def pointer(config: RunnableConfig) -> dict[str, Any]:
+    """Return what `save_checkpoint(..., external=)` takes for the checkpoint that a config names."""
+    checkpoint_id = get_checkpoint_id(config)
+    if checkpoint_id is None:
+        raise Invalid("checkpoint_id", "is not in the config; give that of a state the graph was in")
+    place = {"thread_id": _thread_id(config), "ns": _namespace(config), "checkpoint_id": checkpoint_id}
+    return {"kind": "langgraph", **place}
+
+
+async def start_from(
+    graph: Graph,
+    external: Mapping[str, Any] | None,
+    *,
+    attempt_id: str | None = None,
+    state_patch: Mapping[str, Any] | None = None,
+) -> RunnableConfig:
+    """Return the config with which `graph.ainvoke(None, config)` goes on from a checkpoint: nodes after it run again.
+
+    Args:
+        graph: a graph compiled with a `RollbookSaver`.
+        external: what a checkpoint of a run points to.
+        attempt_id: the attempt that goes on, such as that of a fork.
+        state_patch: values to be set before, as a fork's are; the checkpoint itself stays as it is.
+
+    Raises:
+        Invalid: the checkpoint points to nothing of LangGraph's.
+    """
+    if external is None or external.get("kind") != "langgraph":
+        raise Invalid("external", f"{external!r} is no checkpoint of LangGraph's; save one with external=pointer(...)")
+    config = _config(external["thread_id"], external["ns"], external["checkpoint_id"])
+    if attempt_id is not None:
+        config["configurable"] = _configurable(config) | {"attempt_id": attempt_id}
+    if not state_patch:
+        return config
+    patched = await graph.aupdate_state(config, dict(state_patch))
+    return {"configurable": _configurable(config) | _configurable(patched)}
+
+
+# -- configs -----------------------------------------------------------------------------------------------------------
+
+
+def _configurable(config: RunnableConfig) -> dict[str, Any]:
+    return config.get("configurable", {})
+
+
+def _thread_id(config: RunnableConfig) -> str:
+    found = _configurable(config).get("thread_id")
+    if found is None:
+        raise Invalid("thread_id", 'is not in the config; give {"configurable": {"thread_id": ...}}')
+    return str(found)
+
+
+def _namespace(config: RunnableConfig) -> str:
+    return _configurable(config).get("checkpoint_ns", "")
+
+
+def _attempt_id(config: RunnableConfig) -> str | None:
+    found = _configurable(config).get("attempt_id")
+    return None if found is None else str(found)
+
+
+def _config(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}

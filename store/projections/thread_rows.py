@@ -1,0 +1,51 @@
+"""The rows of threads, made from their states. The live path, rebuild and verify use the same ones."""
+
+from sqlalchemy import Table
+
+from store.db import tables
+from store.db.dialect import Row
+from store.domain.thread import CheckpointKey, KeptCheckpoint, KeptWrite, ThreadState, WriteKey
+
+
+def thread(state: ThreadState) -> Row:
+    """Return the row of a thread."""
+    return state.thread_id, state.stream_version, state.first_position, state.last_position
+
+
+def checkpoint(thread_id: str, key: CheckpointKey, kept: KeptCheckpoint) -> Row:
+    """Return the row of a checkpoint."""
+    return (
+        thread_id,
+        *key,
+        kept.parent_id,
+        kept.run_id,
+        kept.source,
+        kept.step,
+        kept.position,
+        kept.body_position,
+    )
+
+
+def write(thread_id: str, key: WriteKey, kept: KeptWrite) -> Row:
+    """Return the row of a write."""
+    return (thread_id, *key, kept.channel, kept.task_path, kept.position, kept.body_position)
+
+
+def every(state: ThreadState) -> dict[Table, list[Row]]:
+    """Return all rows of a thread, each list in the order of its key."""
+    thread_id = state.thread_id
+    return {
+        tables.threads: [thread(state)],
+        tables.thread_checkpoints: [
+            checkpoint(thread_id, key, state.checkpoints[key]) for key in sorted(state.checkpoints)
+        ],
+        tables.thread_writes: [write(thread_id, key, state.writes[key]) for key in sorted(state.writes)],
+    }
+
+
+def fill(state: ThreadState, checkpoints: list[Row], writes: list[Row]) -> None:
+    """Put rows of a thread into its state."""
+    for row in checkpoints:
+        state.checkpoints[row[1], row[2]] = KeptCheckpoint(*row[3:9])
+    for row in writes:
+        state.writes[row[1], row[2], row[3], row[4]] = KeptWrite(*row[5:9])

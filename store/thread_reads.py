@@ -1,0 +1,104 @@
+"""Rows of threads and their payload become what callers see."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from store.db import run_reading, thread_reading
+from store.db.bodies import raw_json
+from store.db.dialect import Dialect, ReadSession, Row
+from store.domain.events import Json
+from store.errors import Corrupt
+from store.models.threads import ThreadCheckpoint, ThreadSummary, ThreadWrite, Typed
+
+_CHECKPOINT = {name: index for index, name in enumerate(thread_reading.CHECKPOINT_COLUMNS)}
+_WRITE = {name: index for index, name in enumerate(thread_reading.WRITE_COLUMNS)}
+_PLACE = ("thread_id", "ns", "checkpoint_id")
+
+
+async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
+    """Return checkpoints of threads, given as rows, with their payload and what was written on top of them."""
+    if not rows:
+        return []
+    threads, ids = {row[_CHECKPOINT["thread_id"]] for row in rows}, {row[_CHECKPOINT["checkpoint_id"]] for row in rows}
+    places = {tuple(row[_CHECKPOINT[name]] for name in _PLACE) for row in rows}
+    written = [
+        row
+        for row in await thread_reading.writes(dialect, session, sorted(threads), sorted(ids))
+        if tuple(row[_WRITE[name]] for name in _PLACE) in places
+    ]
+    positions = {row[_CHECKPOINT["body_position"]] for row in rows} | {row[_WRITE["body_position"]] for row in written}
+    payloads = await run_reading.payloads(dialect, session, sorted(positions))
+    values = _Values(payloads, await run_reading.blobs(dialect, session, list(_named(payloads.values()))))
+    by_place: dict[tuple[Any, ...], list[ThreadWrite]] = {}
+    for row in written:
+        by_place.setdefault(tuple(row[_WRITE[name]] for name in _PLACE), []).append(_write(row, values))
+    return [_checkpoint(row, values, by_place) for row in rows]
+
+
+def summary(rollout_id: str, row: Row) -> ThreadSummary:
+    """Return a thread of a rollout as of `thread_reading.threads_of`."""
+    thread_id, checkpoints, latest, step, at = row
+    scope = thread_id.removeprefix(rollout_id).removeprefix(":") or None
+    return ThreadSummary(thread_id, scope, checkpoints, latest, step, at / 1_000_000)
+
+
+class _Values:
+    """Where values are found: in the bodies of events, or in blobs that those name."""
+
+    def __init__(self, payloads: Mapping[int, Json], blobs: Mapping[str, tuple[int, bytes]]) -> None:
+        self._payloads = payloads
+        self._blobs = blobs
+
+    def payload(self, position: int) -> Json:
+        """Return a body."""
+        found = self._payloads.get(position)
+        if found is None:
+            raise Corrupt(f"event {position}", "no body", "the body of what a thread keeps")
+        return found
+
+    def typed(self, value: Json) -> Typed:
+        """Return a value as its serializer wrote it."""
+        name = value.get("sha256")
+        if name is None:
+            return value["type"], base64.b64decode(value["base64"])
+        blob = self._blobs.get(name)
+        if blob is None:
+            raise Corrupt(f"blob {name}", "nothing", "a value of a thread")
+        return value["type"], raw_json(*blob)
+
+
+def _named(payloads: Iterable[Json]) -> Iterable[str]:
+    for payload in payloads:
+        for value in payload["values"].values():
+            if "sha256" in value:
+                yield value["sha256"]
+
+
+def _checkpoint(
+    row: Row, values: _Values, written: Mapping[tuple[Any, ...], Sequence[ThreadWrite]]
+) -> ThreadCheckpoint:
+    payload = values.payload(row[_CHECKPOINT["body_position"]])
+    place = tuple(row[_CHECKPOINT[name]] for name in _PLACE)
+    return ThreadCheckpoint(
+        *place,
+        parent_id=row[_CHECKPOINT["parent_id"]],
+        checkpoint=values.typed(payload["checkpoint"]),
+        values={channel: values.typed(value) for channel, value in payload["values"].items()},
+        metadata=payload["metadata"],
+        writes=written.get(place, ()),
+    )
+
+
+def _write(row: Row, values: _Values) -> ThreadWrite:
+    number = row[_WRITE["number"]]
+    value = values.payload(row[_WRITE["body_position"]])["values"][str(number)]
+    return ThreadWrite(
+        task_id=row[_WRITE["task_id"]],
+        number=number,
+        channel=row[_WRITE["channel"]],
+        value=values.typed(value),
+        task_path=row[_WRITE["task_path"]],
+    )

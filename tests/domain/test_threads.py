@@ -1,0 +1,130 @@
+"""Facts of a thread follow from what is asked, and the state from the facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import pytest
+
+from store import intake_threads
+from store.domain import thread
+from store.domain.commands import Command
+from store.domain.decide import decide
+from store.domain.events import Event, Fact, decode, encode
+from store.domain.thread import ThreadState
+from store.domain.thread_facts import (
+    ThreadCheckpointSaved,
+    ThreadCopied,
+    ThreadDeleted,
+    ThreadPruned,
+    ThreadWritesSaved,
+)
+from store.domain.world import World
+from store.errors import Corrupt
+from store.models.threads import ThreadCheckpoint, ThreadWrite
+
+
+def told(*commands: Command) -> World:
+    """Return the world in which commands were decided, one after the other, from nothing."""
+    world = World(now=1_000_000, last_stamp=0, next_position=1)
+    for ordinal, command in enumerate(commands):
+        world.begin(ordinal)
+        decide(command, world)
+    return world
+
+
+def saved(number: int, thread_id: str = "t") -> Command:
+    given = ThreadCheckpoint(thread_id, "", f"cp-{number}", None, ("json", b"{}"), {}, {"step": number})
+    return intake_threads.checkpoint(given, None)
+
+
+def written(*numbers: int, task_id: str = "task", thread_id: str = "t") -> Command:
+    given = [ThreadWrite(task_id, number, "said", ("json", b"%d" % number)) for number in numbers]
+    return intake_threads.writes(thread_id, "", "cp-1", given, None)
+
+
+def facts(world: World) -> list[Fact]:
+    return [event.fact for event in world.events]
+
+
+def folded(events: Sequence[Event], stream: str) -> ThreadState | None:
+    state: ThreadState | None = None
+    for event in events:
+        if event.stream == stream:
+            event.fact = decode(event.fact.type, orjson.loads(encode(event.fact)))
+            state = thread.evolve(state, event)
+    return state
+
+
+def test_only_what_is_new_is_recorded() -> None:
+    world = told(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
+    assert [fact.writes for fact in facts(world) if isinstance(fact, ThreadWritesSaved)] == [
+        [[0, "said"], [1, "said"]],
+        [[2, "said"]],
+        [[0, "said"]],
+    ]
+    assert sum(isinstance(fact, ThreadCheckpointSaved) for fact in facts(world)) == 1
+
+
+def test_a_negative_number_replaces_what_was_there() -> None:
+    world = told(saved(1), written(-1), written(-1))
+    assert [type(fact) for fact in facts(world)][1:] == [ThreadWritesSaved] * 2
+    assert world.threads["t"].writes["", "cp-1", "task", -1].position == 3
+
+
+def test_what_goes_is_named_with_its_writes_and_the_state_forgets_both() -> None:
+    world = told(saved(1), saved(2), written(0), intake_threads.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
+    assert facts(world)[-1] == ThreadPruned("runs", [["", "cp-1"]])
+    assert (set(world.threads["t"].checkpoints), world.threads["t"].writes) == ({("", "cp-2")}, {})
+    assert world.touched_writes == {("t", ("", "cp-1", "task", 0))}
+
+
+def test_nothing_comes_of_what_changes_nothing() -> None:
+    empty = [
+        intake_threads.delete("t"),
+        intake_threads.prune("t", [("", "cp-1")], "runs"),
+        intake_threads.copy("t", "u"),
+    ]
+    assert facts(told(*empty)) == []
+    world = told(saved(1), intake_threads.delete("t"), *empty)
+    assert [type(fact) for fact in facts(world)] == [ThreadCheckpointSaved, ThreadDeleted]
+
+
+def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
+    world = told(saved(1), written(0, -1), intake_threads.copy("t", "u"), intake_threads.copy("u", "v"))
+    copies = [event for event in world.events if event.stream == "thread/v"]
+    assert copies[0].fact == ThreadCopied("u")
+    assert [getattr(event.fact, "origin", None) for event in copies] == [None, 1, 2]
+    assert {event.cause for event in copies[1:]} == {copies[0].position}
+    assert [event.body for event in copies] == [None] * 3
+
+
+def test_the_state_is_what_the_facts_come_to() -> None:
+    world = told(
+        *(saved(1), saved(2), written(0, 1), intake_threads.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
+        *(
+            intake_threads.prune("t", [("", "cp-2")], "keep_latest"),
+            saved(4),
+            intake_threads.delete("u"),
+            saved(5, "u"),
+        ),
+    )
+    for thread_id, state in world.threads.items():
+        assert folded(world.events, f"thread/{thread_id}") == state
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_fact_that_does_not_follow_is_refused(version: int) -> None:
+    (event,) = told(saved(1)).events
+    state = thread.evolve(None, event)
+    event.version = version
+    with pytest.raises(Corrupt, match="version 2"):
+        thread.evolve(state, event)
+
+
+def test_a_fact_of_something_else_is_refused() -> None:
+    (event,) = told(saved(1)).events
+    event.fact = decode("worker.seen", {})
+    with pytest.raises(Corrupt, match="a fact of a thread"):
+        thread.evolve(None, event)

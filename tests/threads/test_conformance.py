@@ -1,0 +1,36 @@
+"""LangGraph's own tests of a checkpointer, every capability, on both databases. Acceptance scenario 62."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.integrations.langgraph import RollbookSaver
+
+# Without types; it is asked for four things.
+_suite: Any = import_module("langgraph.checkpoint.conformance")
+_capabilities: Any = import_module("langgraph.checkpoint.conformance.capabilities")
+
+
+@pytest.mark.slow
+async def test_the_saver_is_all_that_langgraph_asks_for(durable_url: str) -> None:
+    async def savers() -> AsyncGenerator[RollbookSaver]:
+        async with await open_store(durable_url) as store:
+            yield RollbookSaver(store)
+
+    report = await _suite.validate(_suite.checkpointer_test(name="RollbookSaver")(savers))
+    failures = [failure for result in report.results.values() for failure in result.failures or ()]
+    assert failures == []
+    assert set(report.results) == {each.value for each in _capabilities.ALL_CAPABILITIES}
+    assert all(result.detected for result in report.results.values())
+    assert report.passed_all()
+    assert sum(result.tests_passed for result in report.results.values()) >= 81
+    async with await open_store(durable_url) as store:
+        verified, rebuilt = await store.verify(), await store.rebuild()
+    assert verified.differences == []
+    assert rebuilt.written == {}
+    assert verified.rows["thread_checkpoints"] > 100

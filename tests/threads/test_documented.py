@@ -1,0 +1,42 @@
+"""What docs/langgraph.md says is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store import intake_threads
+from store.db.encoding import MAX_CALL_BYTES
+from store.integrations import langgraph
+
+PAGE = (Path(__file__).parents[2] / "docs" / "langgraph.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_every_function_is_described_with_arguments_that_there_are() -> None:
+    told = dict(re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", PAGE, re.MULTILINE))
+    assert set(told) == {"pointer", "pointer_to_phase_end", "start_from"}
+    for name, arguments in told.items():
+        given = [each.rstrip("=") for each in arguments.split(", ")]
+        assert given == list(inspect.signature(getattr(langgraph, name)).parameters)
+
+
+def test_the_sizes_are_those_of_the_code() -> None:
+    assert (intake_threads.BLOB_FROM, MAX_CALL_BYTES) == (1024, 16 * 1024 * 1024)
+    assert "a kilobyte or more" in PAGE
+    assert "16 MiB" in PAGE
