@@ -1,0 +1,104 @@
+"""What lies in a file becomes what a store keeps of it, and bytes again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from store.db.encoding import dumps
+from store.errors import StoreError
+from store.folders import forms
+from store.folders.records import FileRecord, SidecarFile
+
+NATIVE_FORM: Final = "2+end"
+_BASE64: Final = "base64"
+_BINARY: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file holds."""
+
+    described: SidecarFile
+    value: Any = None
+    form: str | None = None
+    raw: str | None = None
+    problem: str | None = None
+    """Why it is not kept, or not as what it claims to be."""
+    is_kept: bool = True
+
+
+def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
+    """Return what a file holds; a torn JSON file is not kept."""
+    text = _text(data)
+    if not path.endswith(".json"):
+        if text is None:
+            return Content(described, {_BASE64: base64.b64encode(data).decode()}, form=_BASE64)
+        return Content(described, text)
+    try:
+        value = forms.loads(text or "")
+    except ValueError as error:
+        return Content(described, problem=f"is no JSON, and left out: {error}", is_kept=False)
+    assert text is not None  # it was read
+    if not _is_storable(value):
+        return _as_text(described, text, "holds what no store keeps (U+0000, more than 64 bits …); kept as text")
+    if described.kind == "checkpoint" and not isinstance(value, dict) and described.external is None:
+        return _as_text(described, text, "is no JSON object, so no checkpoint; kept as text")
+    form = forms.form_of(value, text)
+    return Content(described, value, form=form, raw=text if form is None else None)
+
+
+def _text(data: bytes) -> str | None:
+    """Return bytes as a text that a store can keep; None where they are none."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _as_text(described: SidecarFile, text: str, problem: str) -> Content:
+    return Content(described.model_copy(update={"kind": "artifact", "phase": None}), text, problem=problem)
+
+
+def _is_storable(value: Any) -> bool:
+    try:
+        dumps(value, "content")
+    except StoreError:
+        return False
+    return True
+
+
+# -- bytes again -------------------------------------------------------------------------------------------------------
+
+
+def imported_bytes(value: Any, record: FileRecord) -> bytes:
+    """Return the bytes of a file that was imported."""
+    if record.raw is not None:
+        return record.raw.encode()
+    if record.form == _BASE64:
+        return base64.b64decode(value[_BASE64])
+    return str(value).encode() if record.form is None else forms.dumps(value, record.form).encode()
+
+
+def native_bytes(value: Any, media_type: str | None) -> tuple[str, bytes]:
+    """Return the end of its name and the bytes for something that was made in a store."""
+    if isinstance(value, str):
+        end = {"text/markdown": ".md", "application/jsonl": ".jsonl"}.get(media_type or "", ".txt")
+        return end, value.encode()
+    if media_type == _BINARY and (binary := _binary(value)) is not None:
+        return ".bin", binary
+    return ".json", forms.dumps(value, NATIVE_FORM).encode()
+
+
+def _binary(value: Any) -> bytes | None:
+    if not isinstance(value, dict) or list(cast("dict[str, Any]", value)) != [_BASE64]:
+        return None
+    try:
+        data = base64.b64decode(cast("dict[str, Any]", value)[_BASE64], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        return None
+    # What reads as text would come back as text.
+    return None if _text(data) is not None else data

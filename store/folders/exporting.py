@@ -1,0 +1,271 @@
+"""Runs of a store become folders again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from store.errors import Invalid, NotFound
+from store.folders import forms, names, records
+from store.folders.contents import imported_bytes, native_bytes
+from store.folders.importing import last_record
+from store.folders.lines import line_of
+from store.folders.records import FileRecord, Record, SidecarFile
+from store.folders.writing import Written, write
+from store.interface import Store
+from store.models import Rollout
+from store.models.runs import Artifact, AttemptNode, CheckpointRef
+from store.semconv import GROUP_KEY
+
+_PAGE: Final = 2000
+_STATUSES: Final = {
+    "queuing": "queued",
+    "preparing": "running",
+    "running": "running",
+    "requeuing": "running",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "failed",
+}
+
+
+async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
+    """Write a run below a reports directory, and return its folder: `daily/<date>/<flow>`.
+
+    The folder is the old one or the new one whenever the writing is cut off. What other runs of the flow and other
+    programs have put there stays.
+
+    Args:
+        store: where the run is.
+        rollout_id: which one.
+        root: the reports directory; made where there is none.
+        view: which of its attempts count, as for `query_run_events`.
+
+    Raises:
+        NotFound: no such rollout.
+        Invalid: its group, date or one of its scopes could lead out of the folder.
+    """
+    exported = await _gathered(store, rollout_id, view)
+    return await asyncio.to_thread(write, Path(root), exported)
+
+
+async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
+    rollout = await store.get_rollout_by_id(rollout_id)
+    if rollout is None:
+        raise NotFound.rollout(rollout_id)
+    found = await last_record(store, rollout_id)
+    record = None if found is None else found[0]
+    lineage = await store.list_lineage(rollout_id)
+    run_id = record.run_id if record is not None else names.checked_id(rollout_id, "rollout_id")
+    flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout_id, GROUP_KEY)
+    events = await _events(store, rollout_id, run_id, view)
+    files = await _files(store, rollout_id, view, record)
+    meta, text = _meta(rollout, lineage, run_id, flow, record)
+    if text is None:
+        if meta["status"] == "failed":
+            meta["error"] = await _error(store, rollout_id, lineage)
+        text = forms.dumps(meta, "2+end")
+    return Written(
+        run_id=run_id,
+        flow=flow,
+        date=names.checked_id(meta.get("date") or _date(rollout), "date"),
+        meta=meta,
+        meta_text=text,
+        events=None if record is not None and not record.has_events and not events else events,
+        files=files.contents,
+        described=files.described,
+        needs_sidecar=files.need_a_sidecar or (record is not None and record.has_sidecar),
+        gone=files.gone,
+    )
+
+
+async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> bytes:
+    lines: list[str] = []
+    after = 0
+    while True:
+        page = await store.query_run_events(rollout_id, view=view, after=after, limit=_PAGE)
+        lines.extend(line_of(run_id, row) for row in page.items)
+        after = page.next_after
+        if not page.has_more:
+            return "".join(_ended(lines)).encode()
+
+
+def _ended(lines: list[str]) -> list[str]:
+    """Return lines of which each is ended before another one follows."""
+    return [
+        line if number == len(lines) or line.endswith("\n") or lines[number].startswith(("\n", "\r\n")) else f"{line}\n"
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+# -- the run itself ----------------------------------------------------------------------------------------------------
+
+
+def _meta(
+    rollout: Rollout, lineage: list[AttemptNode], run_id: str, flow: str, record: Record | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return what `run_meta.json` says of the run as it stands, and the text that was imported if that still holds."""
+    status = _STATUSES[rollout.status]
+    rerun_seq = max((node.rerun_seq for node in lineage), default=0)
+    if record is not None:
+        before: dict[str, Any] = forms.loads(record.meta)
+        if status == "completed" and before.get("status") == "historical":
+            status = "historical"
+        now: dict[str, Any] = {"status": status}
+        if len(lineage) > record.attempts:
+            now |= {"completed_at": rollout.end_time, "rerun_seq": rerun_seq}
+        if now.items() <= {name: before.get(name) for name in now}.items():
+            return before, record.meta
+        return before | now | {"error": None, "history_complete": record.history_complete}, None
+    input_: Any = rollout.input
+    given = cast("dict[str, Any]", input_ if isinstance(input_, dict) else {"input": input_})
+    metadata = rollout.metadata or {}
+    meta = {
+        "id": run_id,
+        "flow_id": flow,
+        "short_rid": run_id[-8:],
+        "type": str(metadata.get("type") or given.get("type") or "auto"),
+        "status": status,
+        "created_at": rollout.start_time,
+        "completed_at": rollout.end_time if status in {"completed", "failed"} else None,
+        "user_id": str(metadata.get("user_id") or given.get("user_id") or "anonymous"),
+        "date": _date(rollout),
+        "params": given,
+        "rerun_seq": rerun_seq,
+        "error": None,
+        "history_complete": True,
+    }
+    return meta, None
+
+
+def _date(rollout: Rollout) -> str:
+    input_: Any = rollout.input
+    given = cast("dict[str, Any]", input_).get("date") if isinstance(input_, dict) else None
+    given = given or (rollout.metadata or {}).get("date")
+    return str(given) if given else f"{datetime.fromtimestamp(rollout.start_time, UTC):%Y-%m-%d}"
+
+
+async def _error(store: Store, rollout_id: str, lineage: list[AttemptNode]) -> str | None:
+    """Return why the run failed."""
+    if not lineage:
+        return None
+    error: str | None = None
+    async for event in store.tail(types=["attempt.status_changed"], rollout_id=rollout_id):
+        if event.data.get("attempt_id") == lineage[-1].attempt_id:
+            told: dict[str, Any] = event.data.get("error") or {}
+            error = str(told.get("message") or told.get("type") or event.data.get("reason"))
+    return error
+
+
+# -- its files ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files of a run: what they hold, and what they are."""
+
+    contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    described: dict[str, SidecarFile] = field(default_factory=dict[str, SidecarFile])
+    gone: set[str] = field(default_factory=set[str])
+    """Those that an earlier export has written and that the view does not hold any more."""
+    need_a_sidecar: bool = False
+    """Whether something has to be said of them beside their names. Of those imported without, nothing has."""
+
+
+def _by_name(path: str) -> SidecarFile:
+    named = names.parsed(path)
+    return SidecarFile(
+        kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
+    )
+
+
+async def _files(store: Store, rollout_id: str, view: str, record: Record | None) -> _Files:
+    imported = {each.id: each for each in record.files} if record is not None else {}
+    files, taken = _Files(), {each.path for each in imported.values()}
+    kept = {each.checkpoint_id for each in await store.list_checkpoints(rollout_id, view=view)}
+    for each in await store.list_checkpoints(rollout_id, view="raw"):
+        told = SidecarFile(
+            kind="checkpoint", scope=each.scope, name=each.name, phase=each.after_phase, external=each.external
+        )
+        is_kept = each.checkpoint_id in kept
+        value = await _state(store, each) if is_kept else None
+        _add(files, taken, told, value, each.at, imported.get(each.checkpoint_id), is_kept=is_kept)
+    kept = {each.artifact_id for each in await store.query_artifacts(rollout_id, view=view)}
+    for each in await store.query_artifacts(rollout_id, view="raw"):
+        if (each.scope, each.name) != (records.SCOPE, records.NAME):
+            is_kept = each.artifact_id in kept
+            _add(files, taken, _artifact(each), each.content, each.at, imported.get(each.artifact_id), is_kept=is_kept)
+    return files
+
+
+def _artifact(each: Artifact) -> SidecarFile:
+    return SidecarFile(kind="artifact", scope=each.scope, name=each.name, media_type=each.media_type, phase=each.phase)
+
+
+async def _state(store: Store, each: CheckpointRef) -> Any:
+    """Return what a checkpoint holds."""
+    # As the run stood right after it, it is the latest of its name.
+    found = await store.get_checkpoint(
+        each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
+    )
+    return None if found is None else found.state
+
+
+def _add(
+    files: _Files,
+    taken: set[str],
+    told: SidecarFile,
+    value: Any,
+    at: float,
+    imported: FileRecord | None,
+    *,
+    is_kept: bool,
+) -> None:
+    if imported is not None:
+        if imported.is_replaced:
+            return
+        path = imported.path
+        data = imported_bytes(value, imported) if is_kept else b""
+        if told.kind == "checkpoint":
+            told = told.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
+    else:
+        path, data, told = _native(taken, told, value, at)
+        files.need_a_sidecar |= is_kept and _by_name(path) != told
+    if is_kept:
+        files.contents[path], files.described[path] = data, told
+        files.gone.discard(path)
+    elif path not in files.contents:
+        files.gone.add(path)
+
+
+def _native(taken: set[str], told: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
+    """Return where something goes that was made in the store, each in a millisecond of its own."""
+    if told.kind == "checkpoint":
+        end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""
+        told = told.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
+    else:
+        end, data = native_bytes(value, told.media_type)
+    milliseconds = int(at * 1000)
+    while (path := names.path_for(told.scope, told.name, names.stamp(milliseconds / 1000), end)) in taken:
+        milliseconds += 1
+    taken.add(path)
+    return path, data, told
+
+
+async def has_run(store: Store, rollout_id: str) -> bool:
+    """Return whether a rollout is a run: whether it said or left anything that a folder would hold.
+
+    Raises:
+        Invalid: the id has no form that one could have.
+    """
+    if not isinstance(rollout_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid("rollout_id", "is no text")
+    if (await store.query_run_events(rollout_id, view="raw", limit=1, bodies=False)).items:
+        return True
+    return bool(
+        await store.query_artifacts(rollout_id, view="raw", limit=1)
+        or await store.list_checkpoints(rollout_id, view="raw")
+    )

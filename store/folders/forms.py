@@ -1,0 +1,58 @@
+"""JSON as texts: which way a text was written, so that the value can be written the same way again."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_INDENTED: Final = re.compile(r"[\[{]\n( +)")
+_TIGHT, _LOOSE = "tight", "loose"
+_FORM: Final = re.compile(r"(tight|loose|\d{1,4})(\+ascii)?(\+end)?")
+
+
+def loads(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is none; NaN and the infinities are none either.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def dumps(value: Any, form: str) -> str:
+    """Return a value as a text of some form, as `form_of` names it."""
+    width, *flags = form.split("+")
+    separators = (",", ":") if width == _TIGHT else None
+    indent = None if width in {_TIGHT, _LOOSE} else int(width)
+    text = json.dumps(value, ensure_ascii="ascii" in flags, separators=separators, indent=indent)
+    return f"{text}\n" if "end" in flags else text
+
+
+def form_of(value: Any, text: str) -> str | None:
+    """Return the form in which a value was written as this text: `tight`, `loose`, or how far it is indented.
+
+    `+ascii` says that other characters are escaped, `+end` that the last line is ended. None where the text is of no
+    such form, as one with spaces of its own, doubled keys or 1.50.
+    """
+    flags = ("+ascii" if text.isascii() and "\\u" in text else "") + ("+end" if text.endswith("\n") else "")
+    indented = _INDENTED.match(text)
+    for width in [str(len(indented[1]))] if indented else [_TIGHT, _LOOSE]:
+        try:
+            if dumps(value, width + flags) == text:
+                return width + flags
+        except RecursionError:
+            return None
+    return None
+
+
+def is_form(name: object) -> bool:
+    """Return whether something names a form."""
+    return isinstance(name, str) and _FORM.fullmatch(name) is not None

@@ -1,0 +1,344 @@
+"""Run folders become runs of a store: once, and only what is new the next time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from store.db.encoding import dumps
+from store.errors import Conflict, Invalid, StoreError
+from store.folders import reading, records
+from store.folders.contents import Content, content_of
+from store.folders.importing_events import NOTHING, Telling
+from store.folders.lines import LINE, line_of, split
+from store.folders.names import parsed
+from store.folders.reading import Folder
+from store.folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
+from store.interface import Store
+from store.models import AttemptError
+from store.models.runs import AttemptNode
+from store.semconv import GROUP_KEY, PLAN_KEY
+
+OnConflict = Literal["skip", "new_generation"]
+
+_SUCCEEDED: Final = frozenset({"completed", "historical"})
+_UNENDED: Final = frozenset({"queued", "running"})
+_PLAN: Final = "run:"
+
+
+async def import_runs(
+    store: Store,
+    directory: str | Path,
+    *,
+    on_conflict: OnConflict = "skip",
+    resources_id: str | None = None,
+) -> AsyncIterator[ImportReport]:
+    """Import every run below a directory, or of one run's folder, and report on each as it is done.
+
+    A run that was imported before is left alone where its folder is as it was; where the folder has grown, only what
+    is new is appended. A damaged run is refused in its report, and the others go on.
+
+    Args:
+        store: where the runs go.
+        directory: the reports directory, a day of it, or the folder of one run.
+        on_conflict: what to do with a folder that was changed otherwise than by growing: nothing, or make another
+            rollout of it beside the one there is.
+        resources_id: the resources the rollouts get, with the phase graph that their re-runs need.
+
+    Raises:
+        Invalid: there is no such directory.
+    """
+    root = Path(directory)
+    places = await asyncio.to_thread(reading.find, root)
+    known = await _known_runs(store)
+    seen: dict[str, Path] = {}
+    for place in places:
+        try:
+            folder = await asyncio.to_thread(reading.read, place)
+        except Invalid as error:
+            yield ImportReport(path=str(place.folder), run_id=None, outcome="refused", reason=str(error))
+            continue
+        if folder.run_id in seen:
+            reason = f"the same run lies in {seen[folder.run_id]}"
+            yield _report(folder, outcome="skipped", reason=reason)
+            continue
+        seen[folder.run_id] = place.folder
+        rollouts = known.setdefault(folder.run_id, [])
+        yield await _Import(store, folder, rollouts, on_conflict, resources_id).run()
+
+
+async def import_run_folder(
+    store: Store, folder: str | Path, *, on_conflict: OnConflict = "skip", resources_id: str | None = None
+) -> list[ImportReport]:
+    """Import the runs of one folder, of which a flow may have several; as `import_runs`.
+
+    Raises:
+        Invalid: it is no run folder.
+    """
+    place = Path(folder)
+    if not await asyncio.to_thread(reading.is_run_folder, place):
+        raise Invalid("folder", f"{place} holds no run_meta.json; give the folder of a run")
+    arguments: dict[str, Any] = {"on_conflict": on_conflict, "resources_id": resources_id}
+    return [report async for report in import_runs(store, place, **arguments) if Path(report.path) == place]
+
+
+async def _known_runs(store: Store) -> dict[str, list[str]]:
+    """Return the rollouts of each imported run, by its id, the newest generation last."""
+    known: dict[str, list[str]] = {}
+    for rollout in await store.query_rollouts(sort_by="start_time"):
+        metadata = rollout.metadata or {}
+        run_id = metadata.get(records.RUN_ID_KEY)
+        if isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{_PLAN}{run_id}"):
+            known.setdefault(run_id, []).append(rollout.rollout_id)
+    return known
+
+
+async def last_record(store: Store, rollout_id: str) -> tuple[Record, int] | None:
+    """Return what the last import of a run left behind, and at which version; None where it was never imported."""
+    found = await store.query_artifacts(rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1)
+    return (Record.model_validate(found[-1].content), found[-1].version) if found else None
+
+
+def _report(folder: Folder, **told: Any) -> ImportReport:
+    return ImportReport(path=str(folder.place.folder), run_id=folder.run_id, **told)
+
+
+class _Import:
+    """One run on its way into a store."""
+
+    def __init__(
+        self, store: Store, folder: Folder, rollouts: list[str], on_conflict: OnConflict, resources_id: str | None
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._rollouts = rollouts
+        self._on_conflict = on_conflict
+        self._resources_id = resources_id
+        self._digest = _digest(folder)
+        self._warnings = list(folder.warnings)
+        self._saved = {"checkpoint": 0, "artifact": 0}
+
+    async def run(self) -> ImportReport:
+        """Import what is new, and say what it was."""
+        if not self._rollouts:
+            if await self._store.get_rollout_by_id(self._folder.run_id) is not None:
+                reason = "it is a run of this store, which is where it came from"
+                return _report(self._folder, rollout_id=self._folder.run_id, outcome="skipped", reason=reason)
+            return await self._carry_over(await self._begin(), None)
+        rollout_id = self._rollouts[-1]
+        found = await last_record(self._store, rollout_id)
+        record = None if found is None else found[0]
+        if record is not None and record.digest == self._digest:
+            return _report(
+                self._folder,
+                rollout_id=rollout_id,
+                outcome="unchanged",
+                history_complete=record.history_complete,
+                warnings=record.warnings,
+            )
+        if found is not None and await self._has_gone_on(rollout_id, *found):
+            reason = "its run has gone on in the store; export it to bring the folder up to date"
+        elif _has_grown(record, self._folder) if record is not None else await self._begins_alike(rollout_id):
+            return await self._carry_over(rollout_id, record)
+        else:
+            reason = "its run_events.jsonl no longer begins with what was imported"
+        if self._on_conflict == "new_generation":
+            return await self._carry_over(await self._begin(), None)
+        return _report(self._folder, rollout_id=rollout_id, outcome="skipped", reason=reason)
+
+    async def _begin(self) -> str:
+        """Start the rollout, and return its id."""
+        generation = f"#{len(self._rollouts) + 1}" if self._rollouts else ""
+        flow = self._folder.flow_id or self._folder.run_id[:8]
+        metadata = {
+            GROUP_KEY: flow,
+            PLAN_KEY: f"{_PLAN}{self._folder.run_id}{generation}",
+            records.RUN_ID_KEY: self._folder.run_id,
+        }
+        for name in ("type", "user_id"):
+            if isinstance(value := self._folder.meta.get(name), str) and _is_storable(value):
+                metadata[name] = value
+        if self._folder.date is not None:
+            metadata["date"] = self._folder.date
+        params = self._folder.meta.get("params")
+        input_ = cast("dict[str, Any]", params if isinstance(params, dict) and _is_storable(params) else {})
+        try:
+            started = await self._store.start_rollout(input_, metadata=metadata)
+        except Conflict as error:
+            raise Conflict(error.reason, "another import of the same run is under way; import again after it") from None
+        self._rollouts.append(started.rollout_id)
+        return started.rollout_id
+
+    async def _carry_over(self, rollout_id: str, before: Record | None) -> ImportReport:
+        telling = Telling(self._store, rollout_id, self._folder.place.own("run_events").name, self._warnings)
+        start, attempts = (0, 1) if before is None else (before.events_bytes, before.attempts)
+        rerun_seq = self._folder.meta.get("rerun_seq")
+        end = await telling.carry_over(self._folder.events or b"", start, attempts, rerun_seq)
+        files = await self._carry_over_files(rollout_id, telling, () if before is None else before.files)
+        node = await telling.last_attempt()
+        record = Record(
+            run_id=self._folder.run_id,
+            source=str(self._folder.place.folder),
+            digest=self._digest,
+            meta=self._folder.meta_text,
+            events_bytes=end,
+            events_sha256=records.sha256((self._folder.events or b"")[:end]),
+            has_events=self._folder.events is not None,
+            has_sidecar=self._folder.has_sidecar,
+            attempts=node.sequence_id,
+            history_complete=node.rerun_seq == 0 or self._folder.meta.get("history_complete") is True,
+            files=files,
+            warnings=self._warnings,
+        )
+        await self._end(rollout_id, node)
+        await self._store.save_artifact(
+            rollout_id,
+            node.attempt_id,
+            scope=records.SCOPE,
+            name=records.NAME,
+            content=record.model_dump(mode="json", exclude_none=True),
+            media_type=records.MEDIA_TYPE,
+        )
+        return _report(
+            self._folder,
+            rollout_id=rollout_id,
+            outcome="imported" if before is None else "grown",
+            events=telling.told,
+            checkpoints=self._saved["checkpoint"],
+            artifacts=self._saved["artifact"],
+            history_complete=record.history_complete,
+            warnings=self._warnings,
+        )
+
+    async def _end(self, rollout_id: str, node: AttemptNode) -> None:
+        """Give the run the status that its folder has for it; one that its folder calls unended is failed."""
+        status, error = self._folder.meta.get("status"), None
+        if status not in _SUCCEEDED:
+            told = self._folder.meta.get("error")
+            message = records.ORPHANED if status in _UNENDED else told if isinstance(told, str) else "unknown error"
+            error = AttemptError(type="Orphaned" if status in _UNENDED else "RunFailed", message=_plain(message))
+        wanted = "succeeded" if error is None else "failed"
+        if node.status != wanted:
+            more: dict[str, Any] = {} if error is None else {"error": error}
+            await self._store.update_attempt(rollout_id, node.attempt_id, status=wanted, **more)
+        if self._resources_id is not None:
+            await self._store.update_rollout(rollout_id, resources_id=self._resources_id)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    async def _carry_over_files(
+        self, rollout_id: str, telling: Telling, before: Sequence[FileRecord]
+    ) -> list[FileRecord]:
+        known = {each.path: each for each in before if not each.is_replaced}
+        replaced = [each for each in before if each.is_replaced]
+        attempt_id = (await telling.last_attempt()).attempt_id
+        async with _without_graph(self._store, rollout_id):
+            for path, data in self._folder.files.items():
+                if path in known and known[path].sha256 == records.sha256(data):
+                    continue
+                content = content_of(path, data, self._described(path))
+                if content.problem is not None:
+                    self._warnings.append(Warned(file=path, problem=content.problem))
+                if content.is_kept:
+                    if path in known:
+                        replaced.append(known[path].model_copy(update={"is_replaced": True}))
+                    known[path] = await self._save(rollout_id, attempt_id, path, data, content)
+        return [*(known[path] for path in sorted(known)), *replaced]
+
+    def _described(self, path: str) -> SidecarFile:
+        told = self._folder.described.get(path)
+        if told is not None:
+            return told
+        named = parsed(path)
+        return SidecarFile(
+            kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
+        )
+
+    async def _save(self, rollout_id: str, attempt_id: str, path: str, data: bytes, content: Content) -> FileRecord:
+        told, sha256 = content.described, records.sha256(data)
+        key = f"import:{records.sha256(path.encode())[:16]}:{sha256[:16]}"
+        if told.kind == "checkpoint":
+            saved = await self._store.save_checkpoint(
+                rollout_id,
+                attempt_id,
+                scope=told.scope,
+                name=told.name,
+                state=None if told.external is not None else content.value,
+                external=told.external,
+                after_phase=told.phase,
+                key=key,
+            )
+            assert saved is not None  # without a graph nothing is rejected
+            kept_as = saved.checkpoint_id
+        else:
+            artifact = await self._store.save_artifact(
+                rollout_id,
+                attempt_id,
+                scope=told.scope,
+                name=told.name,
+                content=content.value,
+                phase=told.phase,
+                media_type=told.media_type,
+                key=key,
+            )
+            kept_as = artifact.artifact_id
+        self._saved[told.kind] += 1
+        return FileRecord(path=path, sha256=sha256, kind=told.kind, id=kept_as, form=content.form, raw=content.raw)
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
+        """Return whether the run has said something, since its import, that came from no folder."""
+        for node in (await self._store.list_lineage(rollout_id))[record.attempts :]:
+            # An import that was cut off may have made some already.
+            if node.fork is None or node.fork.graph != NOTHING.digest:
+                return True
+        later = await self._store.query_run_events(rollout_id, view="raw", after=version, limit=1)
+        return any(LINE not in (each.extra or {}) for each in later.items)
+
+    async def _begins_alike(self, rollout_id: str) -> bool:
+        """Return whether the folder begins with what an import has brought in that was cut off."""
+        told = (await self._store.query_run_events(rollout_id, view="raw", limit=-1)).items
+        found, _ = split(self._folder.events or b"")
+        texts = [line.text for line in found[: len(told)]]
+        return texts == [line_of(self._folder.run_id, row) for row in told]
+
+
+@asynccontextmanager
+async def _without_graph(store: Store, rollout_id: str) -> AsyncGenerator[None]:
+    """Take the resources off a rollout for a while, so that its phase graph neither cuts nor rejects a checkpoint."""
+    rollout = await store.get_rollout_by_id(rollout_id)
+    assert rollout is not None  # it was just found or made
+    if rollout.resources_id is None:
+        yield
+        return
+    await store.update_rollout(rollout_id, resources_id=None)
+    yield
+    await store.update_rollout(rollout_id, resources_id=rollout.resources_id)
+
+
+def _has_grown(record: Record, folder: Folder) -> bool:
+    events = folder.events or b""
+    return records.sha256(events[: record.events_bytes]) == record.events_sha256
+
+
+def _digest(folder: Folder) -> str:
+    files = {path: records.sha256(data) for path, data in folder.files.items()}
+    sidecar = Sidecar(run_id=folder.run_id, files=folder.described).model_dump(mode="json")
+    events = None if folder.events is None else records.sha256(folder.events)
+    return records.sha256(dumps([folder.run_id, folder.meta_text, events, files, sidecar], "folder"))
+
+
+def _is_storable(value: Any) -> bool:
+    try:
+        dumps(value, "params")
+    except StoreError:
+        return False
+    return True
+
+
+def _plain(text: str) -> str:
+    return text if _is_storable(text) else "unknown error"

@@ -1,0 +1,232 @@
+"""Lines of `run_events.jsonl` become run events and lines again, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from store.db.encoding import MAX_CALL_BYTES, check_text, dumps
+from store.errors import StoreError
+from store.folders import forms
+from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
+
+LINE: Final = "rollbook.line"
+"""The key of an imported event's `extra` that says how its line was written."""
+HIDDEN_SCOPE: Final = "rollbook:import"
+"""A scope that nothing is about: the forks of an import hide it, and so hide nothing."""
+NATIVE_FORM: Final = "tight+end"
+
+_FIELDS: Final = {"type": "kind", "identifier": "scope"}
+"""Key of a line to field of an event, where they differ."""
+_NAMES: Final = ("node_id", "parent_node_id", "identifier", "agent", "status", "service", "phase", "node_exec")
+_TEXTS: Final = ("message", "prompt", "response", "error")
+_RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
+"""Keys of a line that would be taken for something else; they are kept with what says how the line was written."""
+_MOST_METRICS: Final = 16
+_LARGEST_LINE: Final = MAX_CALL_BYTES // 4
+"""A raw line stands beside the texts it holds, in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that is whole, with the empty lines around it."""
+
+    number: int
+    start: int
+    end: int
+    """Where it lies in its file, in bytes."""
+    text: str
+    value: dict[str, Any]
+
+    @property
+    def rerun_seq(self) -> int:
+        """Which re-run says it; 0 for the first run."""
+        found = self.value.get("rerun_seq", 0)
+        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A line that is none."""
+
+    number: int
+    problem: str
+
+
+def split(data: bytes, start: int = 0) -> tuple[list[Line], list[Damaged]]:
+    """Return the lines of a file from an offset on, and what of it is damaged."""
+    lines: list[Line] = []
+    damaged: list[Damaged] = []
+    begin = position = start
+    number = data.count(b"\n", 0, start)
+    while position < len(data):
+        end = data.find(b"\n", position) + 1 or len(data)
+        raw, position = data[position:end], end
+        number += 1
+        if not raw.strip():
+            continue
+        problem, value, text = _read(raw, data[begin:end], is_ended=raw.endswith(b"\n"))
+        if value is None:
+            damaged.append(Damaged(number, problem))
+        else:
+            lines.append(Line(number, begin, end, text, value))
+        begin = end
+    if begin < len(data) and lines and lines[-1].end == begin:
+        last = lines.pop()
+        lines.append(Line(last.number, last.start, len(data), last.text + data[begin:].decode(), last.value))
+    return lines, damaged
+
+
+def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, Any] | None, str]:
+    if len(chunk) > _LARGEST_LINE:
+        return f"is longer than {_LARGEST_LINE} bytes", None, ""
+    try:
+        value = forms.loads(raw.decode())
+        text = chunk.decode()
+    except ValueError as error:
+        return ("is no JSON" if is_ended else "is cut off") + f": {error}", None, ""
+    if not isinstance(value, dict):
+        return "is no JSON object", None, ""
+    return "", cast("dict[str, Any]", value), text
+
+
+def event_of(line: Line) -> RunEvent:
+    """Return the event that a line tells; nothing that a line may hold is refused."""
+    fields, extra = _fields(line.value), _extra(line.value)
+    form = forms.form_of(line.value, line.text)
+    keys = list(line.value)
+    other = {key: value for key, value in line.value.items() if not _same(_shown(key, fields, extra), value)}
+    how: Any = {"form": form, "keys": keys} | ({"set": other} if other else {})
+    if form is None or not _is_storable(how) or _written(how, fields, extra) != line.text:
+        how = line.text
+    return RunEvent.model_validate(fields | extra | {LINE: how})
+
+
+def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    kind = value.get("type")
+    fields: dict[str, Any] = {"kind": kind if _is_name(kind) else "log"}
+    for key in _NAMES:
+        if _is_name(value.get(key)):
+            fields[_FIELDS.get(key, key)] = value[key]
+    if fields.get("scope") == HIDDEN_SCOPE:
+        del fields["scope"]
+    for key in _TEXTS:
+        if isinstance(value.get(key), str) and _is_storable(value[key]):
+            fields[key] = value[key]
+    metrics = _metrics(value.get("metrics"))
+    if metrics:
+        fields["metrics"] = metrics
+    if fields["kind"] in PHASE_KINDS:
+        # Of a phase the log has less to say; the rest is kept with the line.
+        told = {name: fields[name] for name in ("kind", "phase", "scope", *_TEXTS) if name in fields}
+        return told if "phase" in told else told | {"kind": "log"}
+    return fields
+
+
+def _extra(value: Mapping[str, Any]) -> dict[str, Any]:
+    known = {*_NAMES, *_TEXTS, "type", "metrics", *_RESERVED}
+    return {key: each for key, each in value.items() if key not in known and _is_storable({key: each})}
+
+
+def _metrics(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {}
+    # By name, as the log keeps them.
+    metrics = {key: each for key, each in sorted(cast("dict[str, Any]", value).items()) if _is_metric(key, each)}
+    return metrics if len(metrics) <= _MOST_METRICS else {}
+
+
+def _is_metric(key: str, value: Any) -> bool:
+    if key == "model" and _is_name(value):
+        return True
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _is_name(key) and is_number and _is_storable(value)
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether it is a text that the log takes for an id."""
+    if not isinstance(value, str) or not value:
+        return False
+    try:
+        check_text(value, "name")
+    except StoreError:
+        return False
+    return True
+
+
+def _is_storable(value: Any) -> bool:
+    try:
+        dumps(value, "line")
+    except StoreError:
+        return False
+    return True
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values are written alike, as far as their own keys go."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        one, other = cast("dict[str, Any]", a), cast("dict[str, Any]", b)
+        return list(one.items()) == list(other.items())
+    return bool(a == b)
+
+
+# -- lines again -------------------------------------------------------------------------------------------------------
+
+
+def line_of(run_id: str, row: RunEventRow) -> str:
+    """Return the line of an event: the one it was imported from, or one that says what it says."""
+    extra: dict[str, Any] = {**(row.extra or {})}
+    how: Any = extra.pop(LINE, None)
+    if isinstance(how, str):
+        return how
+    if isinstance(how, dict) and row.source != "span":
+        written = _written(cast("dict[str, Any]", how), _known(row), extra)
+        if written is not None:
+            return written
+    return forms.dumps(dict(_native(run_id, row, extra)), NATIVE_FORM)
+
+
+def _known(row: RunEventRow) -> dict[str, Any]:
+    names = [_FIELDS.get(name, name) for name in ("type", *_NAMES, *_TEXTS, "metrics")]
+    return {name: value for name in names if (value := getattr(row, name)) is not None}
+
+
+def _shown(key: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
+    field = _FIELDS.get(key, key)
+    if key in _RESERVED:
+        return None
+    return fields[field] if field in fields else extra.get(key)
+
+
+def _written(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
+    keys: Any = how.get("keys")
+    given: Any = how.get("set") or {}
+    if not isinstance(keys, list) or not isinstance(given, dict) or not forms.is_form(how.get("form")):
+        return None
+    other = cast("dict[str, Any]", given)
+    value = {key: other[key] if key in other else _shown(key, fields, extra) for key in cast("list[str]", keys)}
+    return forms.dumps(value, how["form"])
+
+
+def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    known = _known(row)
+    for key in ("type", *_NAMES):
+        if (field := _FIELDS.get(key, key)) in known:
+            yield key, known[field]
+    yield "timestamp", f"{datetime.fromtimestamp(row.at, UTC):%H:%M:%S}"
+    for key in (*_TEXTS, "metrics"):
+        if key in known:
+            yield key, known[key]
+    if row.rerun_seq:
+        yield "rerun_seq", row.rerun_seq
+    if "id" not in extra:
+        yield "id", f"{run_id}_{row.version}"
+    if row.source == "span":
+        yield "span", dict(extra)
+        return
+    told = {*_NAMES, *_TEXTS, "type", "metrics", "timestamp", "rerun_seq"}
+    yield from ((key, value) for key, value in extra.items() if key not in told)

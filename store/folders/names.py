@@ -1,0 +1,134 @@
+"""How the files of a run folder are called, and what their names say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Final, Literal
+from urllib.parse import quote, unquote
+
+from store.errors import Invalid
+
+META, EVENTS, SIDECAR = "run_meta", "run_events", "run_files"
+DIGEST, LATEST = "daily_digest.md", "latest.json"
+DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+FileKind = Literal["checkpoint", "artifact"]
+
+MEDIA_TYPES: Final = {
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".txt": "text/plain",
+    ".jsonl": "application/jsonl",
+    ".bin": "application/octet-stream",
+}
+"""What a file holds, by the end of its name."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_STAMPED: Final = re.compile(r"(\d{8}T\d{6}(?:\d{3})?Z)_(.+)", re.DOTALL)
+_MARKET_DIRECTORY, _MARKET = "market", "MARKET"
+_PORTFOLIO: Final = "portfolio"
+_OF_PORTFOLIO: Final = re.compile(r"(.+)_(pm_decision|execution_result|risk_metrics)", re.DOTALL)
+_CHECKPOINT: Final = "_checkpoint"
+_AFTER: Final = {"analysts_checkpoint": "analysts", "trader_checkpoint": "debate_and_trader"}
+_WHOLE_RUN: Final = "run"
+_WITHOUT_END: Final = {".json", ".md", ".txt", ".bin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a file of a run is, as far as its path says it."""
+
+    kind: FileKind
+    scope: str
+    name: str
+    media_type: str | None
+    phase: str | None
+    """Of a checkpoint: the phase at whose end it was taken."""
+
+
+def run_file(stem: str, suffix: str | None) -> str:
+    """Return the name of one of a run's own files: plain for the newest run of a folder, else with the run's id."""
+    end = "jsonl" if stem == EVENTS else "json"
+    return f"{stem}.{end}" if suffix is None else f"{stem}.{suffix}.{end}"
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text can be part of a path."""
+    return _ID.fullmatch(text) is not None and ".." not in text
+
+
+def checked_id(value: object, field: str) -> str:
+    """Return an id that becomes part of a path.
+
+    Raises:
+        Invalid: it could lead elsewhere, or is no text.
+    """
+    if not isinstance(value, str) or not is_id(value):
+        raise Invalid(field, f"{value!r} cannot name a folder: at most 64 letters, digits and ._- that begin with none")
+    return value
+
+
+def stamp(at: float) -> str:
+    """Return the prefix of a file that was written at a time: UTC to the millisecond, sortable."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1000:03d}Z"
+
+
+def order(path: str) -> tuple[str, str]:
+    """Return by what files are sorted so that the newest version of a name comes last."""
+    stamped = _STAMPED.fullmatch(PurePosixPath(path).name)
+    return (stamped[1].removesuffix("Z").ljust(18, "0") if stamped else "", path)
+
+
+def parsed(path: str) -> Named:
+    """Return what the path of a file, relative to its run folder, says."""
+    *directories, file = path.split("/")
+    end = PurePosixPath(file).suffix
+    stem = file.removesuffix(end) if end in _WITHOUT_END else file
+    stamped = _STAMPED.fullmatch(stem)
+    stem = stamped[2] if stamped else stem
+    kind: FileKind = "checkpoint" if end == ".json" and stem.endswith(_CHECKPOINT) else "artifact"
+    scope = _scope(directories[0]) if directories else _WHOLE_RUN
+    of_portfolio = _OF_PORTFOLIO.fullmatch(stem) if scope == _PORTFOLIO else None
+    if of_portfolio:
+        scope, stem = unquote(of_portfolio[1]), of_portfolio[2]
+    inner = [each for each in directories[1:] if each != "report"]
+    name = "/".join(unquote(each) for each in (*inner, stem))
+    return Named(kind, scope, name, MEDIA_TYPES.get(end), _AFTER.get(name) if kind == "checkpoint" else None)
+
+
+def path_for(scope: str, name: str, prefix: str, end: str) -> str:
+    """Return where a run's checkpoint or artefact is written, relative to its folder.
+
+    Raises:
+        Invalid: the scope could lead elsewhere.
+    """
+    file = _quoted(name)
+    if _OF_PORTFOLIO.fullmatch(f"x_{name}"):
+        _directory(scope)
+        return f"{_PORTFOLIO}/report/{prefix}_{_quoted(scope)}_{file}{end}"
+    return f"{_directory(scope)}/report/{prefix}_{file}{end}"
+
+
+def _scope(directory: str) -> str:
+    return _MARKET if directory == _MARKET_DIRECTORY else unquote(directory)
+
+
+def _directory(scope: str) -> str:
+    if not scope or scope.startswith(".") or ".." in scope or any(each in scope for each in "/\\\0"):
+        raise Invalid("scope", f"{scope!r} cannot name a folder: no slashes, no U+0000, no `..`, no dot in front")
+    if scope == _MARKET:
+        return _MARKET_DIRECTORY
+    # What is not there is what stands for another scope.
+    return "%" + f"{ord(scope[0]):02X}" + scope[1:] if scope == _MARKET_DIRECTORY else _quoted(scope)
+
+
+def _quoted(text: str) -> str:
+    quoted = quote(text, safe=" ^=:+@,()")
+    quoted = quoted if not quoted.startswith(".") else "%2E" + quoted[1:]
+    if len(quoted) > 180:
+        raise Invalid("name", f"{text[:60]!r}… is too long for the name of a file; export needs at most 180 characters")
+    return quoted

@@ -1,0 +1,237 @@
+"""Finding run folders and reading what lies in them, in every layout there has been."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from pydantic import ValidationError
+
+from store.db.encoding import MAX_CALL_BYTES
+from store.errors import Invalid, StoreError
+from store.folders import forms, names
+from store.folders.records import Sidecar, SidecarFile, Warned
+
+Layout = Literal["flow", "legacy", "flat"]
+
+_META_FILE: Final = re.compile(rf"{names.META}(?:\.(.+))?\.json")
+_OWN_FILE: Final = re.compile(rf"(?:{names.META}|{names.EVENTS}|{names.SIDECAR})(?:\..+)?\.jsonl?")
+_DEPTH: Final = 4
+_ORDER: Final[dict[Layout, int]] = {"flow": 0, "legacy": 1, "flat": 2}
+_LARGEST_FILE: Final = MAX_CALL_BYTES // 4
+"""A file's text may be kept in one call beside what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run lies: its folder, and what its own files are called there."""
+
+    folder: Path
+    layout: Layout
+    suffix: str | None = None
+    """Of the names of its own files; None for the newest run of the folder."""
+
+    def own(self, stem: str) -> Path:
+        """Return the path of one of its own files."""
+        return self.folder / names.run_file(stem, self.suffix)
+
+
+@dataclass(slots=True)
+class Folder:
+    """A run as its folder has it."""
+
+    place: Place
+    run_id: str
+    flow_id: str | None
+    date: str | None
+    meta: dict[str, Any]
+    meta_text: str
+    events: bytes | None
+    files: dict[str, bytes]
+    """By path relative to the folder, oldest version first."""
+    described: dict[str, SidecarFile]
+    """What its sidecar says of them."""
+    has_sidecar: bool
+    warnings: list[Warned] = field(default_factory=list[Warned])
+
+
+def find(root: Path) -> list[Place]:
+    """Return the runs below a directory, or of a run folder itself, in the order of their paths.
+
+    Raises:
+        Invalid: there is no such directory.
+    """
+    if not root.is_dir():
+        raise Invalid("DIR", f"{root} is no directory; give the reports directory or one run's folder")
+    places = [place for folder in _below(root, 0) for place in places_of(folder)]
+    return sorted(places, key=lambda place: (_ORDER[place.layout], str(place.folder), place.suffix is None))
+
+
+def _below(directory: Path, depth: int) -> Iterator[Path]:
+    yield directory
+    if depth < _DEPTH:
+        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from _below(Path(entry.path), depth + 1)
+
+
+def places_of(folder: Path) -> list[Place]:
+    """Return the runs of one folder, the newest last; none where it is no run folder."""
+    suffixes = [found[1] for entry in folder.iterdir() if (found := _META_FILE.fullmatch(entry.name))]
+    layout: Layout = "flow"
+    if names.DATE.fullmatch(folder.name):
+        layout = "flat"
+    elif folder.parent.name == "runs":
+        layout = "legacy"
+    return [Place(folder, layout, each) for each in sorted(suffixes, key=lambda each: (each is None, each or ""))]
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a directory is there and has the meta data of a run."""
+    return folder.is_dir() and bool(places_of(folder))
+
+
+def read(place: Place) -> Folder:
+    """Return a run with all its files.
+
+    Raises:
+        Invalid: its `run_meta.json` is damaged, or names what could lead out of its folder.
+    """
+    path = place.own(names.META)
+    try:
+        text = path.read_bytes().decode()
+        meta = forms.loads(text)
+    except (ValueError, OSError) as error:
+        raise Invalid(path.name, f"{path} cannot be read ({error}); mend it or take the folder away") from None
+    if not isinstance(meta, dict):
+        raise Invalid(path.name, f"{path} holds no JSON object; mend it or take the folder away")
+    known = cast("dict[str, Any]", meta)
+    folder = Folder(
+        place=place,
+        run_id=names.checked_id(known.get("id"), f"{path.name}: id"),
+        flow_id=_flow(known, place),
+        date=_id(known, "date", path) or _day(place.folder),
+        meta=known,
+        meta_text=text,
+        events=_own_events(place),
+        files={},
+        described={},
+        has_sidecar=False,
+    )
+    _add_files(folder)
+    return folder
+
+
+def _flow(meta: dict[str, Any], place: Place) -> str | None:
+    """Return the flow of a run, by whichever of its names there is."""
+    path, params = place.own(names.META), meta.get("params")
+    told = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
+    if told is None and isinstance(params, dict):
+        told = _id(cast("dict[str, Any]", params), "flow_id", path)
+    if told is None and place.layout == "flow" and names.is_id(place.folder.name):
+        told = place.folder.name
+    return told
+
+
+def _day(folder: Path) -> str | None:
+    """Return the day under which a folder lies."""
+    return next((each.name for each in (folder, *folder.parents[:2]) if names.DATE.fullmatch(each.name)), None)
+
+
+def _id(meta: dict[str, Any], name: str, path: Path) -> str | None:
+    value = meta.get(name)
+    return None if value is None or value == "" else names.checked_id(value, f"{path.name}: {name}")
+
+
+def _own_events(place: Place) -> bytes | None:
+    try:
+        return place.own(names.EVENTS).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _add_files(folder: Folder) -> None:
+    described, elsewhere = _described(folder.place)
+    own = described.get(folder.place.suffix)
+    folder.has_sidecar = own is not None
+    folder.described = {} if own is None else own.files
+    is_newest = folder.place.suffix is None
+    found = {
+        path: entry
+        for path, entry in _files(folder.place)
+        if path in folder.described or (is_newest and path not in elsewhere)
+    }
+    for path in sorted(found, key=names.order):
+        if (problem := _problem(found[path])) is not None:
+            folder.warnings.append(Warned(file=path, problem=problem))
+            continue
+        folder.files[path] = found[path].read_bytes()
+
+
+def _problem(path: Path) -> str | None:
+    if path.is_symlink():
+        return "is a link; what it leads to is not imported"
+    size = path.stat().st_size
+    return f"has {size} bytes; at most {_LARGEST_FILE} are imported" if size > _LARGEST_FILE else None
+
+
+def _files(place: Place) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder that are no run's own, by their relative paths."""
+    for entry in sorted(place.folder.iterdir()):
+        if entry.name.startswith(".") or _OWN_FILE.fullmatch(entry.name):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            # In the flat layout other runs' folders lie among the scopes.
+            if place.layout != "flat" or (entry.name != "runs" and not places_of(entry)):
+                yield from _within(entry, entry.name)
+        elif place.layout != "flat" or entry.name not in {names.DIGEST, names.LATEST}:
+            yield entry.name, entry
+
+
+def _within(directory: Path, path: str) -> Iterator[tuple[str, Path]]:
+    for entry in sorted(directory.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _within(entry, f"{path}/{entry.name}")
+        else:
+            yield f"{path}/{entry.name}", entry
+
+
+def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
+    """Return the sidecars of a folder by suffix, and the files that belong to other runs than the newest."""
+    sidecars: dict[str | None, Sidecar] = {}
+    for each in places_of(place.folder):
+        sidecar = read_sidecar(each)
+        if sidecar is not None:
+            sidecars[each.suffix] = sidecar
+    elsewhere = {path for suffix, sidecar in sidecars.items() if suffix is not None for path in sidecar.files}
+    return sidecars, elsewhere
+
+
+def read_sidecar(place: Place) -> Sidecar | None:
+    """Return what a run's sidecar says; None where it has none, or a damaged one."""
+    try:
+        return Sidecar.model_validate_json(place.own(names.SIDECAR).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def files_of_newest(folder: Path) -> list[str]:
+    """Return the files that belong to the newest run of a folder."""
+    place = Place(folder, "flow")
+    _, elsewhere = _described(place)
+    return [path for path, _ in _files(place) if path not in elsewhere]
+
+
+def meta_of(place: Place) -> dict[str, Any] | None:
+    """Return the meta data of a run, without its files; None where it cannot be read."""
+    try:
+        meta = forms.loads(place.own(names.META).read_bytes().decode())
+    except (ValueError, OSError, StoreError):
+        return None
+    return cast("dict[str, Any]", meta) if isinstance(meta, dict) else None

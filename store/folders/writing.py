@@ -1,0 +1,298 @@
+"""Writing a run folder so that whoever looks sees the old one or the new one, whole."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, cast
+
+from store.errors import Invalid
+from store.folders import forms, names, reading
+from store.folders.names import EVENTS, META, SIDECAR, run_file
+from store.folders.reading import Place
+from store.folders.records import Sidecar, SidecarFile
+
+_AT_WORKING_DIRECTORY: Final = -100
+_EXCHANGE: Final = 2
+_CANNOT_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A run as it goes into its folder."""
+
+    run_id: str
+    flow: str
+    date: str
+    meta: dict[str, Any]
+    meta_text: str
+    events: bytes | None
+    files: dict[str, bytes]
+    described: dict[str, SidecarFile]
+    """What each of the files is."""
+    needs_sidecar: bool
+    gone: set[str]
+    """Files that are not part of the run any more."""
+
+
+def write(root: Path, run: Written) -> Path:
+    """Write a run below a reports directory and return its folder, `daily/<date>/<flow>`.
+
+    A folder that holds all of it already is left as it is.
+
+    Raises:
+        Invalid: a link leads out of the directory; another run's `run_meta.json` in the folder cannot be read.
+    """
+    day = root / "daily" / run.date
+    target = day / run.flow
+    day.mkdir(parents=True, exist_ok=True)
+    if not target.resolve().is_relative_to(root.resolve()):
+        raise Invalid("DIR", f"{target} leads out of {root}; take the link away")
+    with _locked(day):
+        _recover(day, run.flow)
+        _check_places(target)
+        new = day / f".{run.flow}.new-{secrets.token_hex(4)}"
+        _copy(target, new)
+        if _bring_up_to_date(new, run):
+            _sync_directories(new)
+            _put_in_place(new, target, day / f".{run.flow}.old")
+        else:
+            shutil.rmtree(new)
+        _tell_the_day(day, run)
+    return target
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def _check_places(target: Path) -> None:
+    for place in reading.places_of(target) if target.exists() else ():
+        if reading.meta_of(place) is None:
+            raise Invalid("DIR", f"{place.own(META)} cannot be read; mend it or take it away")
+
+
+def _copy(target: Path, new: Path) -> None:
+    """Make a copy of what there is, without copying a file: what is written anew replaces its link."""
+    if target.exists():
+        shutil.copytree(target, new, symlinks=True, copy_function=_link)
+    else:
+        new.mkdir()
+
+
+def _link(source: str, copy: str) -> str:
+    try:
+        os.link(source, copy, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, copy)
+    return copy
+
+
+def _bring_up_to_date(folder: Path, run: Written) -> bool:
+    """Write a run into its folder and return whether that changed anything."""
+    suffix, is_changed = _make_room(folder, run)
+    others = _files_of_others(folder, suffix)
+    files = {_beside(path, others, run.run_id): data for path, data in run.files.items()}
+    described = {_beside(path, others, run.run_id): told for path, told in run.described.items()}
+    wanted: dict[str, bytes] = {**files, run_file(META, suffix): run.meta_text.encode()}
+    unwanted = run.gone - others
+    if run.events is not None:
+        wanted[run_file(EVENTS, suffix)] = run.events
+    if run.needs_sidecar or (suffix is not None and described) or files.keys() != run.files.keys():
+        wanted[run_file(SIDECAR, suffix)] = _sidecar(run.run_id, described)
+    else:
+        unwanted.add(run_file(SIDECAR, suffix))
+    for path in unwanted - set(wanted):
+        if (folder / path).is_file():
+            (folder / path).unlink()
+            is_changed = True
+    for path, data in wanted.items():
+        is_changed |= write_file(folder / path, data)
+    return is_changed
+
+
+def _files_of_others(folder: Path, suffix: str | None) -> set[str]:
+    """Return the files that belong to other runs of a folder than the one of a suffix."""
+    others = {place: reading.read_sidecar(place) for place in reading.places_of(folder) if place.suffix != suffix}
+    files = {path for sidecar in others.values() if sidecar is not None for path in sidecar.files}
+    return files | (set(reading.files_of_newest(folder)) if suffix is not None else set())
+
+
+def _beside(path: str, others: set[str], run_id: str) -> str:
+    """Return where a file goes whose path another run of the folder has."""
+    if path not in others:
+        return path
+    there = PurePosixPath(path)
+    return str(there.with_name(f"{there.stem}.{run_id}{there.suffix}"))
+
+
+def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
+    """Return by what the run's own files are told apart, once the newest run of the folder has the plain names."""
+    metas = {place: reading.meta_of(place) or {} for place in reading.places_of(folder)}
+    plain = next((place for place in metas if place.suffix is None), None)
+    if plain is None or metas[plain].get("id") == run.run_id:
+        return None, False
+    if _moment(metas[plain].get("created_at")) > _moment(run.meta.get("created_at")):
+        return run.run_id, False
+    _demote(plain, names.checked_id(metas[plain].get("id"), "run_meta.json: id"))
+    for stem in (META, EVENTS, SIDECAR):
+        Place(folder, "flow", run.run_id).own(stem).unlink(missing_ok=True)
+    return None, True
+
+
+def _demote(plain: Place, run_id: str) -> None:
+    """Give a run's own files names of their own, and say which of the other files are its."""
+    files = reading.files_of_newest(plain.folder)
+    has_sidecar = plain.own(SIDECAR).exists()
+    for stem in (META, EVENTS, SIDECAR):
+        if plain.own(stem).exists():
+            plain.own(stem).rename(plain.folder / run_file(stem, run_id))
+    if files and not has_sidecar:
+        named = {path: names.parsed(path) for path in files}
+        described = {
+            path: SidecarFile(
+                kind=each.kind, scope=each.scope, name=each.name, media_type=each.media_type, phase=each.phase
+            )
+            for path, each in named.items()
+        }
+        write_file(plain.folder / run_file(SIDECAR, run_id), _sidecar(run_id, described))
+
+
+def _sidecar(run_id: str, described: dict[str, SidecarFile]) -> bytes:
+    sidecar = Sidecar(run_id=run_id, files=dict(sorted(described.items())))
+    return forms.dumps(sidecar.model_dump(mode="json"), "2+end").encode()
+
+
+def _moment(value: Any) -> float:
+    """Return a time in seconds, however a folder has it; 0 for what is none."""
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return 0.0
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+# -- the day -----------------------------------------------------------------------------------------------------------
+
+
+def _tell_the_day(day: Path, run: Written) -> None:
+    """Point at the newest run of the day, and add a line to its digest for a run that has ended."""
+    at = _moment(run.meta.get("completed_at")) or _moment(run.meta.get("created_at"))
+    latest = day / names.LATEST
+    updated_at = datetime.fromtimestamp(at, UTC).isoformat()
+    if at and at >= _moment((_read_json(latest) or {}).get("updated_at")):
+        write_file(latest, forms.dumps({"run_id": run.run_id, "updated_at": updated_at}, "2+end").encode())
+    if run.meta.get("status") not in {"queued", "running"}:
+        _add_to_digest(day / names.DIGEST, run)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = forms.loads(path.read_bytes().decode())
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _add_to_digest(digest: Path, run: Written) -> None:
+    count = (run.events or b"").count(b"\n")
+    rerun = f", re-run {run.meta['rerun_seq']}" if run.meta.get("rerun_seq") else ""
+    line = f"- {run.flow} {run.run_id} {run.meta.get('type')}: {run.meta.get('status')}{rerun}, {count} events\n"
+    told = digest.read_bytes() if digest.exists() else b""
+    if line.encode() in told:
+        return
+    start = "\n" if told and not told.endswith(b"\n") else "" if told else f"# {run.date}\n\n"
+    with digest.open("ab") as file:
+        file.write(f"{start}{line}".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, data: bytes) -> bool:
+    """Write a file whole and return whether it was another one before."""
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}"[-200:])
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return True
+
+
+def _sync_directories(folder: Path) -> None:
+    for directory, _, __ in os.walk(folder):
+        _sync(Path(directory))
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put_in_place(new: Path, target: Path, old: Path) -> None:
+    if not target.exists():
+        new.rename(target)
+    elif _exchange(new, target):
+        shutil.rmtree(new)
+    else:
+        # Cut off between the two, the next export puts the old one back.
+        target.rename(old)
+        new.rename(target)
+        shutil.rmtree(old)
+    _sync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two directories trade names at once; False where the system or the file system cannot."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    done = function(_AT_WORKING_DIRECTORY, bytes(one), _AT_WORKING_DIRECTORY, bytes(other), _EXCHANGE)
+    if done == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _recover(day: Path, flow: str) -> None:
+    """Clear away what an export that was cut off has left."""
+    old, target = day / f".{flow}.old", day / flow
+    if old.exists():
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(target)
+    for left in day.glob(f".{flow}.new-*"):
+        shutil.rmtree(left)
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """Keep other exports out of a day."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,27 @@
+"""Folders go into a store behind a server and come out of it as they do of one that is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store import open_store
+from store.folders import Mirror, export_run_folder, import_runs
+from store.interface import Store
+from tests.client.served import Served
+from tests.folders.given import Written, event, lines, tree
+
+
+async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) -> None:
+    rows = [event("result", "Trader", "RIG", rerun_seq=number, prompt="p" * 3000) for number in (0, 1, 0)]
+    folder = Written(events=lines(rows), rerun_seq=1).write(tmp_path / "in")
+    with Served() as server, server.serving(store) as url:
+        async with await open_store(url) as distant:
+            (report,) = [each async for each in import_runs(distant, tmp_path / "in")]
+            assert (report.outcome, report.events, report.warnings) == ("imported", 3, [])
+            assert report.rollout_id is not None
+            assert tree(await export_run_folder(distant, report.rollout_id, tmp_path / "out")) == tree(folder)
+            (again,) = [each async for each in import_runs(distant, tmp_path / "in")]
+            assert again.outcome == "unchanged"
+            assert await Mirror(distant, tmp_path / "mirror").catch_up()
+            (place,) = (tmp_path / "mirror" / "daily").rglob("run_meta.json")
+            assert tree(place.parent) == tree(folder)

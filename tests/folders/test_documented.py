@@ -1,0 +1,47 @@
+"""What docs/run-folders.md says is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from store.folders import names, reading
+from store.folders.mirroring import PLACE_FILE
+from store.folders.records import ORPHANED
+from tests.folders.given import Written
+
+PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()
+
+
+def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "example.py").write_text(example)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_the_names_on_the_page_are_those_of_the_code() -> None:
+    for name in (names.DIGEST, names.LATEST, f"{names.META}.json", f"{names.EVENTS}.jsonl", f"{names.SIDECAR}.json"):
+        assert name in PAGE
+    assert PLACE_FILE in PAGE
+    assert ORPHANED in PAGE
+    assert re.findall(r"^\| (flow|legacy|flat) \|", PAGE, re.MULTILINE) == ["flow", "legacy", "flat"]
+
+
+def test_the_fields_of_meta_on_the_page_are_those_of_a_folder() -> None:
+    told = PAGE.partition("`run_meta.json` holds\n")[2].partition(", and where a store")[0]
+    assert re.findall(r"`(\w+)`", told) == list(Written().meta())
+
+
+def test_the_largest_file_on_the_page_is_that_of_the_code(tmp_path: Path) -> None:
+    assert "more than 4 MiB" in PAGE
+    folder = Written(files={"RIG/fits.bin": b"x" * 4 * 2**20, "RIG/large.bin": b"x" * (4 * 2**20 + 1)}).write(tmp_path)
+    (place,) = reading.places_of(folder)
+    read = reading.read(place)
+    assert list(read.files) == ["RIG/fits.bin"]
+    assert [each.file for each in read.warnings] == ["RIG/large.bin"]

@@ -1,0 +1,206 @@
+"""A folder that goes into a store comes out byte by byte, and a run that goes out comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store import open_store
+from store.folders import export_run_folder, import_run_folder, import_runs
+from store.interface import Store
+from store.models import RunEvent
+from tests.conftest import IS_TORTURE
+from tests.folders.given import ADR_NAMES, EVENTS, FLOW, RUN, Written, everything, left, lines, told, tree
+from tests.runs.given import auto_run, whole_rerun
+
+EXAMPLES = 150 if IS_TORTURE else 15
+OWN_WORD = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})
+
+
+async def import_one(store: Store, folder: Path) -> str:
+    (report,) = await import_run_folder(store, folder)
+    assert (report.outcome, report.warnings) == ("imported", [])
+    assert report.rollout_id is not None
+    return report.rollout_id
+
+
+@pytest.mark.parametrize("layout", ["flow", "legacy", "flat"])
+async def test_each_layout_comes_out_byte_by_byte(store: Store, tmp_path: Path, layout: str) -> None:
+    folder = Written(layout=layout).write(tmp_path / "in")
+    out = await export_run_folder(store, await import_one(store, folder), tmp_path / "out")
+    assert out == Written().folder(tmp_path / "out")
+    assert tree(out) == tree(folder)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param(lines(EVENTS, tight=False), id="spaces after commas"),
+        pytest.param(lines(EVENTS, ascii_only=True), id="escaped"),
+        pytest.param(lines(EVENTS)[:-1], id="last line not ended"),
+        pytest.param(b"\n\n" + lines(EVENTS).replace(b"\n", b"\r\n\n") + b"\n", id="empty lines"),
+        pytest.param(b'{ "type" :1,"type":2, "node_id": null }\n{"metrics":{"x":1.50}}\n', id="own spaces"),
+        pytest.param(b'{"type":"log","message":"\\u0000 \\ud800","n":99999999999999999999}\n', id="not storable"),
+        pytest.param(b'{"type":"phase.started"}\n{"type":"phase.completed","phase":"p","reason":"r"}\n', id="phases"),
+        pytest.param(b'{"kind":"a","scope":"b","rollbook.line":"c","identifier":"rollbook:import"}\n', id="our words"),
+        pytest.param(b'{"type":"' + b"x" * 600 + b'","metrics":[1]}\n{}\n', id="long names"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(None, id="no file"),
+    ],
+)
+async def test_every_way_to_write_lines_comes_out_as_it_was(store: Store, tmp_path: Path, events: bytes | None) -> None:
+    folder = Written(events=events, files={}).write(tmp_path / "in")
+    rollout_id = await import_one(store, folder)
+    assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
+    assert len(await everything(store, rollout_id)) == len(
+        [each for each in (events or b"").split(b"\n") if each.strip()]
+    )
+
+
+async def test_the_head_view_says_what_the_file_says_line_by_line(store: Store, tmp_path: Path) -> None:
+    rollout_id = await import_one(store, Written().write(tmp_path))
+    rows = await everything(store, rollout_id)
+    assert len(rows) == len(EVENTS)
+    for row, line in zip(rows, EVENTS, strict=True):
+        assert (row.kind, row.node_id, row.scope) == (line["type"], line["node_id"], line.get("identifier"))
+        texts = ("message", "prompt", "response", "error", "status", "service", "agent", "parent_node_id")
+        assert [getattr(row, name) for name in texts] == [line.get(name) for name in texts]
+        assert (row.metrics or {}) == line["metrics"]
+        assert (row.extra or {})["id"] == line["id"]
+
+
+async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tmp_path: Path) -> None:
+    numbers = [0, 1, 0, 3, 1, 3, 0]
+    told_ = [{"type": "result", "node_id": f"n{place}", "rerun_seq": each} for place, each in enumerate(numbers)]
+    folder = Written(events=lines(told_), rerun_seq=4).write(tmp_path / "in")
+    rollout_id = await import_one(store, folder)
+    assert [row.node_id for row in await everything(store, rollout_id)] == [f"n{place}" for place in range(7)]
+    lineage = await store.list_lineage(rollout_id)
+    assert [node.rerun_seq for node in lineage] == [0, 1, 2, 3, 4]
+    assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
+
+
+async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
+    run = await auto_run(store)
+    again = await whole_rerun(store, run, "debate_and_trader", "RIG")
+    where = (again.rollout_id, again.attempt.attempt_id)
+    await store.append_run_events(*where, [OWN_WORD])
+    await store.save_artifact(*where, scope="RIG", name="a/b: c", content="text", phase="risk")
+    await store.save_artifact(*where, scope="MARKET", name="x_checkpoint", content={"n": 1.5}, media_type="own/type")
+    await store.save_artifact(*where, scope="book", name="pm_decision", content="# yes", media_type="text/markdown")
+    await store.save_checkpoint(*where, scope="RIG", name="odd", external={"kind": "elsewhere"})
+    out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
+    async with await open_store("memory://") as other:
+        copied = await import_one(other, out)
+        before, after = [await everything(each, run) for each, run in ((store, run.rollout_id), (other, copied))]
+        assert [told(row) for row in after] == [told(row) for row in before]
+        assert sorted(map(repr, await left(other, copied))) == sorted(map(repr, await left(store, run.rollout_id)))
+        assert [node.rerun_seq for node in await other.list_lineage(copied)] == [0, 1]
+        assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
+
+
+async def test_what_a_rerun_hides_leaves_the_folder(store: Store, tmp_path: Path) -> None:
+    run = await auto_run(store)
+    where = (run.rollout_id, run.attempt.attempt_id)
+    await store.save_artifact(*where, scope="RIG", name="plan", content="old", phase="risk")
+    out = await export_run_folder(store, run.rollout_id, tmp_path)
+    (out / "notes.txt").write_text("somebody's own")
+    assert len(list(out.glob("RIG/report/*_plan.txt"))) == 1
+    await whole_rerun(store, run, "risk", "RIG")
+    await export_run_folder(store, run.rollout_id, tmp_path)
+    assert list(out.glob("RIG/report/*_plan.txt")) == []
+    assert (out / "notes.txt").read_text() == "somebody's own"
+    meta = json.loads((out / "run_meta.json").read_text())
+    assert (meta["rerun_seq"], meta["status"], meta["history_complete"], meta["error"]) == (1, "completed", True, None)
+
+
+async def test_a_rerun_in_the_store_of_an_imported_run_goes_out_and_keeps_the_old_lines(
+    store: Store, tmp_path: Path
+) -> None:
+    folder = Written().write(tmp_path)
+    rollout_id = await import_one(store, folder)
+    started = await store.start_attempt(rollout_id)
+    await store.append_run_events(
+        rollout_id, started.attempt.attempt_id, [RunEvent(kind="result", node_id="Trader", scope="RIG")]
+    )
+    await store.update_attempt(rollout_id, "latest", status="failed")
+    view = await everything(store, rollout_id)
+    await export_run_folder(store, rollout_id, tmp_path)
+    assert len((folder / "run_events.jsonl").read_bytes().splitlines()) == len(view)
+    meta = json.loads((folder / "run_meta.json").read_text())
+    assert (meta["id"], meta["flow_id"], meta["status"]) == (RUN, FLOW, "failed")
+    (report,) = [each async for each in import_runs(store, tmp_path)]
+    assert (report.outcome, report.reason) == (
+        "skipped",
+        "its run has gone on in the store; export it to bring the folder up to date",
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    ["type", "node_id", "identifier", "parent_node_id", "agent", "message", "prompt", "response", "metrics", "id"]
+) | st.sampled_from(
+    ["status", "service", "error", "timestamp", "phase", "reason", "cascade", "kind", "scope", "rollbook.line"]
+)
+LINE = st.dictionaries(KEYS | st.text(max_size=4), JSON, max_size=6) | st.fixed_dictionaries(
+    {"type": st.sampled_from(["thought", "result", "phase.started"]), "node_id": st.text(max_size=3)},
+    optional={"rerun_seq": st.integers(0, 3), "metrics": st.dictionaries(st.text(max_size=3), JSON, max_size=2)},
+)
+SCOPES = st.sampled_from(["market", "portfolio", "RIG", "^GSPC", "EURUSD=X", "%6Darket"])
+STEMS = st.sampled_from(["report", "main_pm_decision", "analysts_checkpoint", "x_checkpoint", "run_log"])
+NAMES = st.tuples(
+    SCOPES,
+    st.sampled_from(["/", "/report/", "/report/20260320T010203004Z_", "/report/20260320T010203Z_"]),
+    STEMS,
+    st.sampled_from([".json", ".md", ".jsonl", ".txt", ".bin", ""]),
+).map("".join)
+
+
+def with_bytes(files: dict[str, Any]) -> dict[str, Any]:
+    """Let what is no JSON file hold bytes."""
+    return {
+        name: content if name.endswith(".json") or isinstance(content, bytes) else json.dumps(content)
+        for name, content in files.items()
+        if not (name.endswith(".json") and isinstance(content, bytes))
+    }
+
+
+def both_ways(rows: list[dict[str, Any]]) -> bytes:
+    """Return lines, some with spaces and some without."""
+    return lines(rows[::2], ascii_only=True) + lines(rows[1::2], tight=False, ascii_only=True)
+
+
+FOLDERS = st.builds(
+    Written,
+    events=st.lists(LINE, max_size=30).map(both_ways),
+    files=st.dictionaries(NAMES, JSON | st.binary(max_size=9), max_size=5).map(with_bytes),
+    rerun_seq=st.integers(0, 2),
+    layout=st.sampled_from(["flow", "legacy", "flat"]),
+)
+
+
+@pytest.mark.torture
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(folder=FOLDERS)
+async def test_any_undamaged_folder_comes_out_byte_by_byte(store: Store, tmp_path: Path, folder: Any) -> None:
+    folder.run_id = f"run-{(await store.query_rollouts(limit=0)).total}"
+    place = tmp_path / folder.run_id
+    written = folder.write(place / "in")
+    (report,) = await import_run_folder(store, written)
+    assert report.rollout_id is not None
+    out = await export_run_folder(store, report.rollout_id, place / "out")
+    assert tree(out) == tree(written)
+
+
+def test_the_names_of_both_generations_are_among_those_tried() -> None:
+    assert not set(ADR_NAMES) & set(Written().files)
