@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from store.cli import example_commands, train_commands
+from store.cli import example_commands, folder_commands, run_commands, train_commands
 from store.cli.key_commands import keys
 from store.cli.options import (
     DEFAULT_DB,
@@ -32,7 +32,7 @@ from store.cli.options import (
 )
 from store.cli.trouble import Commands
 
-_LOOK, _PROVE, _MAKE, _SERVE, _TRAIN = "Look", "Prove", "Make", "Serve", "Train"
+_LOOK, _RUNS, _PROVE, _MAKE, _SERVE, _TRAIN = "Look", "Runs", "Prove", "Make", "Serve", "Train"
 
 app = typer.Typer(
     cls=Commands,
@@ -272,6 +272,12 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     counting.stats(db, json=json)
 
 
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+run_commands.add_to(app, _RUNS)
+
+
 # -- prove -----------------------------------------------------------------------------------------------------------
 
 
@@ -421,3 +427,4 @@ def partitions_ls(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 
 train_commands.add_to(app, _TRAIN)
 example_commands.add_to(app, _TRAIN)
+folder_commands.add_to(app, _RUNS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.cli import run_sentences
+from store.cli import run_sentences, thread_sentences
 from store.cli.times import duration, local
 from store.models import HistoryEvent
 
@@ -56,6 +56,8 @@ class Narrator:
         if event.type in run_sentences.TOLD:
             attempt = self._attempt(event.data) if "attempt_id" in event.data else ""
             return run_sentences.told(event.type, event.data, attempt)
+        if event.type in thread_sentences.TOLD:
+            return thread_sentences.told(event.type, event.data)
         teller = self._tellers.get(event.type)
         if teller is None:
             return orjson.dumps(event.data).decode()
@@ -169,7 +171,7 @@ class Narrator:
     }
 
 
-TOLD: Final = run_sentences.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+TOLD: Final = run_sentences.TOLD | thread_sentences.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 """The types of event that have a sentence; others are told by their data."""
 
 

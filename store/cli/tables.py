@@ -89,7 +89,8 @@ def _padded(text: str, width: int, *, right: bool) -> str:
     return gap + text if right else text + gap
 
 
-def _time(title: str, read: Callable[[T], float | None]) -> Column[T]:
+def time_column(title: str, read: Callable[[T], float | None]) -> Column[T]:
+    """Return a column of times: how long ago on a terminal, exact anywhere else."""
     return Column(
         title, lambda row: utc(read(row)), lambda row, now: local(read(row)) if now is None else ago(read(row), now)
     )
@@ -152,7 +153,7 @@ ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
     Column("mode", lambda rollout: rollout.mode or ""),
     Column("attempt", _latest_number, right=True),
     Column("worker", _latest_worker),
-    _time("started", lambda rollout: rollout.start_time),
+    time_column("started", lambda rollout: rollout.start_time),
     Column(
         "seconds",
         lambda rollout: _number(_rollout_seconds(rollout)),
@@ -171,7 +172,7 @@ ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
     Column("attempt", lambda attempt: attempt.attempt_id),
     Column("status", lambda attempt: attempt.status, is_status=True),
     Column("worker", lambda attempt: attempt.worker_id or ""),
-    _time("started", lambda attempt: attempt.start_time),
+    time_column("started", lambda attempt: attempt.start_time),
     Column(
         "seconds",
         lambda attempt: _number(_attempt_seconds(attempt)),
@@ -181,7 +182,7 @@ ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
         "took",
         right=True,
     ),
-    _time("heartbeat", lambda attempt: attempt.last_heartbeat_time),
+    time_column("heartbeat", lambda attempt: attempt.last_heartbeat_time),
     Column("metadata", lambda attempt: compact(attempt.metadata) if attempt.metadata else "", shrinks=True),
 )
 
@@ -191,7 +192,7 @@ SPANS: Final[tuple[Column[Span], ...]] = (
     Column("attempt", lambda span: span.attempt_id),
     Column("name", lambda span: span.name, shrinks=True),
     Column("status", lambda span: span.status.status_code, is_status=True),
-    _time("started", lambda span: span.start_time),
+    time_column("started", lambda span: span.start_time),
     Column(
         "seconds",
         lambda span: _number(_span_seconds(span)),
@@ -206,8 +207,8 @@ SPANS: Final[tuple[Column[Span], ...]] = (
 RESOURCES: Final[tuple[Column[ResourcesUpdate], ...]] = (
     Column("resources", lambda update: update.resources_id),
     Column("version", lambda update: str(update.version), right=True),
-    _time("published", lambda update: update.create_time),
-    _time("updated", lambda update: update.update_time),
+    time_column("published", lambda update: update.create_time),
+    time_column("updated", lambda update: update.update_time),
     Column("holds", _kinds, shrinks=True),
 )
 
@@ -216,10 +217,10 @@ WORKERS: Final[tuple[Column[Worker], ...]] = (
     Column("status", lambda worker: worker.status, is_status=True),
     Column("rollout", lambda worker: worker.current_rollout_id or ""),
     Column("attempt", lambda worker: worker.current_attempt_id or ""),
-    _time("heartbeat", lambda worker: worker.last_heartbeat_time),
-    _time("asked", lambda worker: worker.last_dequeue_time),
-    _time("busy since", lambda worker: worker.last_busy_time),
-    _time("idle since", lambda worker: worker.last_idle_time),
+    time_column("heartbeat", lambda worker: worker.last_heartbeat_time),
+    time_column("asked", lambda worker: worker.last_dequeue_time),
+    time_column("busy since", lambda worker: worker.last_busy_time),
+    time_column("idle since", lambda worker: worker.last_idle_time),
     Column("stats", lambda worker: compact(worker.heartbeat_stats) if worker.heartbeat_stats else "", shrinks=True),
 )
 

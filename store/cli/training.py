@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import typer
 
+from store.cli.naming import imported, named
 from store.cli.printing import line, note
 from store.cli.trouble import FAILED
 from store.errors import Invalid
@@ -43,8 +43,8 @@ def train(
     """
     from store.training.trainer import Trainer
 
-    trainer: Trainer = _named("MODULE:TRAINER", target, Trainer)
-    acting: LitAgent[Any] = _only_agent(target) if agent is None else _named("--agent", agent, LitAgent)
+    trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
+    acting: LitAgent[Any] = _only_agent(target) if agent is None else named("--agent", agent, LitAgent)
     # What the command line says outranks what the module says.
     if db is not None:
         trainer.use_store(db)
@@ -68,7 +68,7 @@ def runner(target: str, *, store: str, count: int) -> None:
     from store.training.execution import ClientServerExecutionStrategy
     from store.training.sides import RunnerBundle
 
-    acting: LitAgent[Any] = _named("MODULE:AGENT", target, LitAgent)
+    acting: LitAgent[Any] = named("MODULE:AGENT", target, LitAgent)
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
     with _told(), contextlib.ExitStack() as stack:
         if sys.stderr.isatty():
@@ -109,32 +109,8 @@ def _told() -> Generator[None]:
 # -- what is named ---------------------------------------------------------------------------------------------------
 
 
-def _module(option: str, name: str) -> Any:
-    # As `python -m` does: what lies where the user stands can be imported, here and in processes of runners.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise Invalid(option, f"{name!r} cannot be imported from {Path.cwd()}: {error}") from error
-
-
-def _named(option: str, target: str, kind: type[Any]) -> Any:
-    module, _, attribute = target.partition(":")
-    if not module or not attribute:
-        raise Invalid(option, f"{target!r} is not of the form package.module:NAME")
-    found: Any = _module(option, module)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, type) and issubclass(cast("type[Any]", found), kind):
-        found = found()
-    if not isinstance(found, kind):
-        raise Invalid(option, f"{target!r} is {'missing' if found is None else f'no {kind.__name__}'}")
-    return found
-
-
 def _only_agent(target: str) -> Any:
-    module = _module("MODULE:TRAINER", target.partition(":")[0])
+    module = imported("MODULE:TRAINER", target.partition(":")[0])
     defined: dict[str, Any] = module.__dict__
     agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}
     if len(agents) != 1:

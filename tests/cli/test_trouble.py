@@ -41,9 +41,18 @@ WORKING = {
     "train": ("train", "--help"),
     "runner": ("runner", "--help"),
     "guess-number": ("guess-number", "--help"),
+    "trading": ("trading", "--help"),
+    "runs": ("runs", "--help"),
+    "rerun": ("rerun", "--help"),
+    "lineage": ("lineage", "{id}"),
+    "compare": ("compare", "--help"),
+    "undo": ("undo", "{id}", "--to", "1"),
     "proxy": ("proxy", "--help"),
     "partitions create": ("partitions", "create", "--help"),
     "partitions ls": ("partitions", "ls"),
+    "import-runs": ("import-runs", str(Path(__file__).parents[1] / "folders" / "golden")),
+    "export-run": ("export-run", "{id}", "{file}.reports"),
+    "mirror": ("mirror", "--help"),
 }
 
 

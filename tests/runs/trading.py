@@ -1,89 +1,38 @@
-"""A trading pipeline as the tests know it: its phase graphs, and what a run of it says, without a model behind it."""
+"""What a run of the trading example says, without a model behind it, and the names of its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from store.models import (
-    CascadeMask,
-    Checkpoint,
-    Overlay,
-    Phase,
-    PhaseGraph,
-    RunEvent,
-    ScopeKind,
-    all_of,
-    any_of,
+from store.examples.trading.graph import (
+    ANALYSTS,
+    DEBATE,
+    FUND,
+    MARKET,
+    PORTFOLIO,
+    REPORTS,
+    RISK,
+    SCAN,
+    TA,
+    TA_COMPAT,
 )
+from store.models import PhaseGraph, RunEvent
 
-REPORTS = ("market_report", "sentiment_report", "news_report", "fundamentals_report")
-ANALYSTS = ("Market Analyst", "Social Analyst", "News Analyst", "Fundamentals Analyst")
-DEBATE = ("Bull Researcher", "Bear Researcher", "Research Manager", "Trader")
-RISK = ("Aggressive Analyst", "Conservative Analyst", "Neutral Analyst", "Portfolio Manager")
-SCAN = ("geopolitical_scanner", "macro_synthesis")
-PORTFOLIO = ("load_portfolio", "review_holdings", "make_pm_decision", "execute_trades")
-MARKET, FUND = "MARKET", "main_portfolio"
-
-
-def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
-    return PhaseGraph(
-        name=name,
-        version="1",
-        scope_kinds={
-            "market": ScopeKind(fixed=MARKET),
-            "ticker": ScopeKind(normalise="upper"),
-            "portfolio": ScopeKind(),
-        },
-        phases=[
-            Phase(name="scan", scope_kind="market", nodes=list(SCAN)),
-            Phase(
-                name="analysts",
-                scope_kind="ticker",
-                nodes=list(ANALYSTS),
-                produces=[
-                    Checkpoint(
-                        name="analysts_checkpoint",
-                        keys=[*REPORTS, "macro_regime_report", "messages"],
-                        when=any_of(*REPORTS),
-                    )
-                ],
-                cascade=["portfolio"],
-            ),
-            Phase(
-                name="debate_and_trader",
-                scope_kind="ticker",
-                nodes=list(DEBATE),
-                after=["analysts"],
-                requires="analysts_checkpoint",
-                entry="Bull Researcher",
-                produces=[Checkpoint(name="trader_checkpoint", when=all_of("trader_investment_plan"))],
-                cascade=["portfolio"],
-            ),
-            Phase(
-                name="risk",
-                scope_kind="ticker",
-                nodes=list(RISK),
-                after=["debate_and_trader"],
-                requires="trader_checkpoint",
-                entry="Aggressive Analyst",
-                overlay=Overlay(exclude=["messages"]),
-                cascade=["portfolio"],
-            ),
-            Phase(
-                name="portfolio",
-                scope_kind="portfolio",
-                nodes=list(PORTFOLIO),
-                side_effects="unsafe",
-                cascade_mask=mask,
-            ),
-        ],
-    )
-
-
-TA = _graph("tradingagents", None)
-"""A re-run hides the whole portfolio phase."""
-TA_COMPAT = _graph("tradingagents-compat", CascadeMask(nodes=["review_holdings", "make_pm_decision"]))
-"""A re-run hides two nodes of the portfolio phase, whatever their scope, and not what ran under them."""
+__all__ = [
+    "ANALYSTS",
+    "DEBATE",
+    "FUND",
+    "MARKET",
+    "PORTFOLIO",
+    "REPORTS",
+    "RISK",
+    "SCAN",
+    "TA",
+    "TA_COMPAT",
+    "node",
+    "phase",
+    "texts",
+]
 
 
 def node(name: str, scope: str, *, tokens: int = 10, tool: str | None = None) -> Iterator[RunEvent]:

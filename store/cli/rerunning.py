@@ -1,0 +1,216 @@
+"""What `rollbook rerun` does: plans a fork, starts it, and runs it where it is told with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+
+from store.cli import lookup
+from store.cli.opened import run_reading, run_writing
+from store.cli.printing import json_document, line, note, printable
+from store.cli.trouble import FAILED, OK
+from store.errors import (
+    AttemptActive,
+    CheckpointMissing,
+    Conflict,
+    GraphChanged,
+    HeadMoved,
+    Invalid,
+    SideEffectsUnconfirmed,
+)
+from store.interface import Store
+from store.models import AttemptStatus, ForkPlan, ForkResult, PhaseGraph
+from store.models.runs import OnMissing
+from store.runs.sentences import of_plan
+
+if TYPE_CHECKING:
+    from store.training import Pipeline
+
+_CURES: Final[dict[type[Conflict], str]] = {
+    AttemptActive: "wait for its end, or give --supersede to end it",
+    CheckpointMissing: "start from an earlier phase, or give --on-missing full to run all of the scope",
+    GraphChanged: "re-run from an earlier phase, or give --allow-graph-change if its state still fits",
+    HeadMoved: "somebody was faster; look at the plan again with --plan",
+    SideEffectsUnconfirmed: "give --confirm-side-effects if that is wanted, or --no-cascade to leave others alone",
+}
+"""What to type, where the store's own text says what to write in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What shall run again; the arguments of `plan_fork`."""
+
+    node: str | None
+    phase: str | None
+    scopes: Sequence[str]
+    base: str
+    on_missing: OnMissing
+    cascade: bool
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How it shall; further arguments of `fork_attempt`."""
+
+    state_patch: dict[str, Any] | None
+    reason: str | None
+    confirm_side_effects: bool
+    supersede: bool
+    allow_graph_change: bool
+
+
+def view_of(base: str) -> str:
+    """Return what `--base` names as the store writes it: `head` and `attempt:3`, for which `3` will do."""
+    return f"attempt:{base}" if base.isascii() and base.isdigit() else base
+
+
+def patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
+    """Return what `--set` says, or None where it says nothing.
+
+    Raises:
+        Invalid: one is not of the form key=JSON.
+    """
+    patch: dict[str, Any] = {}
+    for each in settings:
+        key, equals, text = each.partition("=")
+        if not key or not equals:
+            raise Invalid("--set", f"{each!r} is not of the form KEY=JSON")
+        try:
+            patch[key] = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise Invalid("--set", f"{text!r} is not JSON; a text needs its quotes: --set '{key}=\"…\"'") from error
+    return patch or None
+
+
+def plan(db: str, given: str, asked: Asked, *, json: bool) -> None:
+    """Print what a re-run would do."""
+
+    async def read(store: Store) -> ForkPlan:
+        return await store.plan_fork(await lookup.rollout(store, given), **asdict(asked))
+
+    try:
+        found = run_reading(db, read)
+    except Conflict as error:
+        raise _curable(error) from error
+    if json:
+        json_document(found.model_dump())
+        return
+    _print_plan(found)
+    note("nothing was done; without --plan it is")
+
+
+def rerun(db: str, given: str, asked: Asked, how: How, runs_it: str | None, *, json: bool) -> int:
+    """Start a re-run, run it if it is said with what, and return the exit code."""
+    pipeline = None if runs_it is None else _pipeline(runs_it)
+
+    async def work(store: Store) -> tuple[ForkResult, str | None]:
+        run_id = await lookup.rollout(store, given)
+        planned = await store.plan_fork(run_id, **asdict(asked))
+        if not json:
+            _print_plan(planned)
+            if how.state_patch:
+                line(f"{'sets':<10}  {printable(', '.join(how.state_patch))}")
+        scopes = {} if pipeline is None else await _scopes(store, planned, pipeline.graph)
+        started = await store.fork_attempt(
+            run_id,
+            **asdict(asked),
+            expected_head=planned.head,
+            state_patch=how.state_patch,
+            reason=how.reason,
+            confirm_side_effects=how.confirm_side_effects,
+            allow_graph_change=how.allow_graph_change,
+            on_active="supersede" if how.supersede else "reject",
+        )
+        if not json:
+            _print_started(started, is_run=pipeline is not None)
+        return started, None if pipeline is None else await _run(store, started, pipeline, scopes)
+
+    try:
+        started, status = run_writing(db, work)
+    except Conflict as error:
+        raise _curable(error) from error
+    if json:
+        json_document(started.model_dump() | {"status": status})
+    elif status is not None:
+        line(f"attempt {started.attempt.sequence_id} {status}")
+    return FAILED if status == "failed" else OK
+
+
+def _curable(error: Conflict) -> Conflict:
+    return Conflict(error.reason, _CURES.get(type(error), error.cure))
+
+
+def _print_plan(found: ForkPlan) -> None:
+    for name, text in of_plan(found):
+        line(f"{name:<10}  {printable(text)}")
+
+
+def _print_started(started: ForkResult, *, is_run: bool) -> None:
+    number = started.attempt.sequence_id
+    line(f"attempt {number} has begun: {started.attempt.attempt_id}")
+    if not is_run:
+        note("whoever runs this pipeline goes on with it, as Pipeline.run does; --with MODULE:PIPELINE runs it here")
+
+
+# -- running it ------------------------------------------------------------------------------------------------------
+
+
+def _pipeline(target: str) -> Pipeline:
+    from store.cli.naming import named
+    from store.training import Pipeline
+
+    found: Pipeline = named("--with", target, Pipeline)
+    return found
+
+
+async def _run(store: Store, started: ForkResult, pipeline: Pipeline, scopes: Mapping[str, Sequence[str]]) -> str:
+    """Run what the attempt has to do, report its end, and return that."""
+    status: AttemptStatus = "failed"
+    try:
+        await pipeline.run(store, started.rollout, scopes)
+        status = "succeeded"
+    except Exception as error:  # noqa: BLE001 - whatever the user's functions raise
+        for each in _causes(error):
+            note(f"rollbook: {type(each).__name__}: {each}")
+    finally:
+        await store.update_attempt(started.rollout.rollout_id, started.attempt.attempt_id, status=status)
+    return status
+
+
+def _causes(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    group = cast("ExceptionGroup[Exception]", error)
+    return [cause for each in group.exceptions for cause in _causes(each)]
+
+
+async def _scopes(store: Store, planned: ForkPlan, graph: PhaseGraph) -> dict[str, list[str]]:
+    """Return the scopes of each kind that the base is about, in the order in which they came up.
+
+    What the base itself has not come to yet, it has from the rest of the run.
+
+    Raises:
+        Invalid: the run was never about any of some kind.
+    """
+    found: dict[str, list[str]] = {}
+    for view in (f"attempt:{planned.base}", "raw"):
+        seen = await _scopes_in(store, planned.rollout_id, view, graph)
+        found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
+    for phase in graph.phases:
+        if phase.scope_kind not in found and graph.scope_kinds[phase.scope_kind].fixed is None:
+            raise Invalid("--with", f"the run was about no {phase.scope_kind} yet, so there is none to go on with")
+    return found
+
+
+async def _scopes_in(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:
+    page = await store.query_run_events(run_id, view=view, limit=-1, bodies=False)
+    found: dict[str, dict[str, None]] = {}
+    for event in page.items:
+        phases = graph.phases_of(event.node_id) if event.node_id is not None else []
+        phase = phases[0] if len(phases) == 1 else graph.by_name.get(event.phase or "")
+        if phase is not None and event.scope is not None:
+            found.setdefault(phase.scope_kind, {})[event.scope] = None
+    return {kind: list(scopes) for kind, scopes in found.items()}

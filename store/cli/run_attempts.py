@@ -1,0 +1,141 @@
+"""What `rollbook lineage`, `compare` and `undo` print: the attempts of a run, and how they differ."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from store.cli import lookup
+from store.cli.opened import run_reading, run_writing
+from store.cli.printing import is_terminal, json_document, line, note, tree
+from store.cli.tables import Column, print_table, time_column
+from store.errors import Invalid, NotFound
+from store.interface import Store
+from store.models import AttemptDiff, AttemptNode, NodeDifference
+from store.runs.sentences import of_fork
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """An attempt, and the lines that lead to it from the one it builds on."""
+
+    lead: str
+    node: AttemptNode
+
+
+_LINEAGE: Final[tuple[Column[_Branch], ...]] = (
+    Column(
+        "#",
+        lambda branch: str(branch.node.sequence_id),
+        lambda branch, _: f"{branch.lead}{branch.node.sequence_id}",
+    ),
+    Column("head", lambda branch: "head" if branch.node.is_head else ""),
+    Column("kind", lambda branch: branch.node.kind),
+    Column("base", lambda branch: "" if branch.node.base is None else str(branch.node.base), right=True),
+    Column("status", lambda branch: branch.node.status, is_status=True),
+    Column("again", lambda branch: "" if branch.node.fork is None else of_fork(branch.node.fork)),
+    Column("events", lambda branch: str(branch.node.events), right=True),
+    time_column("started", lambda branch: branch.node.start_time),
+    Column("attempt", lambda branch: branch.node.attempt_id),
+    Column("reason", lambda branch: (branch.node.fork and branch.node.fork.reason) or "", shrinks=True),
+)
+
+_COMPARED: Final[tuple[Column[NodeDifference], ...]] = (
+    Column("scope", lambda node: node.scope or ""),
+    Column("node", lambda node: node.node_id),
+    Column("under", lambda node: node.parent_node_id or ""),
+    Column("time", lambda node: str(node.ordinal), lambda node, _: "" if node.ordinal == 1 else str(node.ordinal)),
+    Column("change", lambda node: node.change),
+    Column("failed", lambda node: "failed" if node.failed else ""),
+    Column("answer", lambda node: "" if node.same_response is None else "same" if node.same_response else "other"),
+    Column("before", lambda node: "" if node.before is None else str(node.before.version), right=True),
+    Column("after", lambda node: "" if node.after is None else str(node.after.version), right=True),
+    Column("differences", lambda node: _numbers(node.deltas), shrinks=True),
+)
+
+
+def lineage(db: str, given: str, *, json: bool) -> None:
+    """Print the attempts of a run, each below the one it builds on."""
+
+    async def read(store: Store) -> list[AttemptNode]:
+        return await store.list_lineage(await lookup.rollout(store, given))
+
+    nodes = run_reading(db, read)
+    if json:
+        json_document([node.model_dump() for node in nodes])
+        return
+    below: defaultdict[int | None, list[AttemptNode]] = defaultdict(list)
+    for node in nodes:
+        below[node.base].append(node)
+
+    def children(node: AttemptNode) -> list[AttemptNode]:
+        return below[node.sequence_id]
+
+    print_table(_LINEAGE, [_Branch(lead, node) for lead, node in tree(below[None], children)])
+
+
+def compare(db: str, given: str, a: int, b: int, *, everything: bool, json: bool) -> None:
+    """Print what changed between two attempts; on a terminal only that."""
+
+    async def read(store: Store) -> AttemptDiff:
+        return await store.compare_attempts(await lookup.rollout(store, given), a, b)
+
+    found = run_reading(db, read)
+    if json:
+        json_document(found.model_dump())
+        return
+    is_short = is_terminal() and not everything
+    rows = [node for node in found.nodes if node.change != "kept"] if is_short else found.nodes
+    if rows or not is_terminal():
+        print_table(_COMPARED, rows)
+    note(", ".join(f"{count:,} {change}" for change, count in found.counts.items()))
+    if totals := _numbers(found.totals):
+        note(f"in all: {totals}")
+    if found.state_patch:
+        note(f"attempt {b} was told: {', '.join(sorted(found.state_patch))}")
+
+
+def _numbers(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:+,.6g}" for name, value in numbers.items() if value)
+
+
+def undo(db: str, given: str, to: str | None, reason: str | None, *, json: bool) -> None:
+    """Move the head of a run and say where it was and is."""
+
+    async def move(store: Store) -> tuple[str, int, int]:
+        run_id = await lookup.rollout(store, given)
+        nodes = {node.sequence_id: node for node in await store.list_lineage(run_id)}
+        head = next((node for node in nodes.values() if node.is_head), None)
+        if head is None:
+            raise Invalid("RUN", f"{run_id} has no attempts yet")
+        target = _undone(nodes, head) if to is None else await _named(store, run_id, nodes, to)
+        await store.move_head(run_id, nodes[target].attempt_id, reason=reason)
+        return run_id, head.sequence_id, target
+
+    run_id, before, now = run_writing(db, move)
+    if json:
+        json_document({"rollout_id": run_id, "from": before, "to": now})
+        return
+    line(f"{run_id}\tattempt {now}" if not is_terminal() else f"the head of {run_id} is attempt {now}")
+    note(f"attempt {before} stays; `--to {before}` goes back to it")
+
+
+async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: str) -> int:
+    if to.isascii() and to.isdigit():
+        # A number that no attempt has must not be taken for the beginning of some id.
+        if int(to) not in nodes:
+            raise NotFound("attempt", to, f"{run_id} has no attempt {to}; `rollbook lineage {run_id}` shows them")
+        return int(to)
+    attempt_id = await lookup.attempt(store, run_id, to)
+    return next(node.sequence_id for node in nodes.values() if node.attempt_id == attempt_id)
+
+
+def _undone(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
+    """Return the attempt that the latest re-run in a view was built on; a resume belongs to what it goes on with."""
+    node = head
+    while node.fork is not None:
+        if node.fork.kind != "resume":
+            return node.fork.base
+        node = nodes[node.fork.base]
+    raise Invalid("--to", f"attempt {head.sequence_id} re-runs nothing; name the attempt whose view shall be the run's")

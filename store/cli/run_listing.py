@@ -1,0 +1,130 @@
+"""What `rollbook runs` prints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from store import semconv
+from store.cli.opened import run_reading
+from store.cli.printing import compact, is_terminal, json_document, note
+from store.cli.tables import Column, print_table, time_column
+from store.interface import Store
+from store.models import Artifact, ArtifactRef, Rollout
+from store.runs.planning import COMPLETED
+
+_AT_ONCE: Final = 20
+_LOOKED_AT: Final = 1000
+"""The most rollouts that are looked at: a store of a training may hold millions, and none of them a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run and how far it has come."""
+
+    rollout: Rollout
+    attempts: int
+    head: int | None
+    done: int
+    begun: int
+
+    def json(self) -> dict[str, Any]:
+        summed = {"attempts": self.attempts, "head": self.head, "phases_done": self.done, "phases_begun": self.begun}
+        return {"rollout": self.rollout.model_dump()} | summed
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Something that a run made, with its content where that is still to be found."""
+
+    ref: ArtifactRef
+    found: Artifact | None
+
+
+_RUNS: Final[tuple[Column[_Run], ...]] = (
+    Column("run", lambda run: run.rollout.rollout_id),
+    Column("status", lambda run: run.rollout.status, is_status=True),
+    Column("attempts", lambda run: str(run.attempts), right=True),
+    Column("head", lambda run: "" if run.head is None else str(run.head), right=True),
+    Column("phases", lambda run: f"{run.done}/{run.begun}", lambda run, _: f"{run.done} of {run.begun}", right=True),
+    time_column("started", lambda run: run.rollout.start_time),
+    Column("group", lambda run: str((run.rollout.metadata or {}).get(semconv.GROUP_KEY) or "")),
+    Column("input", lambda run: compact(run.rollout.input), shrinks=True),
+)
+
+_MADE: Final[tuple[Column[_Made], ...]] = (
+    Column("run", lambda made: made.ref.rollout_id),
+    Column("attempt", lambda made: str(made.ref.attempt), right=True),
+    time_column("saved", lambda made: made.ref.at),
+    Column("name", lambda made: made.ref.name),
+    Column("phase", lambda made: made.ref.phase or ""),
+    Column("retracted", lambda made: "retracted" if made.ref.retracted else ""),
+    Column("content", lambda made: "" if made.found is None else compact(made.found.content), shrinks=True),
+)
+
+
+def runs(db: str, limit: int, *, json: bool) -> None:
+    """Print the newest rollouts that have said something as runs do."""
+
+    async def read(store: Store) -> tuple[list[_Run], int, int]:
+        found: list[_Run] = []
+        looked_at = 0
+        while True:
+            page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=_AT_ONCE, offset=looked_at)
+            summed = await asyncio.gather(*(_summed(store, rollout) for rollout in page))
+            found.extend(run for run in summed if run is not None)
+            looked_at += len(page)
+            if len(found) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
+                return found[:limit], looked_at, page.total
+
+    found, looked_at, total = run_reading(db, read)
+    if json:
+        json_document([run.json() for run in found])
+    elif found or not is_terminal():
+        print_table(_RUNS, found)
+    else:
+        note("no run has said anything yet")
+    if len(found) < limit and looked_at < total:
+        note(f"looked at the newest {looked_at:,} of {total:,} rollouts")
+
+
+async def _summed(store: Store, rollout: Rollout) -> _Run | None:
+    said = await store.query_run_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
+    if not said.items:
+        return None
+    nodes = await store.list_lineage(rollout.rollout_id)
+    begun = await _phases(store, rollout, "phase.started")
+    done = {phase for kind in sorted(COMPLETED) for phase in await _phases(store, rollout, kind)}
+    head = next((node.sequence_id for node in nodes if node.is_head), None)
+    return _Run(rollout, len(nodes), head, len(done), len(begun | done))
+
+
+async def _phases(store: Store, rollout: Rollout, kind: str) -> set[tuple[str | None, str | None]]:
+    page = await store.query_run_events(rollout.rollout_id, kind=kind, limit=-1, bodies=False)
+    return {(event.scope, event.phase) for event in page.items}
+
+
+def of_scope(db: str, scope: str, name: str | None, limit: int, *, json: bool) -> None:
+    """Print what all runs made for a scope, newest first."""
+
+    async def read(store: Store) -> list[_Made]:
+        refs = await store.scope_history(scope, name=name, limit=limit)
+        return await _with_contents(store, scope, name, refs)
+
+    found = run_reading(db, read)
+    if json:
+        json_document([(made.found or made.ref).model_dump() for made in found])
+    elif found or not is_terminal():
+        print_table(_MADE, found)
+    if not found:
+        note(f"no run has made anything for {scope!r}; scopes are spelled as the log has them")
+
+
+async def _with_contents(store: Store, scope: str, name: str | None, refs: Sequence[ArtifactRef]) -> list[_Made]:
+    contents: dict[str, Artifact] = {}
+    for rollout_id in dict.fromkeys(ref.rollout_id for ref in refs):
+        of_run = await store.query_artifacts(rollout_id, scope=scope, name=name, view="raw")
+        contents |= {artifact.artifact_id: artifact for artifact in of_run}
+    return [_Made(ref, contents.get(ref.artifact_id)) for ref in refs]

@@ -1,0 +1,159 @@
+"""Who works at the desk: each phase of the graph as a plain async function.
+
+What a scope hands on to its own phases lies in its state, which checkpoints keep; what others need of it is an
+artefact. So a phase that runs again finds all that was not run again with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from store.examples.trading import feeds, model
+from store.examples.trading.graph import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, TA
+from store.training import NodeCall, Pipeline, Step
+
+SCOPES: Final[Mapping[str, Sequence[str]]] = {"market": [MARKET], "ticker": feeds.TICKERS, "portfolio": [FUND]}
+"""What a run is about, by kind."""
+MOST_SHARES: Final = 50
+
+_TOOLS: Final = dict(zip(ANALYSTS, ("get_prices", "get_posts", "get_news", "get_filings"), strict=True))
+
+
+class Desk:
+    """A pipeline of the trading graph.
+
+    Args:
+        pace: seconds that each answer of the model takes.
+        on_node: called with the node and its scope when one has begun.
+    """
+
+    def __init__(self, *, pace: float = 0.0, on_node: Callable[[str, str], None] | None = None) -> None:
+        self.pipeline = Pipeline(TA)
+        self._pace = pace
+        self._on_node = on_node
+        phases = (self._scan, self._analyse, self._debate, self._weigh, self._trade)
+        for name, phase in zip(TA.by_name, phases, strict=True):
+            self.pipeline.phase(name)(phase)
+
+    # -- phases ------------------------------------------------------------------------------------------------------
+
+    async def _scan(self, step: Step) -> None:
+        *scanners, synthesis = SCAN
+        found = [await self._ask(step, name, f"Report\n{feeds.read(MARKET, name)}") for name in scanners]
+        summary = await self._ask(step, synthesis, _prompt("Sum up the market", *found))
+        await _keep(step, "macro_scan_summary", summary)
+
+    async def _analyse(self, step: Step) -> None:
+        step.state["macro_regime_report"] = await _kept(step, MARKET, "macro_scan_summary")
+        for (name, tool), report in zip(_TOOLS.items(), REPORTS, strict=True):
+            task = f"Report on {step.scope}"
+            async with self._node(step, name, prompt=task) as call:
+                async with self._node(step, tool, under=name) as looked:
+                    looked.response = feeds.read(step.scope, tool)
+                step.state[report] = await self._answer(call, _prompt(task, looked.response))
+        step.state["messages"] = [step.state[report] for report in REPORTS]
+
+    async def _debate(self, step: Step) -> None:
+        bull, bear, manager, trader = DEBATE
+        scope, reports = step.scope, [step.state[report] for report in REPORTS]
+        pro = await self._ask(step, bull, _prompt(f"Argue for {scope}", *reports))
+        con = await self._ask(step, bear, _prompt(f"Argue against {scope}", *reports))
+        step.state["investment_debate_state"] = {"bull": pro, "bear": con}
+        plan = await self._ask(step, manager, _prompt(f"Judge {scope}", pro, con))
+        step.state["investment_plan"] = plan
+        async with self._node(step, trader, prompt=plan) as call:
+            call.response = f"{plan.split()[0]} {min(MOST_SHARES, 10 * abs(model.score(pro + con)))} shares"
+            step.state["trader_investment_plan"] = call.response
+        step.state["messages"] = [*step.state.get("messages", []), pro, con, plan]
+
+    async def _weigh(self, step: Step) -> None:
+        *analysts, manager = RISK
+        plan = step.state["trader_investment_plan"]
+        debate = step.state["investment_debate_state"]
+        views = [
+            await self._ask(step, name, _prompt(f"{name}, judge: {plan}?", debate["bull"], debate["bear"]))
+            for name in analysts
+        ]
+        async with self._node(step, manager, prompt=_prompt(plan, *views)) as call:
+            action, shares, _ = plan.split()
+            decision = {"action": action, "shares": int(shares) if action != "HOLD" else 0}
+            call.response = f"{decision['action']} {decision['shares']}"
+        await _keep(step, "final_trade_decision", decision)
+
+    async def _trade(self, step: Step) -> None:
+        decisions = {ticker: await _kept(step, ticker, "final_trade_decision") for ticker in feeds.TICKERS}
+        orders = {ticker: each for ticker, each in decisions.items() if each["shares"]}
+        said = {
+            "load_portfolio": _listed(feeds.HOLDINGS),
+            "compute_risk": f"{sum(each['shares'] for each in orders.values())} shares move",
+            "review_holdings": _listed({ticker: each["action"] for ticker, each in decisions.items()}),
+            "prioritize_candidates": ", ".join(sorted(orders, key=lambda ticker: -orders[ticker]["shares"])) or "none",
+            "macro_summary": await _kept(step, MARKET, "macro_scan_summary"),
+            "micro_summary": f"{len(orders)} of {len(decisions)} tickers are traded",
+            "make_pm_decision": _listed(
+                {ticker: f"{each['action']} {each['shares']}" for ticker, each in orders.items()}
+            ),
+            "cash_sweep": "cash stays as it is",
+            "execute_trades": f"{len(orders)} orders are placed",
+        }
+        for name in PORTFOLIO:
+            async with self._node(step, name) as call:
+                call.response = said[name]
+                if name == "make_pm_decision":
+                    await _keep(step, "pm_decision", decisions)
+        await _keep(step, "execution_result", orders)
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, step: Step, name: str, prompt: str) -> str:
+        async with self._node(step, name, prompt=prompt) as call:
+            return await self._answer(call, prompt)
+
+    async def _answer(self, call: NodeCall, prompt: str) -> str:
+        await asyncio.sleep(self._pace)
+        answer = await model.ask(prompt)
+        call.response = answer.text
+        call.metrics |= {"model": model.NAME, "tokens_in": answer.tokens_in, "tokens_out": answer.tokens_out}
+        return answer.text
+
+    @asynccontextmanager
+    async def _node(
+        self, step: Step, name: str, *, prompt: str | None = None, under: str | None = None
+    ) -> AsyncGenerator[NodeCall]:
+        async with step.node(name, prompt=prompt, under=under) as call:
+            if self._on_node is not None:
+                self._on_node(name, step.scope)
+            yield call
+
+
+pipeline: Final = Desk().pipeline
+"""The desk as it is, for whoever wants to run it."""
+
+
+async def _keep(step: Step, name: str, content: Any) -> None:
+    await step.store.save_artifact(
+        step.rollout.rollout_id,
+        step.rollout.attempt.attempt_id,
+        scope=step.scope,
+        name=name,
+        content=content,
+        phase=step.phase.name,
+    )
+
+
+async def _kept(step: Step, scope: str, name: str) -> Any:
+    """Return what the view of this attempt holds of another scope."""
+    view = f"attempt:{step.rollout.attempt.sequence_id}"
+    found = await step.store.query_artifacts(step.rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
+    return found[-1].content
+
+
+def _prompt(task: str, *material: str) -> str:
+    return "\n".join((task, *material))
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or "nothing"

@@ -1,0 +1,58 @@
+"""What stands for a language model: it knows which words are good news and which are bad, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+NAME: Final = "word-counter"
+
+_GOOD: Final = "calm cheap contract contracts gain gains growth high lifts order orders profit record rises strong wins"
+_BAD: Final = "accident cut debt delays down fall falls fear lawsuit loss low sinks strike strikes warns weak"
+_WEIGHTS: Final = dict.fromkeys(_GOOD.split(), 1) | dict.fromkeys(_BAD.split(), -1)
+_SENTENCE: Final = re.compile(r"[^.!?\n]+[.!?]")
+_WORD: Final = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model answered, and what that cost."""
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+async def ask(prompt: str) -> Answer:
+    """Answer a prompt: its first line says what to do with the rest.
+
+    `Argue for …` keeps the good sentences, `Argue against …` the bad ones, `Judge …` weighs all; anything else gets a
+    summary. Equal prompts are answered alike.
+    """
+    task, _, material = prompt.partition("\n")
+    sentences = [found.strip() for found in _SENTENCE.findall(material)]
+    if task.startswith("Judge"):
+        text = _judged(material)
+    elif task.startswith("Argue for"):
+        text = _kept([each for each in sentences if score(each) > 0], "Little speaks for it.")
+    elif task.startswith("Argue against"):
+        text = _kept([each for each in sentences if score(each) < 0], "Little speaks against it.")
+    else:
+        text = _kept(sentences, "Nothing to report.")
+    return Answer(text, len(_WORD.findall(prompt)), len(_WORD.findall(text)))
+
+
+def score(text: str) -> int:
+    """Return how many more good words than bad ones a text has."""
+    return sum(_WEIGHTS.get(word.lower(), 0) for word in _WORD.findall(text))
+
+
+def _kept(sentences: list[str], otherwise: str) -> str:
+    return " ".join(dict.fromkeys(sentences)) or otherwise
+
+
+def _judged(material: str) -> str:
+    found = score(material)
+    verdict = "BUY" if found > 1 else "SELL" if found < -1 else "HOLD"
+    return f"{verdict} ({found:+d})"

@@ -1,0 +1,93 @@
+"""What the example prints about a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from store.examples.trading.feeds import TICKERS
+
+if TYPE_CHECKING:
+    from store.interface import Store
+    from store.models import AttemptDiff
+
+_DEFAULT_DB = "sqlite:///rollbook.db"
+
+
+class Paper:
+    """Standard output: headings, sentences, and columns that stand below each other."""
+
+    def heading(self, text: str) -> None:
+        """Print a heading, set off by an empty line."""
+        self.line(f"\n{text}")
+
+    def line(self, text: str) -> None:
+        """Print a sentence at once, since the process may be killed before the next."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    def facts(self, facts: Iterable[tuple[str, str]]) -> None:
+        """Print what there is to say, each with a word for it."""
+        self.table(list(facts))
+
+    def table(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print rows, indented."""
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.line("  " + "  ".join(cells).rstrip())
+
+
+async def progress(paper: Paper, store: Store, run_id: str) -> None:
+    """Print how far each scope of a run has come."""
+    graph = await store.get_run_graph(run_id)
+    rows = [("scope", "nodes done", "last")]
+    for column in graph.columns:
+        last = max(column.nodes, key=lambda node: node.last_version)
+        rows.append((column.scope or "", f"{column.done} of {column.total}", f"{last.node_id}, {last.status}"))
+    paper.table(rows)
+
+
+async def decisions(paper: Paper, store: Store, run_id: str, attempts: Sequence[int]) -> None:
+    """Print what was decided about each ticker, as attempts see it."""
+    rows = [("ticker", *(f"attempt {number}" for number in attempts))]
+    for ticker in TICKERS:
+        cells: list[str] = []
+        for number in attempts:
+            found = await store.query_artifacts(
+                run_id, scope=ticker, name="final_trade_decision", view=f"attempt:{number}", limit=1
+            )
+            cells.append(f"{found[-1].content['action']} {found[-1].content['shares']}")
+        rows.append((ticker, *cells))
+    paper.line("Decided:")
+    paper.table(rows)
+
+
+def difference(paper: Paper, found: AttemptDiff) -> None:
+    """Print how much changed between two attempts, and which nodes gave another answer."""
+    counts = ", ".join(f"{count} {change}" for change, count in found.counts.items())
+    paper.line(f"Of the nodes: {counts}. Another answer from:")
+    other: dict[str, list[str]] = {}
+    for node in found.nodes:
+        if node.same_response is False:
+            other.setdefault(node.scope or "", []).append(node.node_id)
+    paper.table([(scope, ", ".join(nodes)) for scope, nodes in other.items()])
+
+
+def next_steps(paper: Paper, db: str, run_id: str, attempt: int) -> None:
+    """Print commands that look at what was stored."""
+    password = urlsplit(db).password
+    shown = db.replace(f":{password}@", ":***@") if password else db
+    given = "" if db == _DEFAULT_DB else f" --db '{shown}'"
+    paper.heading("Try next")
+    for command in (
+        "runs",
+        f"lineage {run_id}",
+        f"compare {run_id} {attempt} {attempt + 1}",
+        f"undo {run_id} --to {attempt + 1}",
+        f'rerun {run_id} --node "Portfolio Manager" --scope TSDD --plan',
+        "runs --scope RIG",
+    ):
+        paper.line(f"  rollbook {command}{given}")

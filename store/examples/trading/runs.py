@@ -1,0 +1,108 @@
+"""Beginning a run of the desk, driving an attempt to its end, and finding a run whose process died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from store.errors import Invalid
+from store.examples.trading.desk import SCOPES, Desk
+from store.examples.trading.feeds import DATE, TICKERS
+from store.examples.trading.graph import TA
+from store.interface import Store
+from store.models import AttemptedRollout, AttemptError
+from store.training.machine import is_gone, this_process
+
+_NAME: Final = "trading"
+_PREFIX: Final = "trading-"
+
+
+async def begin(store: Store) -> AttemptedRollout:
+    """Start a run, under the graph as it is today."""
+    resources_id = _PREFIX + TA.digest[:12]
+    if await store.get_resources_by_id(resources_id) is None:
+        await store.update_resources(resources_id, {"phases": TA})
+    worker_id = await _signed_in(store)
+    asked = {"example": _NAME, "date": DATE, "tickers": list(TICKERS)}
+    metadata = {"rollbook.group": _PREFIX + DATE}
+    return await store.start_rollout(asked, resources_id=resources_id, metadata=metadata, worker_id=worker_id)
+
+
+async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
+    """Run what the attempt has to do, and report how it ended."""
+    status = "failed"
+    try:
+        await desk.pipeline.run(store, run, SCOPES)
+        status = "succeeded"
+    finally:
+        await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status=status)
+
+
+async def left_behind(store: Store) -> AttemptedRollout | None:
+    """Return the newest run of the desk that a process of this machine was killed in; None if there is none."""
+    at_work = await store.query_rollouts(
+        status_in=["preparing", "running"], sort_by="start_time", sort_order="desc", limit=100
+    )
+    for run in at_work:
+        is_ours = (run.resources_id or "").startswith(_PREFIX)
+        if is_ours and isinstance(run, AttemptedRollout) and run.attempt.worker_id:
+            worker = await store.get_worker_by_id(run.attempt.worker_id)
+            if worker is not None and is_gone(worker.heartbeat_stats or {}):
+                return run
+    return None
+
+
+async def go_on(store: Store, run: AttemptedRollout) -> AttemptedRollout:
+    """Report the attempt of a run whose process is gone as failed, and start the one that goes on.
+
+    An attempt that had done all, and only died before it said so, has nothing to go on with: it is returned as it is.
+    """
+    if await _is_done(store, run):
+        return run
+    lost = AttemptError(type="Killed", message="its process is gone")
+    await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=lost)
+    # The broker is made of paper: what was begun of the trades may be done twice.
+    resumed = await store.resume_attempt(
+        run.rollout_id, confirm_side_effects=True, reason=lost.message, worker_id=await _signed_in(store)
+    )
+    return resumed.rollout
+
+
+async def _is_done(store: Store, run: AttemptedRollout) -> bool:
+    page = await store.query_run_events(run.rollout_id, kind="phase.completed", limit=-1, bodies=False)
+    done = {(event.scope, event.phase) for event in page.items}
+    return all((scope, phase.name) in done for phase in TA.phases for scope in SCOPES[phase.scope_kind])
+
+
+def dying_at(place: str | None) -> Callable[[str, str], None] | None:
+    """Return what kills this process, as SIGKILL does, when the desk reaches a node: `NODE`, or `NODE/SCOPE`.
+
+    Raises:
+        Invalid: no such node, or one that is never about this scope.
+    """
+    if place is None:
+        return None
+    node, _, scope = place.partition("/")
+    phases = TA.phases_of(node)
+    if not phases:
+        known = ", ".join(name for phase in TA.phases for name in phase.nodes)
+        raise Invalid("--stop-at", f"{node!r} is none of {known}")
+    scopes = SCOPES[phases[0].scope_kind]
+    if scope.lower() not in {"", *(each.lower() for each in scopes)}:
+        raise Invalid("--stop-at", f"{node} is never about {scope!r}, only about {', '.join(scopes)}")
+
+    def reached(name: str, about: str) -> None:
+        if name == node and scope.lower() in {"", about.lower()}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+async def _signed_in(store: Store) -> str:
+    """Tell the store which process this is, so that another one can see whether it is gone."""
+    worker_id = f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
+    await store.update_worker(worker_id, this_process())
+    return worker_id
