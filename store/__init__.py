@@ -100,7 +100,10 @@ from store.models import (
     RunEvent,
     RunEventPage,
     RunEventRow,
+    RunFrame,
+    RunFrameKind,
     RunGraph,
+    RunOutcome,
     ScopeKind,
     Seal,
     SearchIn,
@@ -118,6 +121,7 @@ from store.models import (
     WorkerStatus,
     all_of,
     any_of,
+    apply_frames,
 )
 
 if TYPE_CHECKING:
@@ -210,7 +214,10 @@ __all__ = [
     "RunEvent",
     "RunEventPage",
     "RunEventRow",
+    "RunFrame",
+    "RunFrameKind",
     "RunGraph",
+    "RunOutcome",
     "ScopeKind",
     "Seal",
     "SearchIn",
@@ -239,6 +246,7 @@ __all__ = [
     "WrongProcess",
     "all_of",
     "any_of",
+    "apply_frames",
     "open_store",
 ]
 

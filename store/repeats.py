@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from store.domain.answers import Repeat
+from store.domain.decide_runs import Told
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
 from store.sql_reads import SQLReads
 
@@ -53,6 +54,11 @@ async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
 async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
     """Return the numbers that were drawn."""
     return repeat.reply["numbers"]
+
+
+def told(repeat: Repeat) -> Told:
+    """Return where what the call told of a run stands."""
+    return Told(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
 
 
 async def _read(store: SQLReads, repeat: Repeat) -> list[Rollout]:

@@ -7,13 +7,14 @@ from the views that build on it, and each earlier view stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from store.errors import Unsupported
 from store.models import Rollout
 from store.models.phases import PhaseGraph
+from store.models.run_frames import RunFrame
 from store.models.runs import (
     Artifact,
     ArtifactRef,
@@ -117,6 +118,33 @@ class RunStore:
         ran under another node appears as an edge only. Works without a phase graph too.
         """
         raise Unsupported("get_run_graph", type(self).__name__)
+
+    def follow_run(
+        self,
+        rollout_id: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        view: str = "head",
+        bodies: bool = True,
+    ) -> AsyncIterator[RunFrame]:
+        """Yield a view of a run as frames: what it holds, and then what becomes of it, without end.
+
+        `apply_frames` makes a view's events of them, whether the reader began with nothing or goes on from where it
+        stood: what happened meanwhile, re-runs included, is told. Everything told is committed. A server that goes away
+        and comes back is gone on with. Break out of the loop to end it.
+
+        Args:
+            rollout_id: whose run.
+            after: the `seq` of the last frame the reader has dealt with; 0 for one that holds nothing.
+            until: the `until` of that frame.
+            view: which of its attempts count; see the class.
+            bodies: also messages, prompts, responses and errors of events, which take time to read.
+
+        Raises:
+            Invalid: also for an `after` beyond the run's last event: the run is not the one that the reader saw.
+        """
+        raise Unsupported("follow_run", type(self).__name__)
 
     # -- what it leaves ----------------------------------------------------------------------------------------------
 

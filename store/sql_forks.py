@@ -14,6 +14,7 @@ from store.errors import AttemptActive, Conflict, GraphChanged, HeadMoved, Inval
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnActive, OnMissing, PhaseGraph
 from store.runs import planning
 from store.runs.planning import Ground
+from store.runs.rows import Alike
 from store.sql_run_writes import SQLRunWrites
 
 _PLANS_AT_MOST: Final = 20
@@ -147,7 +148,7 @@ class SQLForks(SQLRunWrites, ABC):
             head=standing.head,
             ground=standing.run_version or 0,
             base=seen.attempt,
-            rows=await self._told(session, rollout_id, seen),
+            rows=[Alike(*row) for row in await run_views.outline(self._dialect, session, rollout_id, seen)],
             checkpoints=[run_reads.checkpoint(rollout_id, row) for row in saved],
             scopes=await run_views.scopes(self._dialect, session, rollout_id),
         )
@@ -168,7 +169,13 @@ class SQLForks(SQLRunWrites, ABC):
         for _ in range(_PLANS_AT_MOST):
             if request_id is not None and (known := await self._known_fork(rollout_id, request_id)) is not None:
                 return known
-            plan = await self._planned(rollout_id, base, graph, planner, rejects_active=not supersede)
+            try:
+                plan = await self._planned(rollout_id, base, graph, planner, rejects_active=not supersede)
+            except Conflict:
+                # What stands in the way is perhaps what this very request has begun, when it came before.
+                if request_id is not None and (known := await self._known_fork(rollout_id, request_id)) is not None:
+                    return known
+                raise
             begun = await self._fork(plan, request_id=request_id, supersede=supersede, **said)
             if begun is not None:
                 return await self._result(rollout_id, begun.attempt.sequence_id)

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import arguments, intake_runs, reads
+from store import arguments, intake_runs, reads, repeats
 from store.db import run_refs
+from store.domain.answers import Repeat
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
+from store.domain.run_commands import TellRun
 from store.models import AttemptedRollout, PhaseGraph, Rollout
 from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
 from store.runs import saving
@@ -33,7 +35,7 @@ class SQLRunWrites(SQLRunReads, ABC):
         given = arguments.several(events, "events")
         if not given:
             return []
-        told: Told = await self._call(intake_runs.append(rollout_id, attempt_id, given, key))
+        told = await self._tell(intake_runs.append(rollout_id, attempt_id, given, key))
         return told.versions
 
     async def save_checkpoint(
@@ -57,7 +59,7 @@ class SQLRunWrites(SQLRunReads, ABC):
         command = intake_runs.checkpoint(
             rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
         )
-        told: Told = await self._call(command)
+        told = await self._tell(command)
         if told.kind != "checkpoint.saved":
             return None
         fields = await self._read(lambda session: run_refs.checkpoint(self._dialect, session, rollout_id, told.first))
@@ -85,7 +87,7 @@ class SQLRunWrites(SQLRunReads, ABC):
             media_type=media_type,
             key=key,
         )
-        told: Told = await self._call(command)
+        told = await self._tell(command)
         return await self._artifact_ref(rollout_id, told.first)
 
     async def retract_artifact(
@@ -93,6 +95,10 @@ class SQLRunWrites(SQLRunReads, ABC):
     ) -> ArtifactRef:
         saved: int = await self._call(intake_runs.retract(rollout_id, artifact_id, reason, key))
         return await self._artifact_ref(rollout_id, saved)
+
+    async def _tell(self, command: TellRun) -> Told:
+        answer: Told | Repeat = await self._call(command)
+        return repeats.told(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
         fields = await self._read(lambda session: run_refs.artifact(self._dialect, session, rollout_id, version))
@@ -102,7 +108,7 @@ class SQLRunWrites(SQLRunReads, ABC):
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         answer = await self._swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
-        return reads.rollout_of_view(answer)
+        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
 
     async def _fork(
         self,

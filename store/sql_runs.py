@@ -206,10 +206,12 @@ class SQLRunReads(SQLProof, ABC):
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
         arguments.text(scope, "scope")
+        if name is not None:
+            arguments.text(name, "name")
         arguments.part_of_history(0, limit)
 
         async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
-            rows = await run_reading.made_for(self._dialect, session, scope, name, limit, until)
+            rows = await run_reading.made_for(self._dialect, session, scope, name, min(limit, END), until)
             return [run_reads.made(row, until) for row in rows]
 
         return await self._answer(lambda session: then(session, END), then, as_at, sweeps=False)

@@ -19,6 +19,7 @@ from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.answers import Repeat, is_keyed
 from store.domain.commands import Claim, Command, Idempotency, NumberSpans, RecordSpans, ReleaseClaim, Sweep
+from store.domain.run_commands import TellRun
 from store.domain.views import ClaimView
 from store.domain.world import World
 from store.errors import Closed, ReadOnly, StoreError, WrongProcess
@@ -45,7 +46,8 @@ from store.models import (
     Unset,
     Worker,
 )
-from store.sql_forks import SQLForks
+from store.sql_run_following import SQLRunFollowing
+from store.sql_threads import SQLThreads
 from store.waiting import FALLBACK_SECONDS, ClaimWaiter, Waiting
 
 logger = logging.getLogger("store")
@@ -54,10 +56,10 @@ span_logger = logging.getLogger("store.spans")
 T = TypeVar("T")
 _UNDONE_AT_MOST = 4096
 # What is done at any time, whether attempts are overdue or not.
-_UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans})
+_UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, TellRun})
 
 
-class SQLStore(SQLForks):
+class SQLStore(SQLThreads, SQLRunFollowing):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(

@@ -120,6 +120,7 @@ class SyncStore:
     append_run_events = _waiting(Store.append_run_events)
     query_run_events = _waiting(Store.query_run_events)
     get_run_graph = _waiting(Store.get_run_graph)
+    follow_run = _iterating(Store.follow_run)
     save_checkpoint = _waiting(Store.save_checkpoint)
     get_checkpoint = _waiting(Store.get_checkpoint)
     list_checkpoints = _waiting(Store.list_checkpoints)

@@ -25,7 +25,9 @@ from store.cli.app import app
 from store.cli.trouble import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
 from store.db import tables, url
 from store.domain.events import FACTS
+from store.integrations.langgraph import RollbookSaver
 from store.semconv import RESERVED_METADATA
+from store.sql_threads import SQLThreads
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -153,12 +155,12 @@ def test_the_history_in_the_readme_is_what_the_example_leaves_behind(tmp_path: P
     assert without_accidents(printed) == without_accidents(on_a_terminal(command, tmp_path))
 
 
-def on_a_terminal(command: str, directory: Path) -> str:
-    """What a command prints where it believes to be looked at."""
+def on_a_terminal(command: str, directory: Path, terminal: str = "dumb") -> str:
+    """What a command prints where it believes to be looked at; a dumb terminal has no styles and 80 columns."""
     program, *arguments = shlex.split(command)
     assert program == "rollbook"
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": terminal}
     process = subprocess.Popen([ROLLBOOK, *arguments], stdout=theirs, stderr=theirs, cwd=directory, env=environment)
     os.close(theirs)
     printed = b""
@@ -349,6 +351,7 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
         *training.__all__,
         *(name for name in dir(SyncStore) if not name.startswith("_")),
         *(name for name, _ in inspect.getmembers(store.Store)),
+        *("RollbookSaver", "pointer", "pointer_to_phase_end", "start_from", *dir(RollbookSaver), *dir(SQLThreads)),
     }
     builtin = {name for name in vars(builtins) if name[0].isupper()}
     # Agent-lightning's, in the page that compares.

@@ -84,6 +84,7 @@ def test_the_wheel_migrates_a_database_far_from_any_checkout(installed: Path, tm
     run(str(installed / "bin/rollbook"), "verify", cwd=tmp_path, ROLLBOOK_DB=url)
 
 
+@pytest.mark.slow
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {_normal(re.split(r"[<>=!~\[; ]", entry)[0]) for entry in project["dependencies"]}
@@ -94,8 +95,8 @@ def test_every_import_is_declared_and_every_dependency_imported() -> None:
         if top not in sys.stdlib_module_names and top != "store"
         for distribution in _distributions(top, module, providers)
     }
-    # What extras bring: store.testing.contract, the adapter for Agent-lightning, a faster event loop.
-    extras = {"pytest", "pytest-asyncio", "agentlightning", "uvloop"}
+    # What extras bring: store.testing.contract, the adapters for Agent-lightning and LangGraph, a faster event loop.
+    extras = {"pytest", "pytest-asyncio", "agentlightning", "langgraph-checkpoint", "langchain-core", "uvloop"}
     assert imported - extras == declared - _USED_BY_NAME
 
 
@@ -110,6 +111,8 @@ def _distributions(top: str, module: str, providers: dict[str, set[str]]) -> set
     """Return who provides a module; namespace packages are shared by several."""
     if top == "opentelemetry":
         return {f"opentelemetry-{part}" for part in ("sdk", "proto") if module.startswith(f"opentelemetry.{part}")}
+    if top == "langgraph":
+        return {"langgraph-checkpoint"} if module.startswith("langgraph.checkpoint.") else {"langgraph"}
     if top == "google":
         return {"protobuf"} if module.startswith("google.protobuf") else providers[top]
     if top == "pydantic_core":  # pydantic's own other half, released in step with it

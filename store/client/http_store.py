@@ -13,8 +13,8 @@ from typing import Any, Final, Self, TypeVar
 
 from store import arguments
 from store.client import address, requests
-from store.client.http_proof import HTTPProof
 from store.client.retrying import Retries
+from store.client.run_stream import HTTPRunStream
 from store.client.transport import Call, Transport, changing, reading
 from store.client.trust import trusting
 from store.errors import Incompatible, Invalid, ReadOnly
@@ -52,7 +52,7 @@ _IN_TIME: Final = 0.8
 """The part of its time that a wait lasts at the least: clocks differ, and timers fire a little early."""
 
 
-class HTTPStore(HTTPProof):
+class HTTPStore(HTTPRunStream):
     """A partition of a server's database. Works at once; `await open_store(url)` also asks whether the server is there.
 
     It may be used from any event loop and thread, handed to other processes by pickle, and used in a fork: each loop of

@@ -47,6 +47,7 @@ from store.models.rollouts import (
     RolloutConfig,
     Worker,
 )
+from store.models.run_frames import RunFrame, RunFrameKind, RunOutcome, apply_frames
 from store.models.runs import (
     Artifact,
     ArtifactRef,
@@ -138,7 +139,10 @@ __all__ = [
     "RunEvent",
     "RunEventPage",
     "RunEventRow",
+    "RunFrame",
+    "RunFrameKind",
     "RunGraph",
+    "RunOutcome",
     "ScopeKind",
     "Seal",
     "SearchIn",
@@ -156,4 +160,5 @@ __all__ = [
     "WorkerStatus",
     "all_of",
     "any_of",
+    "apply_frames",
 ]

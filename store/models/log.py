@@ -38,7 +38,7 @@ class LoggedEvent(HistoryEvent):
     """One fact of any stream, as `tail` delivers it."""
 
     stream: str
-    """`<kind>/<id>`: `rollout/ro-…`, `worker/…`, `resources/…`, or `store`."""
+    """`<kind>/<id>`: `rollout/ro-…`, `thread/…`, `worker/…`, `resources/…`, or `store`."""
     commit_id: int
     cursor: str
     """Where a reader stands after this event: `tail(after=cursor)` goes on with the next one."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from store.errors import CheckpointMissing, Invalid
 from store.models.phases import Mask, Phase, PhaseGraph
 from store.models.runs import CheckpointRef, Degraded, ForkKind, ForkPlan, OnMissing
-from store.runs.rows import Told
+from store.runs.rows import Alike, Placed
 
 COMPLETED = frozenset({"phase.completed", "phase.skipped"})
 """Kinds of events after which a phase of a scope need not run."""
@@ -23,8 +23,8 @@ class Ground:
     ground: int
     """The version of the last event that a plan can depend on; 0 where there was none."""
     base: int
-    rows: Sequence[Told]
-    """The view of the base."""
+    rows: Sequence[Alike]
+    """What the events of the base's view are about, in the order in which each was first seen."""
     checkpoints: Sequence[CheckpointRef]
     """Those of the base's view, oldest first."""
     scopes: Collection[str]
@@ -145,7 +145,7 @@ def _start(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: list[str], *
     return start
 
 
-def _unlisted(graph: PhaseGraph, rows: Sequence[Told], kind: str, scope: str, again: set[str]) -> set[str]:
+def _unlisted(graph: PhaseGraph, rows: Sequence[Alike], kind: str, scope: str, again: set[str]) -> set[str]:
     """Return the nodes that no phase lists and that belong to phases which run again, wherever they are seen.
 
     What ran under a node that a phase lists goes with that node.
@@ -168,7 +168,7 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[Told], kind: str, scope: str, ag
     return {node for node, found in phases.items() if found <= again and node not in under_listed}
 
 
-def _scopes_begun(graph: PhaseGraph, rows: Sequence[Told]) -> dict[str, str]:
+def _scopes_begun(graph: PhaseGraph, rows: Sequence[Alike]) -> dict[str, str]:
     """Return each scope that a phase is known to have begun for, with its kind, as first seen."""
     begun: dict[str, str] = {}
     for row in rows:
@@ -178,7 +178,7 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[Told]) -> dict[str, str]:
     return begun
 
 
-def phase_of(graph: PhaseGraph, row: Told) -> Phase | None:
+def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
     """Return the phase that an event belongs to by its node, else as it says itself; None for neither."""
     if row.node_id is not None:
         found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
@@ -233,15 +233,15 @@ def _plan(
         phases=list(again),
         unsafe=_unsafe(graph, {**again, **{phase.name: phase for phase in cascaded}}, hidden, kind),
         graph_changed=[each.checkpoint_id for each in checkpoints if each.graph not in {None, graph.digest}],
-        kept=len(ground.rows) - len(hidden),
-        hidden=len(hidden),
+        kept=_events(ground.rows) - _events(hidden),
+        hidden=_events(hidden),
         nodes=len(_nodes(hidden)),
         head=ground.head,
         ground=ground.ground,
     )
 
 
-def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Told], kind: ForkKind) -> list[str]:
+def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Alike], kind: ForkKind) -> list[str]:
     unsafe = [name for name, phase in phases.items() if phase.side_effects == "unsafe"]
     if kind != "resume":
         return unsafe
@@ -250,11 +250,15 @@ def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Tol
     return [name for name in unsafe if name in begun]
 
 
-def _hides(mask: Mask, row: Told) -> bool:
+def _hides(mask: Mask, row: Alike) -> bool:
     return mask.hides(row.scope, row.node_id, row.parent_node_id, row.phase)
 
 
-def _nodes(rows: Sequence[Told]) -> set[tuple[str | None, str | None]]:
+def _events(rows: Sequence[Alike]) -> int:
+    return sum(row.count for row in rows)
+
+
+def _nodes(rows: Sequence[Alike]) -> set[tuple[str | None, str | None]]:
     """Return the nodes among some events, without those that ran under another one of them."""
     nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
     return nodes - {(row.scope, row.node_id) for row in rows if (row.scope, row.parent_node_id) in nodes}

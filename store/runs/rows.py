@@ -1,10 +1,10 @@
-"""A run event as planning, comparing and drawing see it."""
+"""Run events as planning, comparing and drawing see them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 RESULTS: Final = frozenset({"result", "tool_result"})
 """Kinds of events that end one execution of a node."""
@@ -29,3 +29,28 @@ class Told:
     status: str | None = None
     metrics: Mapping[str, Any] | None = None
     response_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Events of a view that a plan does not tell apart."""
+
+    kind: str
+    scope: str | None = None
+    node_id: str | None = None
+    parent_node_id: str | None = None
+    phase: str | None = None
+    count: int = 1
+
+
+class Placed(Protocol):
+    """What tells to which phase an event belongs."""
+
+    @property
+    def node_id(self) -> str | None: ...
+
+    @property
+    def parent_node_id(self) -> str | None: ...
+
+    @property
+    def phase(self) -> str | None: ...

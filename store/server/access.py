@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from store.keys import ROLES, Role
-from store.server.streams import LOG_SOCKET
+from store.server import routes_viewer
+from store.server.stream_paths import LOG_SOCKET, VIEWER_SOCKET
 from store.wire import paths
 
 Access = Role | Literal["open"]
@@ -46,9 +47,26 @@ _READER: Final = (
     ("GET", paths.WORKERS),
     ("POST", paths.WORKERS_SEARCH),
     ("GET", paths.WORKER),
+    ("GET", paths.ATTEMPT),
+    ("GET", paths.RUN_EVENTS),
+    ("GET", paths.RUN_GRAPH),
+    ("POST", paths.RUN_GRAPH),
+    ("GET", paths.CHECKPOINTS),
+    ("GET", paths.LATEST_CHECKPOINT),
+    ("GET", paths.CHECKPOINT),
+    ("GET", paths.ARTIFACTS),
+    ("GET", paths.SCOPE_HISTORY),
+    ("POST", paths.PLAN_FORK),
+    ("GET", paths.LINEAGE),
+    ("GET", paths.COMPARE),
     ("POST", paths.WAIT),
     ("GET", paths.LOG),
     (WEBSOCKET, LOG_SOCKET),
+    ("GET", paths.RUN_STREAM),
+    (WEBSOCKET, paths.RUN_SOCKET),
+    ("GET", routes_viewer.RUNS),
+    ("GET", routes_viewer.RUN),
+    (WEBSOCKET, VIEWER_SOCKET),
 )
 # What Agent-lightning's runner and tracer call while they work on what somebody else queued.
 _RUNNER: Final = (
@@ -61,6 +79,10 @@ _RUNNER: Final = (
     ("POST", paths.SPANS_BATCH),
     ("POST", paths.NEXT_SPAN),
     ("POST", paths.NEXT_SPANS),
+    ("POST", paths.ATTEMPT_EVENTS),
+    ("POST", paths.CHECKPOINTS),
+    ("POST", paths.ARTIFACTS),
+    ("POST", paths.RETRACT_ARTIFACT),
     ("POST", paths.OTLP_TRACES),
     *(("POST", path) for path in paths.NOT_TAKEN),
 )
@@ -69,6 +91,12 @@ _ALGORITHM: Final = (
     ("POST", paths.ROLLOUT),
     ("POST", paths.RESOURCES),
     ("POST", paths.RESOURCES_BY_ID),
+    ("POST", paths.FORKS),
+    ("POST", routes_viewer.RERUN_NODE),
+    ("POST", routes_viewer.RUN),
+    ("DELETE", routes_viewer.PORTFOLIO_STAGE),
+    ("POST", paths.RESUME),
+    ("POST", paths.HEAD),
 )
 # They read or write the whole log.
 _ADMIN: Final = (

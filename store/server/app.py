@@ -14,7 +14,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
-from store.server import otlp, routes_data, routes_log, routes_operations, routes_queue
+from store.server import (
+    otlp,
+    routes_data,
+    routes_following,
+    routes_log,
+    routes_operations,
+    routes_queue,
+    routes_runs,
+    routes_viewer,
+)
 from store.server.auth import AuthLayer
 from store.server.gauges import Measured
 from store.server.keyring import KeyRing
@@ -42,6 +51,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         routes_data.workers,
         routes_log.about,
         routes_log.log,
+        routes_runs.events,
+        routes_following.following,
+        routes_runs.leavings,
+        routes_runs.forks,
+        routes_viewer.runs,
     )
     for operation in module.items
 )

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError, Unauthorized
 from store.keys import Key
+from store.server import stream_paths
 from store.server.access import ACCESS, OF_ALL_PARTITIONS, WEBSOCKET, Access, may
 from store.server.admission import KEY_PROTOCOL, Admission
 from store.server.keyring import KeyRing
@@ -87,8 +88,14 @@ class AuthLayer:
     def _needed(self, method: str, path: str) -> tuple[str, Access | None]:
         """Return the template of a path, and what it asks for; by the same table as the one that will answer."""
         operation = self._routes.find(method, path, {})
-        template = path if operation is None else operation.path
+        template = _followed(method, path) if operation is None else operation.path
         return template, ACCESS.get((method, template))
+
+
+def _followed(method: str, path: str) -> str:
+    """Return the template of what is followed at a path; the path itself for what is no stream."""
+    found = stream_paths.socket(path) if method == WEBSOCKET else None
+    return path if found is None else found.template
 
 
 def admission(scope: Scope, ring: KeyRing, method: str, template: str, partition: str) -> Admission:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -79,76 +80,79 @@ class Wanted:
     rollout_id: str | None
 
 
-class Feed:
-    """One reader's way along the log.
+class Feeding(ABC):
+    """One reader's way along what it follows.
 
     Args:
-        store: whose log.
-        wanted: from where, and what of it.
-        follow: follows it.
-        partition: to tell the reader.
+        partition: whose log it is.
         heartbeat_seconds: how long nothing may be said.
         write_seconds: how long a reader may take nothing.
         together: whether events that are there already may be written at once, all or none of them.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        wanted: Wanted,
-        follow: Follow,
-        partition: str,
-        *,
-        heartbeat_seconds: float,
-        write_seconds: float,
-        together: bool,
-    ) -> None:
+    def __init__(self, partition: str, *, heartbeat_seconds: float, write_seconds: float, together: bool) -> None:
         self.partition = partition
         self.untaken: Fact | None = None
         """The oldest event that waits for the reader to take it; None while the reader is at the end."""
-        self._store = store
-        self._wanted = wanted
-        self._follow = follow
         self._heartbeat_seconds = heartbeat_seconds
         self._write_seconds = write_seconds
         self._most_bytes = _TOGETHER_BYTES if together else 0
-        self._cursor = wanted.after
-        self._position = 0 if wanted.after is None else parse(wanted.after).position
-        self._seq = 0
+
+    @abstractmethod
+    def _opening(self) -> list[Frame]:
+        """Return what is said at once."""
+
+    @abstractmethod
+    def _follow(self) -> AsyncGenerator[Fact]:
+        """Yield what is told from then on."""
+
+    @abstractmethod
+    def _take(self, fact: Fact) -> None:
+        """Know that the reader has taken all up to a fact."""
+
+    @abstractmethod
+    def _beat(self) -> list[Frame]:
+        """Return what is said when nothing happened for a while."""
+
+    @abstractmethod
+    def farewell(self, error: Exception) -> Frame:
+        """Return the last frame of a stream that ended with an error."""
 
     async def run(self, write: Write) -> None:
-        """Write frames until the stream ends, which it does with an error.
+        """Write frames until the stream ends, with an error unless there is nothing more to come.
 
         Raises:
             SlowReader: a write took too long.
             StoreError: the store ended it.
         """
-        await self._write(write, [self._hello()])
-        queue: asyncio.Queue[Fact | Exception] = asyncio.Queue(_QUEUED)
+        await self._write(write, self._opening())
+        queue: asyncio.Queue[Fact | Exception | None] = asyncio.Queue(_QUEUED)
         reading = asyncio.ensure_future(self._read(queue))
         try:
-            while True:
-                await self._write_next(write, queue)
+            while await self._write_next(write, queue):
+                pass
         finally:
             reading.cancel()
             # Until it has let go of the store.
             await asyncio.wait((reading,))
 
-    async def _read(self, queue: asyncio.Queue[Fact | Exception]) -> None:
+    async def _read(self, queue: asyncio.Queue[Fact | Exception | None]) -> None:
         try:
             async with aclosing(self._follow()) as facts:
                 async for fact in facts:
                     await queue.put(fact)
+            await queue.put(None)
         except Exception as error:  # noqa: BLE001 - told to the reader, and raised where it is told
             await queue.put(error)
 
-    async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception]) -> None:
+    async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception | None]) -> bool:
+        """Write what is there; return whether there is more to come."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
                 found = await queue.get()
         except TimeoutError:
-            await self._write(write, [self._frame("heartbeat")])
-            return
+            await self._write(write, self._beat())
+            return True
         frames: list[Frame] = []
         size = 0
         last: Fact | None = None
@@ -162,20 +166,44 @@ class Feed:
             found = queue.get_nowait()
         if last is not None:
             await self._write(write, frames)
-            self._cursor, self._position, self._seq = last.cursor, last.position, last.number
+            self._take(last)
             self.untaken = None
         if isinstance(found, Exception):
             raise found
+        return found is not None
 
     async def _write(self, write: Write, frames: list[Frame]) -> None:
+        if not frames:
+            return
         try:
             async with asyncio.timeout(self._write_seconds):
                 await write(frames)
         except TimeoutError:
             raise SlowReader(self._write_seconds) from None
 
-    def _hello(self) -> Frame:
-        return self._frame(
+
+class Feed(Feeding):
+    """One reader's way along the log.
+
+    Args:
+        store: whose log.
+        wanted: from where, and what of it.
+        follow: follows it.
+        partition: to tell the reader.
+        how: as of `Feeding`.
+    """
+
+    def __init__(self, store: Store, wanted: Wanted, follow: Follow, partition: str, **how: Any) -> None:
+        super().__init__(partition, **how)
+        self._store = store
+        self._wanted = wanted
+        self._facts = follow
+        self._cursor = wanted.after
+        self._position = 0 if wanted.after is None else parse(wanted.after).position
+        self._seq = 0
+
+    def _opening(self) -> list[Frame]:
+        hello = self._frame(
             "hello",
             store_id=getattr(self._store, "store_id", ""),
             partition=self.partition,
@@ -183,9 +211,18 @@ class Feed:
             types=self._wanted.types,
             heartbeat_seconds=self._heartbeat_seconds,
         )
+        return [hello]
+
+    def _follow(self) -> AsyncGenerator[Fact]:
+        return self._facts()
+
+    def _take(self, fact: Fact) -> None:
+        self._cursor, self._position, self._seq = fact.cursor, fact.position, fact.number
+
+    def _beat(self) -> list[Frame]:
+        return [self._frame("heartbeat")]
 
     def farewell(self, error: Exception) -> Frame:
-        """Return the last frame of a stream that ended with an error."""
         if isinstance(error, Incompatible):
             return self._frame("gap", **error_body(error), retryable=False)
         if isinstance(error, StoreError):

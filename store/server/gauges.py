@@ -14,7 +14,7 @@ from store.db.counting import Counts
 from store.errors import StoreError
 from store.interface import Store
 from store.models import AttemptStatus, RolloutStatus
-from store.server.feed import Feed
+from store.server.feed import Feeding
 from store.server.metrics import Family
 from store.sql_store import SQLStore
 
@@ -96,7 +96,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     return [commits, events, retries, calls, seconds, waiting, waiting_bytes]
 
 
-def streams(feeds: Iterable[Feed], heads: dict[str, int]) -> list[Family]:
+def streams(feeds: Iterable[Feeding], heads: dict[str, int]) -> list[Family]:
     """Return how many readers follow the log, and how far the last of them is behind.
 
     Args:
@@ -106,7 +106,7 @@ def streams(feeds: Iterable[Feed], heads: dict[str, int]) -> list[Family]:
     open_now = Family("rollbook_streams", "Readers that follow the log.")
     positions = Family("rollbook_stream_lag_positions", "How far the slowest of them is behind the log's end.")
     seconds = Family("rollbook_stream_lag_seconds", "Age of the event that the slowest of them has yet to take.")
-    by_partition: dict[str, list[Feed]] = {}
+    by_partition: dict[str, list[Feeding]] = {}
     for feed in feeds:
         by_partition.setdefault(feed.partition, []).append(feed)
     now = time.time()

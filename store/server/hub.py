@@ -151,7 +151,7 @@ class Hubs:
             return
         stream = None if wanted.rollout_id is None else f"rollout/{wanted.rollout_id}"
         types = None if wanted.types is None else frozenset(wanted.types)
-        async with self._use(store) as hub:
+        async with self.use(store) as hub:
             while True:
                 # All of it was committed before what follows is read.
                 seen = hub.position
@@ -166,7 +166,8 @@ class Hubs:
                             yield fact
 
     @asynccontextmanager
-    async def _use(self, store: SQLStore) -> AsyncGenerator[Hub]:
+    async def use(self, store: SQLStore) -> AsyncGenerator[Hub]:
+        """Give what is recorded in a log from now on, for as long as the block lasts."""
         hub = self._open.get(store)
         if hub is None or hub.is_over:
             hub = self._open[store] = Hub(store)

@@ -16,14 +16,15 @@ from store.server import openapi_parts as parts
 from store.server.access import ACCESS
 from store.server.openapi_parts import EVENTS, JSON, REFERENCES, Json
 from store.server.routing import Operation
-from store.wire.paths import HISTORY, IDEMPOTENCY_KEY, LOG, REQUEST_ID
+from store.wire.paths import HISTORY, IDEMPOTENCY_KEY, LOG, REQUEST_ID, RUN_STREAM
 
 TITLE: Final = "LightningStore Server"
 """As Agent-lightning 0.3 has it."""
 
 _DESCRIPTION: Final = (
     "The store of Agent-lightning 0.3's protocol, with routes of Rollbook's own beside it. All of it is there once for "
-    "each partition. The log is also followed over a WebSocket, at `/v1/agl/log/ws`."
+    "each partition. The log is also followed over a WebSocket, at `/v1/agl/log/ws`, and so is a run, at "
+    "`/v1/agl/rollouts/{rollout_id}/events/ws` and at `/ws/stream/{run_id}`."
 )
 _SERVERS: Final[list[Json]] = [
     {"url": "/", "description": "The default partition."},
@@ -35,7 +36,7 @@ _SERVERS: Final[list[Json]] = [
 ]
 _ID: Final = re.compile(r"\{(\w+)\}")
 _KINDS: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_STREAMED: Final = frozenset({LOG, HISTORY})
+_STREAMED: Final = frozenset({LOG, HISTORY, RUN_STREAM})
 _ROLLOUT: Final = {"$ref": REFERENCES.format(model="Rollout")}
 _ByRoute = dict[tuple[str, str], Json]
 
@@ -132,7 +133,10 @@ def _operation(operation: Operation, body: Any, answer: Any) -> Json:
         "summary": summary,
         "description": "Asks for no key." if role == "open" else f"Asks for the role `{role}` where keys are demanded.",
         "parameters": [*_ids(operation.path), *_query(operation.query), *_headers(operation)],
-        "responses": {str(operation.status): parts.response("Done.", content), **parts.refusals()},
+        "responses": {
+            str(operation.status): parts.response("Done.", content, *(["Location"] if operation.locates else [])),
+            **parts.refusals(own_statuses=operation.own_statuses),
+        },
     }
     if body is not None:
         described["requestBody"] = {"required": operation.body_required, "content": {JSON: {"schema": body}}}

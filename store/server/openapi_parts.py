@@ -71,6 +71,11 @@ HEADERS: Final[Mapping[str, Json]] = {
         "required": True,
         "schema": {"type": "string", "minLength": 1, "maxLength": 128},
     },
+    "Location": {
+        "description": "The path of what was created.",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    },
     "Retry-After": {
         "description": "Whole seconds after which the same request may succeed.",
         "required": True,
@@ -126,6 +131,17 @@ _ERRORS: Final = {
 }
 
 
+_OWN_ERRORS: Final = {
+    "NotFound": ("404", "What it names does not exist.", "Error"),
+    "Conflict": ("409", "It contradicts what is there.", "Error"),
+    "HeadMoved": ("412", "The head is another attempt than the one expected.", "Error"),
+    "Unfit": ("422", "The request has another shape, or a value that no store takes.", None),
+    "CheckpointMissing": ("424", "There is nothing to start from.", "Error"),
+    "SideEffectsUnconfirmed": ("428", "Phases with side effects would run again, and that was not confirmed.", "Error"),
+}
+"""What operations whose errors have statuses of their own answer besides, by the names of the components."""
+
+
 def reference(kind: str, name: str) -> Json:
     """Return a reference to a component."""
     return {"$ref": f"#/components/{kind}/{name}"}
@@ -139,15 +155,21 @@ def response(description: str, content: Json | None = None, *headers: str) -> Js
 
 def responses() -> Json:
     """Return the refusals that any operation may answer with, as components by their status."""
+    either = {"anyOf": [reference("schemas", "Error"), reference("schemas", "Faults")]}
     return {
         status: response(text, {JSON: {"schema": reference("schemas", model)}}, *headers)
         for status, (text, model, headers) in _ERRORS.items()
+    } | {
+        name: response(text, {JSON: {"schema": either if model is None else reference("schemas", model)}})
+        for name, (_, text, model) in _OWN_ERRORS.items()
     }
 
 
-def refusals() -> Json:
+def refusals(*, own_statuses: bool = False) -> Json:
     """Return references to them, as an operation's responses."""
-    return {status: reference("responses", status) for status in _ERRORS}
+    own = {status: reference("responses", name) for name, (status, _, _) in _OWN_ERRORS.items()}
+    every = {status: reference("responses", status) for status in _ERRORS} | (own if own_statuses else {})
+    return dict(sorted(every.items()))
 
 
 def beside() -> Json:

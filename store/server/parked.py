@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from store.errors import Unavailable
 from store.server.call import ClientLeft
-from store.server.feed import Feed
+from store.server.feed import Feeding
 
 logger = logging.getLogger("store.server")
 
@@ -25,7 +25,7 @@ class Parked:
     def __init__(self) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
-        self.streams: set[Feed] = set()
+        self.streams: set[Feeding] = set()
         """Those that are open, until their last frame was written."""
         self.is_closing = False
         """Whether the server is stopping."""
@@ -63,7 +63,7 @@ class Parked:
         raise _stopping() if self.is_closing else ClientLeft
 
     @contextmanager
-    def streaming(self, feed: Feed) -> Generator[None]:
+    def streaming(self, feed: Feeding) -> Generator[None]:
         """List a stream while it is open."""
         self.streams.add(feed)
         try:

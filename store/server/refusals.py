@@ -79,8 +79,13 @@ def _short(given: Any) -> Any:
     return given if isinstance(given, bool | int | float) else None
 
 
-def refusal(error: Exception) -> tuple[int, bytes, Headers]:
-    """Return the answer for an error: status, JSON body and further headers. A bug is logged with its traceback."""
+def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, Headers]:
+    """Return the answer for an error: status, JSON body and further headers. A bug is logged with its traceback.
+
+    Args:
+        error: what was raised.
+        own_status: answer with the status of its class, where Agent-lightning's clients do not call.
+    """
     if isinstance(error, Faults):
         return 422, _dumps({"detail": error.faults}), []
     if isinstance(error, UnknownPartition):
@@ -89,7 +94,7 @@ def refusal(error: Exception) -> tuple[int, bytes, Headers]:
         # What was not read stands between this answer and the next request.
         return 413, _dumps(error_body(error)), [(b"connection", b"close")]
     if isinstance(error, StoreError):
-        status = status_of(error)
+        status = status_of(error, own=own_status)
         headers = [(b"retry-after", retry_after(error).encode())] if status == 503 else []
         if status == 401:
             headers = [(b"www-authenticate", b'Bearer realm="rollbook"')]

@@ -8,7 +8,7 @@ returns the bytes of its answer, and FastAPI keeps what it is good at: the other
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,7 +19,17 @@ from store.server.call import Call, ClientLeft
 from store.server.refusals import Headers, refusal
 from store.server.spool import Spool, send_spooled
 
-Endpoint = Callable[[Call], Awaitable[bytes | Spool]]
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An answer that says where what was created is found."""
+
+    body: bytes
+    location: str
+    """Its path."""
+
+
+Endpoint = Callable[[Call], Awaitable[bytes | Spool | Created]]
 JSON: Final = (b"content-type", b"application/json")
 """The header that tells of what kind all answers of the store are."""
 
@@ -54,6 +64,10 @@ class Operation:
     answer: Any = None
     """Type of the answer."""
     direct: Direct | None = None
+    own_statuses: bool = False
+    """Whether each class of error has its own status, as `store.wire.errors.status_of` says."""
+    locates: bool = False
+    """Whether it answers `Created`."""
 
 
 @dataclass(slots=True)
@@ -61,13 +75,15 @@ class Operations:
     """The operations of one module."""
 
     tag: str
+    own_statuses: bool = False
+    """Of what Agent-lightning's clients do not call."""
     items: list[Operation] = field(default_factory=list[Operation])
 
     def get(self, path: str, *, query: Any = None, answer: Any = None) -> Callable[[Endpoint], Endpoint]:
         """Declare what answers a GET."""
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            self.items.append(Operation("GET", path, endpoint, self.tag, query=query, answer=answer))
+            self._add(Operation("GET", path, endpoint, self.tag, query=query, answer=answer))
             return endpoint
 
         return declare
@@ -81,16 +97,19 @@ class Operations:
         answer: Any = None,
         status: int = 200,
         direct: Direct | None = None,
+        locates: bool = False,
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare what answers a POST."""
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            self.items.append(
-                Operation("POST", path, endpoint, self.tag, status, body, body_required, answer=answer, direct=direct)
-            )
+            more: dict[str, Any] = {"answer": answer, "direct": direct, "locates": locates}
+            self._add(Operation("POST", path, endpoint, self.tag, status, body, body_required, **more))
             return endpoint
 
         return declare
+
+    def _add(self, operation: Operation) -> None:
+        self.items.append(replace(operation, own_statuses=self.own_statuses))
 
 
 @dataclass(slots=True)
@@ -178,13 +197,16 @@ class RouteTable:
             return
         scope["rollbook.path"] = path
         scope["rollbook.route"] = operation.path
-        status, headers = operation.status, []
+        status, headers = operation.status, Headers()
         try:
             body = await operation.endpoint(Call(scope, receive, ids))
         except ClientLeft:
             return
         except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
-            status, body, headers = refusal(error)
+            status, body, headers = refusal(error, own_status=operation.own_statuses)
+        if isinstance(body, Created):
+            headers.append((b"location", body.location.encode("ascii")))
+            body = body.body
         if isinstance(body, Spool):
             await _answer_spooled(scope, send, status, body)
             return

@@ -268,7 +268,7 @@ class Short:
         except ClientLeft:
             self._count(0)
         except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
-            self._answer(*refusal(error))
+            self._answer(*refusal(error, own_status=self._operation.own_statuses))
         else:
             if body is None:
                 self._connection.take_long_way(self)
@@ -279,7 +279,7 @@ class Short:
         """Answer a call that was refused."""
         try:
             self._identify()
-            self._answer(*refusal(cast("Exception", exception)))
+            self._answer(*refusal(cast("Exception", exception), own_status=self._operation.own_statuses))
         except Exception:
             logger.exception("a request could not be refused")
             self._connection.transport.close()

@@ -1,31 +1,38 @@
 """Following the log over HTTP: server-sent events and WebSockets. Both carry the same frames, see `store.server.feed`.
 
-`GET /log` and `GET /rollouts/{id}/history` become streams when the client accepts `text/event-stream`; `/log/ws` is a
-WebSocket. There is no live channel beside the log: a stream reads along the log and waits at its end, so replay and
-live never meet. A reader that takes nothing for too long is sent away with its cursor; nothing is kept for it.
+`GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
+`text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log: a
+stream reads along the log and waits at its end, so replay and live never meet. A reader that takes nothing for too long
+is sent away with its cursor; nothing is kept for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface import Store
+from store.runs.following import FutureCursor
+from store.server import stream_paths
 from store.server.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
-from store.server.feed import Feed, Frame, Wanted, begin, frame
+from store.server.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
 from store.server.hub import Hubs
 from store.server.parked import Parked
 from store.server.refusals import Faults, refusal
 from store.server.routing import answer
+from store.server.run_feed import RunStreamQuery, place_asked, run_feed
+from store.server.run_pages import SharedRuns
+from store.server.stream_paths import VIEWER_SOCKET, Followed
+from store.server.viewer_feed import ViewerQuery, viewer_feed
 from store.wire import paths
 from store.wire.bodies import LogQuery
 from store.wire.errors import error_body
@@ -35,8 +42,6 @@ WRITE_SECONDS: Final = 30.0
 FAREWELL_SECONDS: Final = 2.0
 """How long the last frame may wait for a reader that has taken nothing for a while."""
 
-LOG_SOCKET: Final = f"{paths.LOG}/ws"
-_HISTORY: Final = re.compile(re.escape(paths.HISTORY).replace(re.escape("{rollout_id}"), "([^/]+)"))
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     # Proxies such as nginx would hold frames back.
@@ -44,7 +49,7 @@ _HEADERS: Final = [
 ]
 # How long a browser waits before it comes again.
 _RETRY: Final = b"retry: 1000\n"
-_GOING_AWAY, _REFUSED, _FAILED, _LATER = 1001, 1008, 1011, 1013
+_DONE, _GOING_AWAY, _REFUSED, _FAILED, _LATER = 1000, 1001, 1008, 1011, 1013
 
 
 class StreamLayer:
@@ -70,33 +75,35 @@ class StreamLayer:
         self._app = app
         self._parked = parked
         self._hubs = Hubs()
+        self._runs = SharedRuns(self._hubs)
         self._origins = frozenset(origins)
         self._seconds = {"heartbeat_seconds": heartbeat_seconds, "write_seconds": write_seconds}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Follow the log, or hand on."""
-        if scope["type"] == "websocket" and _path_of(scope) == LOG_SOCKET:
-            return self._socket(scope, receive, send)
-        if scope["type"] == "http" and scope["path"].endswith(("/log", "/history")) and _wants_events(scope):
-            return self._events(scope, receive, send)
+        """Follow the log or a run, or hand on."""
+        if scope["type"] == "websocket":
+            followed = stream_paths.socket(_path_of(scope))
+            if followed is not None:
+                return self._socket(scope, receive, send, followed)
+        elif scope["type"] == "http" and scope["path"].endswith(("/log", "/history", "/events/stream")):
+            followed = stream_paths.events(_path_of(scope))
+            if followed is not None and _wants_events(scope):
+                return self._events(scope, receive, send, followed)
         return self._app(scope, receive, send)
 
     # -- server-sent events ------------------------------------------------------------------------------------------
 
-    async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = _path_of(scope)
-        match = _HISTORY.fullmatch(path)
-        if path != paths.LOG and match is None:
-            await self._app(scope, receive, send)
-            return
-        scope["rollbook.route"] = paths.LOG if match is None else paths.HISTORY
-        rollout_id = None if match is None else unquote(match[1])
-        try:
-            feed = await self._feed(Call(scope, receive, {}), rollout_id, together=True)
-        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
-            await answer(send, *refusal(error))
-            return
+    async def _events(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
+        scope["rollbook.route"] = followed.template
+        async with AsyncExitStack() as stack:
+            try:
+                feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=True))
+            except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+                await answer(send, *refusal(error, own_status=followed.template == paths.RUN_STREAM))
+                return
+            await self._write_events(scope, receive, send, feed)
 
+    async def _write_events(self, scope: Scope, receive: Receive, send: Send, feed: Feeding) -> None:
         async def write(frames: list[Frame]) -> None:
             await send({"type": "http.response.body", "body": b"".join(map(_as_event, frames)), "more_body": True})
 
@@ -105,6 +112,7 @@ class StreamLayer:
         with self._parked.streaming(feed):
             try:
                 await self._parked.run(receive, while_admitted(scope, lambda: feed.run(write)))
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
             except ClientLeft:
                 return
             except Exception as error:  # noqa: BLE001 - as above
@@ -114,14 +122,23 @@ class StreamLayer:
                     async with asyncio.timeout(FAREWELL_SECONDS):
                         await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
 
-    async def _feed(self, call: Call, rollout_id: str | None, *, together: bool) -> Feed:
-        wanted = await _wanted(call, rollout_id)
-        follow = partial(self._hubs.follow, call.store, wanted)
-        return Feed(call.store, wanted, follow, call.scope["rollbook.partition"], **self._seconds, together=together)
+    @asynccontextmanager
+    async def _feed(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
+        how: dict[str, Any] = {**self._seconds, "together": together}
+        if followed.template in {paths.RUN_STREAM, paths.RUN_SOCKET}:
+            async with run_feed(self._runs, call, followed.id or "", place_asked(call, RunStreamQuery), **how) as feed:
+                yield feed
+        elif followed.template == VIEWER_SOCKET:
+            async with viewer_feed(self._runs, call, followed.id or "", call.query(ViewerQuery), **how) as feed:
+                yield feed
+        else:
+            wanted = await _wanted(call, followed.id)
+            follow = partial(self._hubs.follow, call.store, wanted)
+            yield Feed(call.store, wanted, follow, call.scope["rollbook.partition"], **how)
 
     # -- WebSockets --------------------------------------------------------------------------------------------------
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
         if not self._may_connect(scope):
             # Before it was accepted: the handshake is answered with 403.
@@ -133,14 +150,19 @@ class StreamLayer:
             for each in frames:  # always one: see `together`
                 await send({"type": "websocket.send", "text": each.text.decode()})
 
-        try:
-            feed = await self._feed(Call(scope, receive, {}), None, together=False)
-        except Exception as error:  # noqa: BLE001 - as above
-            await self._take_leave(send, None, error)
-            return
+        async with AsyncExitStack() as stack:
+            try:
+                feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=False))
+            except Exception as error:  # noqa: BLE001 - as above
+                await self._take_leave(send, None, error)
+                return
+            await self._write_frames(scope, receive, send, feed, write)
+
+    async def _write_frames(self, scope: Scope, receive: Receive, send: Send, feed: Feeding, write: Write) -> None:
         with self._parked.streaming(feed):
             try:
                 await self._parked.run(_until_closed(receive), while_admitted(scope, lambda: feed.run(write)))
+                await send({"type": "websocket.close", "code": _DONE})
             except (ClientLeft, OSError) as left:
                 if isinstance(left, StoreError):
                     await self._take_leave(send, feed, left)
@@ -155,7 +177,7 @@ class StreamLayer:
             return True
         return urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1")
 
-    async def _take_leave(self, send: Send, feed: Feed | None, error: Exception) -> None:
+    async def _take_leave(self, send: Send, feed: Feeding | None, error: Exception) -> None:
         last = _refusal_frame(error) if feed is None else feed.farewell(error)
         # A reader that still takes nothing, or has left, knows its cursor from what it took.
         with contextlib.suppress(OSError):
@@ -172,6 +194,8 @@ class StreamLayer:
 
 
 def _refusal_frame(error: Exception) -> Frame:
+    if isinstance(error, FutureCursor):
+        return frame("error", None, 0, 0, **error_body(error), code=error.code, retryable=False)
     if isinstance(error, StoreError):
         return frame("error", None, 0, 0, **error_body(error), retryable=error.retryable)
     if isinstance(error, Faults):

@@ -14,8 +14,15 @@ import orjson
 from pydantic import BaseModel, Discriminator, Tag, TypeAdapter
 
 from store.models import (
+    Artifact,
+    ArtifactRef,
     Attempt,
+    AttemptDiff,
     AttemptedRollout,
+    AttemptNode,
+    CheckpointRef,
+    ForkPlan,
+    ForkResult,
     HistoryEvent,
     LightningStoreCapabilities,
     LightningStoreStatistics,
@@ -24,7 +31,10 @@ from store.models import (
     RebuildReport,
     ResourcesUpdate,
     Rollout,
+    RunEventPage,
+    RunGraph,
     Seal,
+    Snapshot,
     Span,
     VerifyReport,
     Worker,
@@ -139,6 +149,13 @@ class Recorded(BaseModel):
     """Index in the request and sequence number of each span that was new, in the order of the store."""
 
 
+class Appended(BaseModel):
+    """The answer to POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
+
+    versions: list[int]
+    """Of each event, in the order of the request."""
+
+
 class NextSpan(BaseModel):
     """The answer to POST /spans/next."""
 
@@ -168,3 +185,17 @@ decode_recorded: Decoder[Recorded] = _decoder(Recorded)
 decode_next_span: Decoder[NextSpan] = _decoder(NextSpan)
 decode_next_spans: Decoder[NextSpans] = _decoder(NextSpans)
 decode_store_info: Decoder[StoreInfo] = _decoder(StoreInfo)
+
+decode_appended: Decoder[Appended] = _decoder(Appended)
+decode_run_events: Decoder[RunEventPage] = _decoder(RunEventPage)
+decode_run_graph: Decoder[RunGraph] = _decoder(RunGraph)
+decode_checkpoint_or_none: Decoder[CheckpointRef | None] = _decoder(CheckpointRef | None)
+decode_checkpoints: Decoder[list[CheckpointRef]] = _decoder(list[CheckpointRef])
+decode_snapshot_or_none: Decoder[Snapshot | None] = _decoder(Snapshot | None)
+decode_artifact_ref: Decoder[ArtifactRef] = _decoder(ArtifactRef)
+decode_artifact_refs: Decoder[list[ArtifactRef]] = _decoder(list[ArtifactRef])
+decode_artifacts: Decoder[list[Artifact]] = _decoder(list[Artifact])
+decode_fork_plan: Decoder[ForkPlan] = _decoder(ForkPlan)
+decode_fork_result: Decoder[ForkResult] = _decoder(ForkResult)
+decode_lineage: Decoder[list[AttemptNode]] = _decoder(list[AttemptNode])
+decode_difference: Decoder[AttemptDiff] = _decoder(AttemptDiff)

@@ -1,7 +1,8 @@
 """Errors become a status and a JSON object, and these the same errors again.
 
 What the caller did wrong is 400 for every class, since clients of Agent-lightning 0.3 send anything from 500 on again;
-what may work later is 503, who may not 401 or 403. The object is `{"detail": text, "error_type": class name, …}`,
+what may work later is 503, who may not 401 or 403. Routes that those clients do not know answer with the status of the
+error's class. The object is `{"detail": text, "error_type": class name, …}`,
 the rest being what the error was made of. A body of the wrong shape is 422 with a list of faults, as FastAPI has it.
 """
 
@@ -13,7 +14,7 @@ from typing import Any, Final, cast
 import orjson
 
 from store import errors
-from store.errors import Closed, Forbidden, Incompatible, Invalid, StoreError, Unauthorized, Unavailable
+from store.errors import Closed, Forbidden, Incompatible, Invalid, StoreError, Unauthorized, Unavailable, Unsupported
 
 FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     StoreError: (),
@@ -36,7 +37,7 @@ FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     Unauthorized: ("reason",),
     Forbidden: ("reason", "cure"),
     errors.ReadOnly: ("operation",),
-    errors.Unsupported: ("operation", "store"),
+    Unsupported: ("operation", "store"),
     errors.WrongProcess: ("opened_in", "used_in"),
     Closed: ("operation",),
 }
@@ -46,11 +47,16 @@ _BY_NAME: Final = {kind.__name__: kind for kind in FIELDS}
 _MAX_TEXT: Final = 500
 
 
-def status_of(error: StoreError) -> int:
-    """Return the status a server answers with: 503 for what may work later, 401 and 403 for keys, 400 for all else."""
+def status_of(error: StoreError, *, own: bool = False) -> int:
+    """Return the status a server answers with: 503 for what may work later, 401 and 403 for keys, 400 for all else.
+
+    With `own` what the caller did wrong has the status of its class.
+    """
+    if error.retryable or isinstance(error, Closed):
+        return 503
     if isinstance(error, Unauthorized | Forbidden):
         return error.status
-    return 503 if error.retryable or isinstance(error, Closed) else 400
+    return error.status if own and (error.status < 500 or isinstance(error, Unsupported)) else 400
 
 
 def error_body(error: StoreError) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.errors import Incompatible, NotFound, Unavailable
-from store.models import Attempt
+from store.models import Attempt, RunEvent
 from store.testing.samples import make_sdk_span, make_span
 from tests.client.scripted_server import ScriptedServer, answer
 from tests.client.served import Served
@@ -30,6 +30,9 @@ OURS: list[Callable[[HTTPStore], Awaitable[object]]] = [
     lambda store: anext(store.tail()),
     lambda store: store.verify(),
     lambda store: store.rebuild(),
+    lambda store: store.query_run_events("ro-1"),
+    lambda store: store.append_run_events("ro-1", "at-1", [RunEvent(kind="log")]),
+    lambda store: store.plan_fork("ro-1", phase="risk", scopes=["RIG"]),
     lambda store: store.get_rollout_by_id("ro-1", at=1),
     lambda store: store.query_rollouts(as_at=datetime.now(UTC)),
 ]

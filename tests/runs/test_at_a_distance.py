@@ -1,36 +1,306 @@
-"""A store behind a server keeps phase graphs like any resource, and says that it has no runs yet."""
+"""Runs of a store behind a server: nothing is done twice, refused otherwise or left out because of the way there."""
 
 from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store import open_store
-from store.errors import Unsupported
+from store.client import HTTPStore
+from store.errors import GraphChanged, Invalid, ReadOnly, TooLarge
 from store.interface import Store
-from store.models import PhaseGraph
+from store.models import AttemptedRollout, PhaseGraph, RunEvent
+from store.server.store_server import StoreServer
+from store.sql_store import SQLStore
+from store.testing.contract.wrong_kinds import NO_TEXT, NO_WHOLE_NUMBER
+from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served
-from tests.runs.given import auto_run
-from tests.runs.trading import TA
+from tests.runs.conftest import MEMORY_HTTP
+from tests.runs.given import auto_run, begin, do_phase, ended, rerun, seen
+from tests.runs.trading import FUND, TA, node
+
+pytestmark = pytest.mark.parametrize("way", [MEMORY_HTTP], indirect=True)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
 
 
 @pytest.fixture
-def store_url() -> str:
-    """One backend is enough for what a client does."""
-    return "memory://"
+async def url(behind: SQLStore, runs_server: Served) -> AsyncIterator[str]:
+    """Where the store is served."""
+    with runs_server.serving(behind) as url:
+        yield url
 
 
 async def test_a_phase_graph_crosses_the_wire_whole(store: Store) -> None:
-    with Served() as server, server.serving(store) as url:
-        async with await open_store(url) as distant:
-            added = await distant.add_resources({"phases": TA})
-            found = (await distant.get_latest_resources() or added).resources["phases"]
-            assert isinstance(found, PhaseGraph)
-            assert (found, found.digest) == (TA, TA.digest)
+    added = await store.add_resources({"phases": TA})
+    found = (await store.get_latest_resources() or added).resources["phases"]
+    assert isinstance(found, PhaseGraph)
+    assert (found, found.digest) == (TA, TA.digest)
 
 
-async def test_runs_are_not_read_at_a_distance_and_the_error_says_where_they_are(store: Store) -> None:
-    run = await auto_run(store)
-    with Served() as server, server.serving(store) as url:
-        async with await open_store(url) as distant:
-            with pytest.raises(Unsupported, match="HTTPStore has no query_run_events; open the database itself"):
-                await distant.query_run_events(run.rollout_id)
+async def test_a_phase_graph_that_is_given_is_the_one_that_counts(store: Store, behind: SQLStore) -> None:
+    run = await begin(store)
+    other = TA.model_copy(update={"version": "2"})
+    how: dict[str, Any] = {"scope": "rig", "name": "trader_checkpoint", "state": {"trader_investment_plan": "buy"}}
+    saved = await store.save_checkpoint(run.rollout_id, run.attempt.attempt_id, **how, graph=other)
+    assert saved is not None
+    assert (saved.graph, saved.scope) == (other.digest, "RIG")
+    await ended(store, run)
+    asked: dict[str, Any] = {"phase": "risk", "scopes": ["rig"], "graph": other}
+    plan = await store.plan_fork(run.rollout_id, **asked)
+    assert plan == await behind.plan_fork(run.rollout_id, **asked)
+    assert await store.get_run_graph(run.rollout_id, graph=other) == await behind.get_run_graph(run.rollout_id)
+    with pytest.raises(GraphChanged):
+        await store.fork_attempt(run.rollout_id, phase="risk", scopes=["rig"], cascade=False)
+    forked = await store.fork_attempt(run.rollout_id, **asked, cascade=False)
+    assert forked.fork.graph == other.digest
+    wrong: Any = {"name": "g"}
+    with pytest.raises(Invalid, match="graph: is dict, not a PhaseGraph"):
+        await store.plan_fork(run.rollout_id, phase="risk", graph=wrong)
+
+
+async def test_the_example_of_the_page_does_the_same_behind_a_server(url: str, tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert "sqlite:///desk.db" in example
+    (tmp_path / "example.py").write_text(example.replace("sqlite:///desk.db", url))
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-W", "error", "example.py"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+# Answers that are lost
+
+Change = Callable[[Store, AttemptedRollout, str], Awaitable[Any]]
+
+
+async def _in_an_ended_run(store: Store) -> AttemptedRollout:
+    run = await begin(store)
+    for name in ("analysts", "debate_and_trader"):
+        await do_phase(store, run, name, "RIG")
+    return await ended(store, run, "failed")
+
+
+CHANGES: list[tuple[str, str, Change, int]] = [
+    (
+        "events",
+        "/events",
+        lambda store, run, _: store.append_run_events(
+            run.rollout_id,
+            run.attempt.attempt_id,
+            [*node("Trader", "RIG"), RunEvent.model_validate({"kind": "log", "own": None})],
+        ),
+        3,
+    ),
+    (
+        "checkpoint",
+        "/checkpoints",
+        lambda store, run, _: store.save_checkpoint(
+            run.rollout_id, run.attempt.attempt_id, scope="RIG", name="mine", state={"a": [1]}
+        ),
+        1,
+    ),
+    (
+        "rejected checkpoint",
+        "/checkpoints",
+        lambda store, run, _: store.save_checkpoint(
+            run.rollout_id, run.attempt.attempt_id, scope="RIG", name="trader_checkpoint", state={}
+        ),
+        1,
+    ),
+    (
+        "artefact",
+        "/artifacts",
+        lambda store, run, _: store.save_artifact(
+            run.rollout_id, run.attempt.attempt_id, scope="RIG", name="report", content=None
+        ),
+        1,
+    ),
+    (
+        "retraction",
+        "/retract",
+        lambda store, run, made: store.retract_artifact(run.rollout_id, made, reason="wrong"),
+        1,
+    ),
+    ("fork", "/forks", lambda store, run, _: rerun(store, run, phase="risk", scopes=["RIG"]), 3),
+    ("superseding fork", "/forks", lambda store, run, _: _supersede(store, run), 3),
+    ("resume", "/resume", lambda store, run, _: store.resume_attempt(run.rollout_id), 3),
+    ("head", "/head", lambda store, run, _: store.move_head(run.rollout_id, run.attempt.attempt_id), 0),
+]
+
+
+def _supersede(store: Store, run: AttemptedRollout) -> Awaitable[Any]:
+    return rerun(store, run, phase="risk", scopes=["RIG"], on_active="supersede")
+
+
+@pytest.mark.parametrize("what,path,change,facts", CHANGES, ids=[each[0] for each in CHANGES])
+async def test_a_change_whose_answer_is_lost_is_made_once(
+    url: str, behind: SQLStore, what: str, path: str, change: Change, facts: int
+) -> None:
+    run = await _in_an_ended_run(behind)
+    made = await behind.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
+    before = len(await behind.history(run.rollout_id))
+    with LossyProxy.losing_first(url, path, times=2) as proxy:
+        async with HTTPStore(proxy.url) as store:
+            result = await change(store, run, made.artifact_id)
+        assert proxy.lost == 2
+    assert len(await behind.history(run.rollout_id)) == before + facts, what
+    assert (result is None) == (what == "rejected checkpoint")
+    assert (await behind.verify()).differences == []
+
+
+async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLStore) -> None:
+    run = await auto_run(behind, tickers=["RIG"])
+    again = await rerun(behind, run, phase="risk", scopes=["RIG"])
+    with LossyProxy.losing_first(url, "/head", times=2) as proxy:
+        async with HTTPStore(proxy.url) as store:
+            moved = await store.move_head(run.rollout_id, run.attempt.attempt_id, reason="undo")
+    assert moved == await behind.move_head(run.rollout_id, run.attempt.attempt_id)
+    types = [event.type for event in await behind.history(run.rollout_id)]
+    assert types.count("rollout.head_moved") == 1
+    assert [each.sequence_id for each in await behind.list_lineage(run.rollout_id) if each.is_head] == [1]
+    assert again.attempt.sequence_id == 2
+
+
+async def test_a_run_told_through_a_bad_line_is_the_run_that_was_told(url: str, behind: SQLStore) -> None:
+    with LossyProxy.losing(url, 0.2, seed=7) as proxy:
+        async with HTTPStore(proxy.url) as store:
+            run = await auto_run(store, tickers=["RIG"])
+            await rerun(store, run, phase="risk", scopes=["RIG"])
+        assert proxy.lost
+    whole = await auto_run(behind, tickers=["RIG"])
+    await rerun(behind, whole, phase="risk", scopes=["RIG"])
+    told, expected = [
+        [(event.kind, event.node_id, event.scope, event.phase, event.response) for event in page.items]
+        for page in [await seen(behind, each, "raw") for each in (run, whole)]
+    ]
+    assert told == expected
+    types = [[event.type for event in await behind.history(each.rollout_id)] for each in (run, whole)]
+    assert types[0] == types[1]
+
+
+# The forms of a store
+
+
+async def test_a_long_view_comes_whole(store: Store, behind: SQLStore) -> None:
+    run = await begin(store)
+    text = "y" * 2000
+    for part in range(3):
+        events = [RunEvent(kind="result", node_id="n", response=f"{part}.{number} {text}") for number in range(400)]
+        await store.append_run_events(run.rollout_id, run.attempt.attempt_id, events)
+    assert await seen(store, run) == await seen(behind, run)
+
+
+async def test_what_is_not_awaited_is_the_same(store: Store, behind: SQLStore) -> None:
+    run = await auto_run(behind, tickers=["RIG"])
+    page = await asyncio.to_thread(lambda: store.sync.query_run_events(run.rollout_id, limit=3))
+    assert page == await behind.query_run_events(run.rollout_id, limit=3)
+    plan = await asyncio.to_thread(lambda: store.sync.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"]))
+    assert plan == await behind.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+
+
+async def test_a_server_made_of_a_store_has_its_runs(behind: SQLStore) -> None:
+    server = StoreServer(behind, port=0)
+    await server.start()
+    try:
+        run = await auto_run(server, tickers=["RIG"])
+        async with HTTPStore(server.endpoint) as distant:
+            assert await seen(distant, run) == await seen(server, run) == await seen(behind, run)
+            assert await distant.scope_history("RIG") == await server.scope_history("RIG")
+    finally:
+        await server.stop()
+
+
+async def test_a_store_opened_for_reading_refuses_what_changes_a_run(url: str, behind: SQLStore) -> None:
+    run = await auto_run(behind, tickers=["RIG"])
+    async with await open_store(url, read_only=True) as store:
+        assert await seen(store, run) == await seen(behind, run)
+        await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+        for _, _, change, _ in CHANGES:
+            with pytest.raises(ReadOnly):
+                await change(store, run, "made")
+
+
+async def test_names_that_are_words_of_the_protocol_are_names(store: Store, behind: SQLStore) -> None:
+    run = await begin(store)
+    for name in ("latest", "a/b", "ü ?&=#%", "..", "forks:plan"):
+        made = await store.save_checkpoint(
+            run.rollout_id, run.attempt.attempt_id, scope=name, name=name, state={"name": name}
+        )
+        found = await store.get_checkpoint(run.rollout_id, scope=name, name=name)
+        assert found == await behind.get_checkpoint(run.rollout_id, scope=name, name=name)
+        assert made is not None
+        assert found is not None
+        assert (found.scope, found.state, found.checkpoint_id) == (name, {"name": name}, made.checkpoint_id)
+
+
+# Wrong kinds
+
+Ask = Callable[[Any, AttemptedRollout, Any], Awaitable[Any]]
+NO_EVENTS: Sequence[Any] = ("log", {"kind": "log"}, 7, [{"kind": "log"}], [None])
+ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
+    ("rollout_id", lambda store, _, value: store.list_lineage(value), NO_TEXT),
+    ("view", lambda store, run, value: store.query_run_events(run.rollout_id, view=value), (*NO_TEXT, "", "own:0")),
+    ("after", lambda store, run, value: store.query_run_events(run.rollout_id, after=value), (*NO_WHOLE_NUMBER, -1)),
+    ("limit", lambda store, run, value: store.query_run_events(run.rollout_id, limit=value), (*NO_WHOLE_NUMBER, -2)),
+    ("at", lambda store, run, value: store.query_run_events(run.rollout_id, at=value), NO_WHOLE_NUMBER),
+    ("scope", lambda store, run, value: store.query_run_events(run.rollout_id, scope=value), NO_TEXT),
+    ("node_id", lambda store, run, value: store.query_run_events(run.rollout_id, node_id=value), NO_TEXT),
+    ("kind", lambda store, run, value: store.query_run_events(run.rollout_id, kind=value), NO_TEXT),
+    ("scope", lambda store, run, value: store.list_checkpoints(run.rollout_id, scope=value), NO_TEXT),
+    ("name", lambda store, run, value: store.query_artifacts(run.rollout_id, name=value), NO_TEXT),
+    ("name", lambda store, _, value: store.scope_history("RIG", name=value), NO_TEXT),
+    ("scope", lambda store, _, value: store.scope_history(value), (*NO_TEXT, None)),
+    (
+        "search",
+        lambda store, run, value: store.get_checkpoint(run.rollout_id, scope="a", name="b", search=value),
+        ("x", 1),
+    ),
+    ("a", lambda store, run, value: store.compare_attempts(run.rollout_id, value, 1), (*NO_WHOLE_NUMBER, None, 0)),
+    (
+        "scopes",
+        lambda store, run, value: store.plan_fork(run.rollout_id, phase="risk", scopes=value),
+        ("RIG", [1], None),
+    ),
+]
+
+
+@pytest.mark.parametrize("field,ask,values", ASKED, ids=[f"{number}-{each[0]}" for number, each in enumerate(ASKED)])
+async def test_a_wrong_kind_is_refused_alike_beside_the_store_and_over_http(
+    store: Store, behind: SQLStore, field: str, ask: Ask, values: Sequence[Any]
+) -> None:
+    run = await auto_run(behind, tickers=[FUND])
+    for value in values:
+        with pytest.raises(Invalid) as beside:
+            await ask(behind, run, value)
+        with pytest.raises(Invalid) as over_http:
+            await ask(store, run, value)
+        assert beside.value.field == over_http.value.field == field, value
+        assert str(beside.value) == str(over_http.value)
+
+
+async def test_what_are_no_events_is_refused_alike(store: Store, behind: SQLStore) -> None:
+    run = await begin(behind)
+    for value in NO_EVENTS:
+        texts: list[str] = []
+        for each in (behind, store):
+            with pytest.raises(Invalid) as refused:
+                await each.append_run_events(run.rollout_id, run.attempt.attempt_id, value)
+            texts.append(str(refused.value))
+        assert texts[0] == texts[1]
+    for each in (behind, store):
+        with pytest.raises(TooLarge, match="10,001 items"):
+            await each.append_run_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log")] * 10_001)

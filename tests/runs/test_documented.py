@@ -12,6 +12,9 @@ from store import errors
 from store.db import run_views
 from store.models.runs import PHASE_KINDS
 from store.run_interface import RunStore
+from store.server import routes_runs
+from store.wire.errors import status_of
+from store.wire.paths import PREFIX
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "runs.md").read_text()
@@ -53,3 +56,22 @@ def test_every_method_about_runs_is_mentioned() -> None:
 
 def test_every_kind_that_is_about_a_phase_is_named() -> None:
     assert all(f"`{kind}`" in PAGE for kind in PHASE_KINDS)
+
+
+def test_every_route_about_runs_is_in_the_table_and_every_one_in_the_table_is_served() -> None:
+    table = section("Behind a server")
+    operations = [*routes_runs.events.items, *routes_runs.leavings.items, *routes_runs.forks.items]
+    served = {(each.method, re.sub(r"{\w+}", "{id}", each.path.removeprefix(PREFIX))) for each in operations}
+    named = set(re.findall(r"`(GET|POST) (/[^`?]+)", table))
+    assert named <= served
+    # Of those that are written short the last word is there.
+    words = {path.removesuffix("/{id}").rpartition("/")[2] for _, path in served - named}
+    assert {word for word in words if f"/{word}" not in table} == set()
+
+
+def test_every_status_is_that_of_its_class() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", section("Behind a server"), re.MULTILINE)
+    told = {name: int(status) for status, kinds in rows for name in re.findall(r"`(\w+)`", kinds)}
+    assert len(told) >= 8
+    for name, status in told.items():
+        assert status_of(getattr(errors, name).__new__(getattr(errors, name)), own=True) == status, name

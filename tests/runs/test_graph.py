@@ -153,8 +153,8 @@ async def test_two_attempts_side_by_side(store: Store) -> None:
     assert {each.change for each in changed} == {"replaced"}
     assert [each.node_id for each in changed if each not in tools] == [*DEBATE, *RISK, *PORTFOLIO]
     assert {each.parent_node_id for each in tools} == {DEBATE[-1], RISK[-1], PORTFOLIO[-1]}
-    assert found.counts["replaced"] == 12 + 3
-    assert found.totals == {"tokens_in": 12 * 10.0, "tokens_out": 12 * 5.0}
+    assert found.counts["replaced"] == 8 + 9 + 3
+    assert found.totals == {"tokens_in": 17 * 10.0, "tokens_out": 17 * 5.0}
     one: NodeDifference = next(each for each in changed if each.node_id == "Trader")
     assert (one.deltas, one.same_response, one.failed) == ({"tokens_in": 10, "tokens_out": 5}, False, False)
     kept = next(each for each in found.nodes if each.change == "kept")

@@ -12,15 +12,12 @@ from store.errors import CheckpointMissing, Invalid
 from store.models import CheckpointRef, Degraded, ForkPlan, Phase, PhaseGraph, RunEvent, ScopeKind
 from store.runs import planning
 from store.runs.planning import Ground
-from store.runs.rows import Told
+from store.runs.rows import Alike
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, TA_COMPAT, node, phase
 
 
-def told(events: Iterable[RunEvent]) -> list[Told]:
-    return [
-        Told(version, 1, event.kind, event.scope, event.node_id, event.parent_node_id, event.phase)
-        for version, event in enumerate(events, start=1)
-    ]
+def told(events: Iterable[RunEvent]) -> list[Alike]:
+    return [Alike(event.kind, event.scope, event.node_id, event.parent_node_id, event.phase) for event in events]
 
 
 def saved(scope: str, name: str, *, after: str, graph: str | None = TA.digest, version: int = 1) -> CheckpointRef:

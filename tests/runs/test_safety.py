@@ -13,7 +13,7 @@ import pytest
 from store import open_store
 from store.errors import AttemptActive, Conflict, HeadMoved, Invalid, SideEffectsUnconfirmed
 from store.interface import Store
-from store.models import RunEvent
+from store.models import AttemptedRollout, ForkResult, RunEvent
 from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, node, phase
 
@@ -28,6 +28,22 @@ async def test_the_same_request_begins_one_attempt(store: Store) -> None:
     again = await rerun(store, run, phase="risk", scopes=["RIG"], request_id="click-1")
     assert (again.attempt.attempt_id, again.fork) == (results[0].attempt.attempt_id, results[0].fork)
     assert (await store.query_attempts(run.rollout_id)).total == 2
+
+
+async def test_a_request_that_meets_its_own_first_time_half_way_begins_one_attempt(durable_url: str) -> None:
+    async with await open_store(durable_url) as one, await open_store(durable_url) as other:
+        for _ in range(5):
+            run = await auto_run(one, tickers=["RIG"])
+
+            async def ask(number: int, run: AttemptedRollout = run) -> ForkResult:
+                store = (one, other)[number % 2]
+                for _ in range(number):
+                    await store.get_latest_attempt(run.rollout_id)
+                return await rerun(store, run, phase="risk", scopes=["RIG"], request_id="click-1")
+
+            results = await asyncio.gather(*map(ask, range(10)))
+            assert {result.attempt.attempt_id for result in results} == {results[0].attempt.attempt_id}
+            assert (await one.query_attempts(run.rollout_id)).total == 2
 
 
 async def test_a_request_id_of_another_call_is_refused(store: Store) -> None:

@@ -11,11 +11,14 @@ from store.errors import CheckpointMissing
 from store.interface import Store
 from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql_store import SQLStore
+from tests.conftest import MEMORY, POSTGRES, SQLITE
 from tests.runs.given import begin, ended, seen
 from tests.runs.reference import Attempt, Reference, Said, filtered, versions
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA_COMPAT
 
-pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
+# What a server adds is tried elsewhere, with fewer histories.
+BESIDE = pytest.mark.parametrize("way", [MEMORY, SQLITE, POSTGRES], indirect=True)
+pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800), BESIDE]
 
 TICKERS = ("RIG", "TSDD")
 STARTED = "attempt.started"

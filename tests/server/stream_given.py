@@ -18,7 +18,8 @@ from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.routing import RouteTable
 from store.server.serving import Server
-from store.server.streams import LOG_SOCKET, StreamLayer
+from store.server.stream_paths import LOG_SOCKET
+from store.server.streams import StreamLayer
 
 LOG = "/v1/agl/log"
 PATIENCE = 30.0
@@ -75,7 +76,8 @@ class Events(_Reading):
                     fields.clear()
         frame = orjson.loads(fields["data"])
         assert fields["event"] == frame["kind"]
-        assert fields.get("id") == frame["cursor"]
+        if "cursor" in frame:
+            assert fields.get("id") == frame["cursor"]
         self.last_event_id = fields.get("id", self.last_event_id)
         return frame
 

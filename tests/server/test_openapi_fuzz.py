@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from store import open_store
+from store.models import RunEvent
 from store.server.app import OPERATIONS
 from store.server.openapi import document
 from store.testing.samples import make_llm, make_span
@@ -68,9 +69,16 @@ async def _fill(db: str) -> dict[str, str]:
         started = await store.start_rollout({"question": 1}, worker_id="w1")
         await store.add_span(make_span(started.attempt))
         resources = await store.add_resources(make_llm())
+        run = (started.rollout_id, started.attempt.attempt_id)
+        await store.append_run_events(*run, [RunEvent(kind="result", node_id="n", scope="s")])
+        saved = await store.save_checkpoint(*run, scope="s", name="c", state={})
+        assert saved is not None
+        made = await store.save_artifact(*run, scope="s", name="a", content=1)
         return {
             "rollout_id": started.rollout_id,
             "attempt_id": started.attempt.attempt_id,
+            "checkpoint_id": saved.checkpoint_id,
+            "artifact_id": made.artifact_id,
             "worker_id": "w1",
             "resources_id": resources.resources_id,
         }

@@ -14,6 +14,7 @@ from store.db.url import parse
 from store.errors import Unavailable
 from store.interface import Store
 from store.server.partitions import Partitions, with_partition
+from tests.runs.given import auto_run
 from tests.server.api import Api, speaking_to
 
 HANG = 20
@@ -46,6 +47,18 @@ async def api(partitions: Partitions) -> AsyncIterator[Api]:
 
 def _in(name: str, path: str) -> str:
     return f"//p/{name}/v1/agl{path}"
+
+
+async def test_what_a_fork_began_is_found_in_its_partition(api: Api, store_url: str) -> None:
+    (one,) = await _create(store_url, 1)
+    async with await open_store(with_partition(store_url, one)) as beside:
+        run = await auto_run(beside, tickers=["RIG"])
+    part = {"phase": "risk", "scopes": ["RIG"], "confirm_side_effects": True}
+    begun = await api.post(_in(one, f"/rollouts/{run.rollout_id}/forks"), part)
+    attempt = begun.ok(201)["attempt"]
+    assert begun.headers["location"] == f"/p/{one}/v1/agl/rollouts/{run.rollout_id}/attempts/{attempt['attempt_id']}"
+    assert (await api.get("/" + begun.headers["location"])).ok() == attempt
+    assert (await api.get(f"/rollouts/{run.rollout_id}/lineage")).status == 404
 
 
 async def test_partitions_never_mix(api: Api, store_url: str) -> None:

@@ -33,7 +33,7 @@ _LENGTH = re.compile(rb"content-length: (\d+)")
 # What differs between two answers to the same: when, which request, what they are about, and so their length.
 _OWN = re.compile(rb"date: .*|content-length: .*|x-request-id: .*|ro-[0-9a-f]{12}|at-[0-9a-f]{8}|_time\":[0-9.]+")
 _UNUSUAL = b"x-unusual: 1\r\n"
-# What both ways are asked; the last of them a call that is refused.
+# What both ways are asked; the last two of them are refused.
 _CALLS: tuple[tuple[str, Any], ...] = (
     ("/queues/rollouts/enqueue", {"rollouts": [{"input": "é", "metadata": {"b": None}}]}),
     ("/queues/rollouts/dequeue", {"limit": 1, "worker_id": "w"}),
@@ -41,8 +41,10 @@ _CALLS: tuple[tuple[str, Any], ...] = (
     ("/spans", a_span("{rollout}", "{attempt}", attributes={"a": 1.5}, more="kept")),
     ("/spans", a_span("{rollout}", "{attempt}", attributes={"a": 2.5})),
     ("/spans/next", {"rollout_id": "{rollout}", "attempt_id": "{attempt}"}),
+    ("/rollouts/{rollout}/attempts/{attempt}/events", {"events": [{"kind": "log", "own": None}, {"kind": "result"}]}),
     ("/rollouts/{rollout}/attempts/{attempt}", {"status": "succeeded"}),
     ("/rollouts/{rollout}/attempts/latest", {"last_heartbeat_time": 1.5}),
+    ("/rollouts/{rollout}/attempts/at-unknown/events", {"events": [{"kind": "log"}]}),
     ("/spans", a_span("{rollout}", "at-unknown")),
 )
 
@@ -180,6 +182,8 @@ async def test_both_ways_lead_to_the_same_answers(served: Served) -> None:
         ("/rollouts/ro-1/attempts/%6catest", b"{}", b""),
         ("/rollouts/ro-1/attempts/search", b"{}", b""),
         ("/rollouts/ro-1/attempts/at-1", b'{"status": null}', b""),
+        ("/rollouts/ro-1/attempts/at-1/events", b'{"events": []}', b""),
+        ("/rollouts/ro-1/attempts/at-1/events", b'{"events": [{"kind": "phase.started"}]}', b""),
         ("/rollouts/ro-1", b"{}", b""),
         ("/statistics", b"{}", b""),
     ],

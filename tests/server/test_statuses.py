@@ -137,7 +137,7 @@ async def test_a_server_that_could_serve_is_ready(api: Api) -> None:
         ("GET", "/rollouts/", 404),
         ("GET", "//v1/nothing", 404),
         ("GET", "/spans/search", 404),
-        ("GET", "/rollouts/x/attempts/y", 404),
+        ("GET", "/rollouts/x/attempts/y/z", 404),
         ("GET", "/queues/rollouts/dequeue", 404),
         ("HEAD", "/rollouts", 405),
         ("POST", "/nothing", 405),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import multiprocessing
 import pickle
 import socket
@@ -17,6 +18,7 @@ from store.client import HTTPStore
 from store.interface import Store
 from store.models import LightningStoreCapabilities
 from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
+from store.server.delegating import DelegatingStore
 from tests.server.test_statuses import Failing
 
 HANG = 60
@@ -29,6 +31,14 @@ async def server(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[
     yield server
     async with asyncio.timeout(HANG):
         await server.stop()
+
+
+@pytest.mark.parametrize("kind", [DelegatingStore, HTTPStore])
+def test_nothing_of_the_interface_is_left_out(kind: type[Store]) -> None:
+    methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
+    # Which a store of any make has to have itself.
+    methods -= {"close", "otlp_traces_endpoint"}
+    assert {name for name in methods if getattr(kind, name) is getattr(Store, name)} == set()
 
 
 async def _status(url: str) -> int:

@@ -15,7 +15,7 @@ from store import open_store
 from store.interface import Store
 from store.models import LoggedEvent
 from store.server.partitions import Partitions, with_partition
-from store.server.streams import LOG_SOCKET
+from store.server.stream_paths import LOG_SOCKET
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.journal.given import fill, tamper
@@ -361,7 +361,7 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(store: Store, client: 
 class NotReading:
     """A client that asks for a stream and does not read it, until it is told to."""
 
-    def __init__(self, port: int, way: str) -> None:
+    def __init__(self, port: int, way: str, paths: tuple[str, str] = (LOG, LOG_SOCKET)) -> None:
         self._way = way
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -369,7 +369,7 @@ class NotReading:
         self._socket.connect(("127.0.0.1", port))
         upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
         key = "\r\n".join([*upgrade, "Sec-WebSocket-Key: eHh4eHh4eHh4eHh4eHh4eA=="])
-        path, header = (LOG, "Accept: text/event-stream") if way == "events" else (LOG_SOCKET, key)
+        path, header = (paths[0], "Accept: text/event-stream") if way == "events" else (paths[1], key)
         self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
         self._read = self._socket.makefile("rb")
 
@@ -404,6 +404,7 @@ class NotReading:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 async def test_a_reader_that_takes_nothing_is_sent_away_with_its_cursor_and_can_resume(store: Store, way: str) -> None:
     await add(store, 300, "x" * 50_000)
     everything = await logged(store)

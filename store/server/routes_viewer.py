@@ -1,0 +1,187 @@
+"""The routes of web front ends that were made before Rollbook: post a run, list runs, run a node of one again.
+
+A posted run is a rollout in the queue, which any runner takes. A re-run is a fork without a runner: whoever runs the
+pipeline hears of it in the log. Runs are named by their rollout, by the id under which they were imported, or by a flow
+of which they are the only one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, cast
+from uuid import uuid4
+
+from store.errors import Conflict, Invalid, Unsupported
+from store.folders.names import checked_id
+from store.models import AttemptedRollout, Rollout
+from store.runs.course import CUT_OFF
+from store.semconv import GROUP_KEY
+from store.server import viewer_events
+from store.server.call import Call
+from store.server.routing import Operation, Operations
+from store.sql_store import SQLStore
+from store.wire.encoding import dumps
+from store.wire.viewer_bodies import (
+    PortfolioStage,
+    PortfolioStageBody,
+    PostedRun,
+    PostRunBody,
+    RerunBegun,
+    RerunNodeBody,
+    RunRecord,
+    RunsQuery,
+)
+
+RUNS: Final = "/api/run/"
+RUN: Final = "/api/run/{run}"
+"""Of one that is there, its name; of one that is posted, its type."""
+RERUN_NODE: Final = "/api/run/rerun-node"
+PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
+
+runs = Operations("Web front ends", own_statuses=True)
+
+_TYPES: Final = frozenset({"scan", "pipeline", "portfolio", "auto", "mock"})
+_SCOPE: Final = re.compile(r"[A-Za-z0-9_^][A-Za-z0-9._^=:-]{0,63}")
+_DECIDED: Final = frozenset({"pm_decision", "execution_result"})
+"""What the portfolio stage of a run leaves, by which it is known to have been run."""
+_OVERDUE: Final = frozenset({"timeout", "unresponsive"})
+
+
+def viewed_store(call: Call) -> SQLStore:
+    """Return the store of a call.
+
+    Raises:
+        Unsupported: it is none that knows runs by their other names.
+    """
+    if not isinstance(call.store, SQLStore):
+        raise Unsupported("runs of web front ends", type(call.store).__name__)
+    return call.store
+
+
+@runs.post(RERUN_NODE, body=RerunNodeBody, answer=RerunBegun)
+async def rerun_node(call: Call) -> bytes:
+    """Run a node of a run again, with its phase and all that follows from it."""
+    store, body = viewed_store(call), await call.body(RerunNodeBody)
+    rollout_id = await store.run_named(body.run_id)
+    if not body.identifier.strip():
+        raise Invalid("identifier", "is empty; name what the node is about")
+    rollout = await store.get_rollout_by_id(rollout_id)
+    if not isinstance(rollout, AttemptedRollout):
+        raise Conflict(f"run {body.run_id} has not begun", "wait until a runner has taken it")
+    if body.date is not None and body.date != viewer_events.date_of(rollout):
+        raise Invalid("date", f"{body.date!r} is not the run's; post a run of that day")
+    portfolio = "" if body.portfolio_id is None else f", with {body.portfolio_id}"
+    begun = await store.fork_attempt(
+        rollout_id,
+        node=body.node_id,
+        scopes=[body.identifier],
+        on_missing="full",
+        # Such front ends have no way to confirm; that it counts as confirmed is in the log.
+        confirm_side_effects=True,
+        allow_graph_change=True,
+        reason=f"{RERUN_NODE}: {body.node_id} of {body.identifier}{portfolio}",
+    )
+    (rerun_seq, _) = (await store.run_ends([rollout_id]))[rollout_id]
+    degraded = begun.fork.degraded
+    return dumps(
+        {
+            "run_id": body.run_id,
+            "phase": begun.fork.phase if degraded is None else degraded.phase,
+            "status": "queued",
+            "rerun_seq": rerun_seq,
+            "attempt": begun.attempt.sequence_id,
+            "degraded": degraded,
+        }
+    )
+
+
+@runs.post(RUN, body=PostRunBody, answer=PostedRun)
+async def post_run(call: Call) -> bytes:
+    """Put a run into the queue; types are scan, pipeline, portfolio, auto and mock."""
+    type_, body = call.ids["run"], await call.body(PostRunBody)
+    if type_ not in _TYPES:
+        raise Invalid("type", f"{type_!r} is none of {', '.join(sorted(_TYPES))}")
+    flow_id = uuid4().hex[:8] if body.flow_id is None else checked_id(body.flow_id, "flow_id")
+    if body.date is not None:
+        checked_id(body.date, "date")
+    for name, value in [("ticker", body.ticker), ("portfolio_id", body.portfolio_id)]:
+        _check_scope(name, value)
+    for ticker in body.tickers or ():
+        _check_scope("tickers", ticker)
+    params = body.model_dump(exclude_unset=True, exclude={"flow_id"})
+    metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": type_}
+    if isinstance(user := params.get("user_id"), str):
+        metadata["user_id"] = user
+    rollout = await call.store.enqueue_rollout(params, metadata=metadata)
+    return dumps({"run_id": rollout.rollout_id, "flow_id": flow_id, "status": "queued"})
+
+
+def _check_scope(name: str, value: str | None) -> None:
+    if value is not None and (_SCOPE.fullmatch(value) is None or ".." in value):
+        raise Invalid(name, f"{value!r} is none: at most 64 letters, digits and ._^=:-, no two dots, none in front")
+
+
+@runs.get(RUNS, query=RunsQuery, answer=list[RunRecord])
+async def list_runs(call: Call) -> bytes:
+    """Return the runs that belong to flows, newest first; without their events, unless `include=events`."""
+    store, query = viewed_store(call), call.query(RunsQuery)
+    if query.include not in {None, "", "events"}:
+        raise Invalid("include", f"{query.include!r} is not events")
+    listed = await store.runs_of_flows(query.limit, query.offset)
+    found = {each.rollout_id: each for each in await store.query_rollouts(rollout_id_in=listed)}
+    records = await _records(store, [found[rollout_id] for rollout_id in listed if rollout_id in found])
+    if query.include == "events":
+        for each in records:
+            each["events"] = await _events(store, each["id"])
+    return dumps(records)
+
+
+@runs.get(RUN, answer=RunRecord)
+async def get_run(call: Call) -> bytes:
+    """Return a run with its events, as it stands."""
+    store = viewed_store(call)
+    rollout_id = await store.run_named(call.ids["run"])
+    rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
+    (shown,) = await _records(store, [rollout])
+    return dumps(shown | {"events": await _events(store, rollout_id)})
+
+
+async def _records(store: SQLStore, rollouts: list[Rollout]) -> list[dict[str, Any]]:
+    ends = await store.run_ends([rollout.rollout_id for rollout in rollouts])
+    return [_record(rollout, *ends.get(rollout.rollout_id, (0, None))) for rollout in rollouts]
+
+
+def _record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any]:
+    was_cut_off = isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _OVERDUE
+    return viewer_events.record(rollout, rerun_seq, CUT_OFF if was_cut_off else error)
+
+
+async def _events(store: SQLStore, rollout_id: str) -> list[dict[str, Any]]:
+    page = await store.query_run_events(rollout_id, limit=-1)
+    return [viewer_events.event_shown(rollout_id, row) for row in page.items if viewer_events.is_shown(row)]
+
+
+async def reset_portfolio_stage(call: Call) -> bytes:
+    """Let a portfolio's decisions of a day count no more, so that its stage runs again."""
+    store, body = viewed_store(call), await call.body(PortfolioStageBody)
+    made = [each for each in await store.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
+    rollouts = await store.query_rollouts(rollout_id_in=sorted({each.rollout_id for each in made}))
+    of_day = {each.rollout_id for each in rollouts if viewer_events.date_of(each) == body.date}
+    deleted = [each for each in made if each.rollout_id in of_day and not each.retracted]
+    for each in deleted:
+        await store.retract_artifact(each.rollout_id, each.artifact_id, reason=PORTFOLIO_STAGE)
+    names = sorted(each.name for each in deleted)
+    return dumps({"date": body.date, "portfolio_id": body.portfolio_id, "deleted": names})
+
+
+runs.items.append(
+    Operation(
+        "DELETE",
+        PORTFOLIO_STAGE,
+        reset_portfolio_stage,
+        runs.tag,
+        body=PortfolioStageBody,
+        answer=PortfolioStage,
+        own_statuses=True,
+    )
+)

@@ -1,0 +1,189 @@
+"""What a reader of one run gets: the frames of `store.models.run_frames`, written as `{"v": 1, "kind": …, "seq": …}`.
+
+Beside those kinds there are, each the last of its stream:
+
+    gap        the log no longer holds what the reader has seen, because the database was restored or replaced
+    error      why the stream ends; `retryable` says whether resuming at `seq` may help. Its `code` is `future_cursor`
+               where the reader asked for what comes after an event that the run does not have
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, Final, TypeVar, cast
+
+from pydantic import Field
+
+from store.errors import Closed, Incompatible, Invalid, StoreError
+from store.interface import Store
+from store.models import RunFrame
+from store.models.kinds import Frozen
+from store.server.call import Call
+from store.server.feed import Fact, Feeding, Frame
+from store.server.run_pages import SharedRuns
+from store.sql_store import SQLStore
+from store.wire.encoding import dumps
+from store.wire.errors import error_body
+
+logger = logging.getLogger("store.server.streams")
+
+_WRITTEN: Final = 500
+"""Of so many events what is written is kept: readers at the end are told the same ones."""
+
+
+_PLACE: Final = re.compile(r"(\d{1,18})(?:@([1-9]\d{0,17}))?")
+
+
+class RunStreamQuery(Frozen):
+    """GET /rollouts/{rollout_id}/events/stream."""
+
+    after: int = Field(default=0, ge=0)
+    """The `seq` of the last frame dealt with; `Last-Event-ID` stands for this and the next, and comes first."""
+    until: int | None = Field(default=None, ge=1)
+    """The `until` of that frame, if it had one."""
+    view: str = "head"
+    bodies: bool = True
+    """Also messages, prompts, responses and errors."""
+    follow: bool = True
+    """Whether to go on after the run's end, for it may be run again."""
+
+
+Q = TypeVar("Q", bound=RunStreamQuery)
+
+
+@asynccontextmanager
+async def run_feed(
+    runs: SharedRuns, call: Call, rollout_id: str, query: RunStreamQuery, **how: Any
+) -> AsyncGenerator[RunFeed]:
+    """Give a reader's way along a run, for as long as the block lasts.
+
+    Raises:
+        StoreError: there is nothing to follow, see `RunStore.follow_run`.
+    """
+    store, partition = call.store, call.scope["rollbook.partition"]
+    async with AsyncExitStack() as stack:
+        position, facts = 0, dict[int, Fact]()
+        if isinstance(store, SQLStore):
+            shared = await stack.enter_async_context(runs.use(store, rollout_id, bodies=query.bodies))
+            frames = store.run_following(shared, rollout_id, query.view, query.after, query.until).frames(query.view)
+            position, facts = shared.position, shared.facts
+        else:
+            found = store.follow_run(rollout_id, **query.model_dump(exclude={"follow"}))
+            frames = cast("AsyncGenerator[RunFrame]", found)
+        await stack.enter_async_context(aclosing(frames))
+        hello = await anext(frames)
+        yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **how)
+
+
+def place_asked(call: Call, model: type[Q]) -> Q:
+    """Return the query of a request, which begins where its reader stands.
+
+    Raises:
+        Invalid: it says so in a `Last-Event-ID` that came with no frame.
+    """
+    query = call.query(model)
+    # A browser that comes again sends its first URL, and here where it is now.
+    seen = (call.header(b"last-event-id") or b"").decode("latin-1")
+    if not seen:
+        return query
+    place = _PLACE.fullmatch(seen)
+    if place is None:
+        raise Invalid("Last-Event-ID", f"{seen!r} is not what came as the id of a frame")
+    after, until = place.groups()
+    return query.model_copy(update={"after": int(after), "until": int(until) if until else None})
+
+
+class RunFeed(Feeding):
+    """One reader's way along a run.
+
+    Args:
+        store: whose run.
+        frames: what it is told; the first was taken out.
+        hello: the first.
+        facts: what is written of events, by their versions; may be shared.
+        position: that the log had reached.
+        follow: whether to go on after the run's end.
+        how: as of `Feeding`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        frames: AsyncGenerator[RunFrame],
+        hello: RunFrame,
+        partition: str,
+        facts: dict[int, Fact],
+        *,
+        position: int,
+        follow: bool,
+        **how: Any,
+    ) -> None:
+        super().__init__(partition, **how)
+        self._store = store
+        self._frames = frames
+        self._hello = hello
+        self._facts = facts
+        self._position = position
+        self._goes_on = follow
+        self._seq = hello.seq
+
+    def _opening(self) -> list[Frame]:
+        more = {"store_id": getattr(self._store, "store_id", ""), "partition": self.partition}
+        return [encoded(self._hello, **more, heartbeat_seconds=self._heartbeat_seconds)]
+
+    async def _follow(self) -> AsyncGenerator[Fact]:
+        async with aclosing(self._frames) as frames:
+            async for each in frames:
+                yield self._fact(each)
+                if each.kind == "terminal" and not self._goes_on:
+                    return
+
+    def _fact(self, each: RunFrame) -> Fact:
+        """Return what is written of a frame; of an event, once for all who are told it as it comes."""
+        if each.event is None or each.until is not None:
+            return self._made(each)
+        fact = self._facts.get(each.seq)
+        if fact is None:
+            fact = self._facts[each.seq] = self._made(each)
+            if len(self._facts) > _WRITTEN:
+                del self._facts[next(iter(self._facts))]
+        return fact
+
+    def _made(self, each: RunFrame) -> Fact:
+        event, written = each.event, encoded(each)
+        position = self._position if event is None else event.position
+        # For the lag that is measured; what is no event has no time of its own.
+        at = time.time() if event is None else event.at
+        return Fact(position, each.seq, at, "", each.kind, written.cursor or "", written)
+
+    def _take(self, fact: Fact) -> None:
+        self._seq, self._position = fact.number, max(fact.position, self._position)
+
+    def _beat(self) -> list[Frame]:
+        return [encoded(RunFrame(kind="heartbeat", seq=self._seq))]
+
+    def farewell(self, error: Exception) -> Frame:
+        if isinstance(error, Incompatible):
+            return ending("gap", self._seq, **error_body(error), retryable=False)
+        if isinstance(error, StoreError):
+            retryable = error.retryable or isinstance(error, Closed)
+            return ending("error", self._seq, **error_body(error), retryable=retryable)
+        logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
+        text, kind = "Internal server error", type(error).__name__
+        return ending("error", self._seq, detail=text, error_type=kind, retryable=True)
+
+
+def encoded(each: RunFrame, **more: Any) -> Frame:
+    """Return a frame as it is written: what its kind does not say is left out."""
+    fields = {name: value for name, value in each.__dict__.items() if value is not None}
+    place = str(each.seq) if each.until is None else f"{each.seq}@{each.until}"
+    return Frame(each.kind, place, dumps({"v": 1, **fields, **more}))
+
+
+def ending(kind: str, seq: int, **more: Any) -> Frame:
+    """Return the last frame of a stream."""
+    return Frame(kind, str(seq), dumps({"v": 1, "kind": kind, "seq": seq, **more}))

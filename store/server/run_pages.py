@@ -1,0 +1,121 @@
+"""The pages of runs that are followed: twenty readers of a run cost the database what one costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+
+from store.models import RunEventRow
+from store.runs.course import Turn
+from store.runs.following import Form, Page, Place
+from store.server.feed import Fact
+from store.server.hub import Hub, Hubs
+from store.sql_run_following import RunSource
+from store.sql_store import SQLStore
+
+_KEPT: Final = 3
+"""How many pages of a run are kept: readers at its end stand at one of them, and some a little behind."""
+
+
+class SharedRun:
+    """A run in a SQL store, read for all who follow it; a source as `store.runs.following` has them.
+
+    What was recorded never changes, so that a page which was read for one reader is that of all who stand there.
+    """
+
+    def __init__(self, store: SQLStore, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
+        self.users = 0
+        self.facts: dict[int, Fact] = {}
+        """What was written lately of its events, by their versions: the same for all readers."""
+        self._own = RunSource(store, rollout_id, bodies=bodies)
+        self._hub = hub
+        self._stream = f"rollout/{rollout_id}"
+        self._pages: dict[int, asyncio.Task[Page]] = {}
+        """By the version after which they begin."""
+
+    @property
+    def position(self) -> int:
+        """The position up to which the log is known."""
+        return self._hub.position
+
+    async def past(self) -> tuple[Sequence[Turn], Place]:
+        """See `store.runs.following.Source`, and so for the others."""
+        return await self._own.past()
+
+    async def place(self, version: int) -> Place:
+        """Return the moment of an event that is there."""
+        return await self._own.place(version)
+
+    def view(self, form: Form, attempt: int, after: int, until: Place) -> AsyncGenerator[RunEventRow]:
+        """Yield the events that a view holds at a moment, after a version."""
+        return self._own.view(form, attempt, after, until)
+
+    async def page(self, after: int, since: int) -> Page:
+        """Return what comes after a version, read when the log had reached a position."""
+        while True:
+            reading = self._pages.get(after)
+            if reading is None:
+                reading = self._pages[after] = asyncio.ensure_future(self._own.page(after, since))
+                reading.add_done_callback(_heard)
+                while len(self._pages) > _KEPT:
+                    del self._pages[next(iter(self._pages))]
+            try:
+                # Others wait for it too.
+                page = await asyncio.shield(reading)
+            except Exception:
+                self._forget(after, reading)
+                raise
+            if page.end >= since:
+                return page
+            self._forget(after, reading)
+
+    def _forget(self, after: int, reading: asyncio.Task[Page]) -> None:
+        if self._pages.get(after) is reading:
+            del self._pages[after]
+
+    async def news(self, end: int) -> int:
+        """Return once the run has gone on after a position of the log, or may have; and which one it has reached."""
+        async with aclosing(self._hub.after(end)) as facts:
+            async for fact in facts:
+                if fact.stream == self._stream:
+                    return fact.position
+        # More was recorded since than is remembered.
+        return end + 1
+
+    def close(self) -> None:
+        """Read no more."""
+        for reading in self._pages.values():
+            reading.cancel()
+
+
+def _heard(reading: asyncio.Task[Page]) -> None:
+    # Whoever waited for it may have left.
+    if not reading.cancelled():
+        reading.exception()
+
+
+class SharedRuns:
+    """The runs of a server that are followed."""
+
+    def __init__(self, hubs: Hubs) -> None:
+        self._hubs = hubs
+        self._open: dict[tuple[SQLStore, str, bool], SharedRun] = {}
+
+    @asynccontextmanager
+    async def use(self, store: SQLStore, rollout_id: str, *, bodies: bool) -> AsyncGenerator[SharedRun]:
+        """Give the pages of a run, for as long as the block lasts."""
+        async with self._hubs.use(store) as hub:
+            key = (store, rollout_id, bodies)
+            shared = self._open.get(key)
+            if shared is None:
+                shared = self._open[key] = SharedRun(store, hub, rollout_id, bodies=bodies)
+            shared.users += 1
+            try:
+                yield shared
+            finally:
+                shared.users -= 1
+                if not shared.users:
+                    del self._open[key]
+                    shared.close()

@@ -1,0 +1,47 @@
+"""Where streams are: which path stands for following what."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from store.wire import paths
+
+LOG_SOCKET: Final = f"{paths.LOG}/ws"
+VIEWER_SOCKET: Final = "/ws/stream/{run_id}"
+"""For web front ends that were made before Rollbook."""
+
+
+class Followed(NamedTuple):
+    """What a path stands for."""
+
+    template: str
+    id: str | None
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile("([^/]+)".join(re.escape(part) for part in re.split(r"\{\w+\}", template)))
+
+
+SOCKETS: Final = (LOG_SOCKET, paths.RUN_SOCKET, VIEWER_SOCKET)
+
+_EVENTS: Final = {template: _pattern(template) for template in (paths.LOG, paths.HISTORY, paths.RUN_STREAM)}
+_SOCKETS: Final = {template: _pattern(template) for template in SOCKETS}
+
+
+def events(path: str) -> Followed | None:
+    """Return what a GET of a path within its partition follows by server-sent events; None for nothing."""
+    return _find(_EVENTS, path)
+
+
+def socket(path: str) -> Followed | None:
+    """Return what a WebSocket at a path within its partition follows; None for nothing."""
+    return _find(_SOCKETS, path)
+
+
+def _find(patterns: dict[str, re.Pattern[str]], path: str) -> Followed | None:
+    for template, pattern in patterns.items():
+        if match := pattern.fullmatch(path):
+            return Followed(template, unquote(match[1]) if match.groups() else None)
+    return None

@@ -1,0 +1,104 @@
+"""Runs and their events in the form of web front ends that were made before Rollbook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import orjson
+
+from store.folders.lines import line_of
+from store.models import Rollout, RolloutStatus, RunEventRow, RunFrame
+from store.models.runs import PHASE_KINDS
+from store.runs.course import UNKNOWN
+from store.semconv import GROUP_KEY
+
+COMPLETED: Final = {"type": "system", "message": "Run completed."}
+RESET: Final = {"type": "system", "message": "Replay reset.", "reset": True}
+
+_STATUSES: Final[dict[RolloutStatus, str]] = {
+    "queuing": "queued",
+    "preparing": "running",
+    "running": "running",
+    "requeuing": "running",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "failed",
+}
+
+
+def event_shown(run_id: str, row: RunEventRow) -> dict[str, Any]:
+    """Return an event, with `seq`, its version, beside what such an event has."""
+    shown = _parsed(line_of(run_id, row))
+    if row.node_id is not None:
+        shown.setdefault("agent", row.node_id.upper())
+    return {**shown, "rerun_seq": row.rerun_seq, "seq": row.version}
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # Half a character, which a file may hold, but no message.
+        return orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def is_shown(row: RunEventRow) -> bool:
+    """Return whether such a front end knows events of this kind: it has phases of its own."""
+    return row.kind not in PHASE_KINDS
+
+
+def frames_shown(run_id: str, told: RunFrame) -> Iterator[dict[str, Any]]:
+    """Yield what a front end is told of a frame: mostly nothing, or one thing."""
+    match told.kind:
+        case "event" if told.event is not None and is_shown(told.event):
+            yield event_shown(run_id, told.event)
+        case "reset":
+            yield RESET
+        case "terminal":
+            yield COMPLETED if told.outcome == "succeeded" else failed(told.error or told.outcome or UNKNOWN)
+        case _:
+            pass
+
+
+def failed(error: str) -> dict[str, Any]:
+    """Return what is told of a run that has failed."""
+    return {"type": "system", "message": f"Error: Run failed: {error}"}
+
+
+def unknown(run_id: str) -> dict[str, Any]:
+    """Return what is told of a run that does not exist."""
+    return {"type": "system", "message": f"Error: Run {run_id} not found."}
+
+
+def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any]:
+    """Return a run as such front ends list it."""
+    metadata = rollout.metadata or {}
+    params = _params(rollout)
+    status = _STATUSES[rollout.status]
+    return {
+        "id": rollout.rollout_id,
+        "flow_id": metadata.get(GROUP_KEY),
+        "short_rid": rollout.rollout_id[-8:],
+        "type": metadata.get("type") or params.get("type") or "auto",
+        "status": status,
+        "created_at": rollout.start_time,
+        "completed_at": rollout.end_time if status in {"completed", "failed"} else None,
+        "user_id": metadata.get("user_id") or params.get("user_id") or "anonymous",
+        "date": date_of(rollout),
+        "params": params,
+        "rerun_seq": rerun_seq,
+        "error": (error or UNKNOWN) if status == "failed" else None,
+    }
+
+
+def date_of(rollout: Rollout) -> Any:
+    """Return the day a run is about; None where nothing says it."""
+    given = _params(rollout)
+    return given.get("date") or (rollout.metadata or {}).get("date")
+
+
+def _params(rollout: Rollout) -> dict[str, Any]:
+    given: Any = rollout.input
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}

@@ -1,0 +1,119 @@
+"""A run as a stream for web front ends that were made before Rollbook: their events, and texts that they wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from pydantic import Field
+
+from store.errors import Conflict, NotFound
+from store.models import RunFrame
+from store.models.kinds import Frozen
+from store.server import viewer_events
+from store.server.call import Call
+from store.server.feed import Fact, Feeding, Frame
+from store.server.routes_viewer import viewed_store
+from store.server.run_pages import SharedRuns
+from store.wire.encoding import dumps
+
+
+class ViewerQuery(Frozen):
+    """WebSocket /ws/stream/{run_id}."""
+
+    after: int = Field(default=0, ge=0)
+    """The `seq` of the last event dealt with."""
+    follow: bool = True
+    """Whether to go on after the run's end, for it may be run again."""
+
+
+@asynccontextmanager
+async def viewer_feed(
+    runs: SharedRuns, call: Call, run_id: str, query: ViewerQuery, **how: Any
+) -> AsyncGenerator[Feeding]:
+    """Give a front end's way along a run, for as long as the block lasts; of one that is not there, what it is told."""
+    store, partition = viewed_store(call), call.scope["rollbook.partition"]
+    try:
+        rollout_id = await store.run_named(run_id)
+    except NotFound:
+        yield Dismissal(partition, viewer_events.unknown(run_id), **how)
+        return
+    except Conflict as error:
+        yield Dismissal(partition, {"type": "system", "message": f"Error: {error}"}, **how)
+        return
+    async with runs.use(store, rollout_id, bodies=True) as shared:
+        following = store.run_following(shared, rollout_id, "head", query.after, masks=False)
+        async with aclosing(following.frames("head")) as frames:
+            await anext(frames)
+            yield ViewerFeed(partition, rollout_id, frames, follow=query.follow, **how)
+
+
+class Dismissal(Feeding):
+    """A stream of one frame.
+
+    Args:
+        partition: whose log it is.
+        text: the frame.
+        how: as of `Feeding`.
+    """
+
+    def __init__(self, partition: str, text: dict[str, Any], **how: Any) -> None:
+        super().__init__(partition, **how)
+        self._text = text
+
+    def _opening(self) -> list[Frame]:
+        return [_frame(self._text)]
+
+    async def _follow(self) -> AsyncGenerator[Fact]:
+        for fact in ():
+            yield fact
+
+    def _take(self, fact: Fact) -> None:
+        del fact
+
+    def _beat(self) -> list[Frame]:
+        return []
+
+    def farewell(self, error: Exception) -> Frame:
+        return _frame({"type": "system", "message": f"Error: {error}"})
+
+
+class ViewerFeed(Dismissal):
+    """One front end's way along a run.
+
+    Args:
+        partition: whose log it is.
+        run_id: of the run.
+        frames: what is told of it.
+        follow: whether to go on after its end.
+        how: as of `Feeding`.
+    """
+
+    def __init__(
+        self, partition: str, run_id: str, frames: AsyncGenerator[RunFrame], *, follow: bool, **how: Any
+    ) -> None:
+        super().__init__(partition, {}, **how)
+        self._run_id = run_id
+        self._frames = frames
+        self._goes_on = follow
+
+    def _opening(self) -> list[Frame]:
+        return []
+
+    async def _follow(self) -> AsyncGenerator[Fact]:
+        position = 0
+        async with aclosing(self._frames) as frames:
+            async for told in frames:
+                position = position if told.event is None else told.event.position
+                for shown in viewer_events.frames_shown(self._run_id, told):
+                    # For the lag that is measured; what is no event has no time of its own.
+                    at = time.time() if told.event is None else told.event.at
+                    yield Fact(position, told.seq, at, "", told.kind, str(told.seq), _frame(shown))
+                if told.kind == "terminal" and not self._goes_on:
+                    return
+
+
+def _frame(shown: dict[str, Any]) -> Frame:
+    return Frame("event", None, dumps(shown))

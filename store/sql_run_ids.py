@@ -1,0 +1,57 @@
+"""Which runs a SQL store has, by the names that others give them."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+
+import orjson
+
+from store import arguments
+from store.db import pages, run_ids
+from store.db.dialect import ReadSession
+from store.errors import Conflict, NotFound
+from store.sql_forks import SQLForks
+
+
+class SQLRunIds(SQLForks, ABC):
+    """The runs of a SQL store by their names."""
+
+    async def run_named(self, name: str) -> str:
+        """Return the rollout of a run: of this id, imported from a run of this id, or the only one of this flow.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: the flow has several.
+        """
+
+        async def read(session: ReadSession) -> str:
+            if await pages.rollout(self._dialect, session, name) is not None:
+                return name
+            if imported := await run_ids.imported(self._dialect, session, name):
+                return imported[0]
+            found = await run_ids.of_flow(self._dialect, session, name)
+            if not found:
+                raise NotFound("run", name)
+            if len(found) > 1:
+                raise Conflict(f"flow {name} has {len(found)} runs", f"name one of {', '.join(found[:20])}")
+            return found[0]
+
+        arguments.text(name, "run_id")
+        return await self._read(read, snapshot=True)
+
+    async def runs_of_flows(self, limit: int, offset: int) -> list[str]:
+        """Return the rollouts that belong to flows, the newest first."""
+        return await self._read(lambda session: run_ids.of_flows(self._dialect, session, limit, offset))
+
+    async def run_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+        """Return how often each of some runs was run again, and what its last error said."""
+        rows = await self._read(lambda session: run_ids.ends(self._dialect, session, rollout_ids))
+        return {row[0]: (row[1], _said(row[2])) for row in rows}
+
+
+def _said(error: str | None) -> str | None:
+    if error is None:
+        return None
+    told: dict[str, str] = orjson.loads(error)
+    return told.get("message") or told.get("type")

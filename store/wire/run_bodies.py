@@ -1,0 +1,181 @@
+"""What requests about runs carry; all of it is beyond Agent-lightning 0.3."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from store.models import OnActive, OnMissing, PhaseGraph, RunEvent, SearchIn
+from store.models.kinds import Frozen
+from store.wire.bodies import PastQuery, RolloutPastQuery
+
+_ALL: Final = -1
+# They go to the database, and come back in answers, where numbers end somewhere.
+_LAST: Final = 2**63 - 1
+
+# -- what a run says -------------------------------------------------------------------------------------------------
+
+
+class AppendEventsBody(Frozen):
+    """POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
+
+    events: list[RunEvent]
+    key: str | None = None
+    """Of the call, kept for ever: repeated with the same one, it is answered as the first time."""
+
+
+class RunEventsQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/events."""
+
+    view: str = "head"
+    after: int = Field(default=0, ge=0, le=_LAST)
+    """The version of the last event dealt with."""
+    limit: int = Field(default=500, ge=_ALL, le=_LAST)
+    """How many events at most; -1 for all."""
+    scope: str | None = None
+    node_id: str | None = None
+    kind: str | None = None
+    bodies: bool = True
+    """Also messages, prompts, responses and errors."""
+
+
+class RunGraphQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/graph."""
+
+    view: str = "head"
+
+
+class RunGraphBody(RunGraphQuery):
+    """POST /rollouts/{rollout_id}/graph."""
+
+    graph: PhaseGraph | None = None
+    """The phase graph to draw it by, if not the one among the rollout's resources."""
+
+
+# -- what it leaves --------------------------------------------------------------------------------------------------
+
+
+class SaveCheckpointBody(Frozen):
+    """POST /rollouts/{rollout_id}/checkpoints."""
+
+    attempt_id: str
+    scope: str
+    name: str
+    state: dict[str, Any] | None = None
+    after_phase: str | None = None
+    external: dict[str, Any] | None = None
+    key: str | None = None
+    graph: PhaseGraph | None = None
+
+
+class CheckpointsQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/checkpoints."""
+
+    scope: str | None = None
+    name: str | None = None
+    view: str = "raw"
+
+
+class LatestCheckpointQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/checkpoints/latest."""
+
+    scope: str
+    name: str
+    view: str = "head"
+    search: SearchIn = "rollout"
+    """`group` looks at the other runs of the group too."""
+
+
+class SaveArtifactBody(Frozen):
+    """POST /rollouts/{rollout_id}/artifacts."""
+
+    attempt_id: str
+    scope: str
+    name: str
+    content: Any
+    phase: str | None = None
+    media_type: str | None = None
+    key: str | None = None
+
+
+class RetractArtifactBody(Frozen):
+    """POST /rollouts/{rollout_id}/artifacts/{artifact_id}/retract; may be left out."""
+
+    reason: str | None = None
+    key: str | None = None
+
+
+class ArtifactsQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/artifacts."""
+
+    scope: str | None = None
+    name: str | None = None
+    view: str = "head"
+    limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
+    """The last so many; -1 for all."""
+
+
+class ScopeHistoryQuery(PastQuery):
+    """GET /artifacts."""
+
+    scope: str
+    name: str | None = None
+    limit: int = Field(default=100, ge=_ALL, le=_LAST)
+    """How many at most; -1 for all."""
+
+
+# -- running a part again --------------------------------------------------------------------------------------------
+
+
+class PlanForkBody(Frozen):
+    """POST /rollouts/{rollout_id}/forks:plan."""
+
+    node: str | None = None
+    phase: str | None = None
+    scopes: list[str] = Field(default_factory=list[str])
+    base: str = "head"
+    on_missing: OnMissing = "error"
+    cascade: bool = True
+    graph: PhaseGraph | None = None
+
+
+class ForkBody(PlanForkBody):
+    """POST /rollouts/{rollout_id}/forks."""
+
+    state_patch: dict[str, Any] | None = None
+    on_active: OnActive = "reject"
+    expected_head: int | None = None
+    request_id: str | None = None
+    """Asked again with the same one, it starts nothing and is answered as the first time."""
+    reason: str | None = None
+    confirm_side_effects: bool = False
+    allow_graph_change: bool = False
+    worker_id: str | None = None
+
+
+class ResumeBody(Frozen):
+    """POST /rollouts/{rollout_id}/resume; may be left out."""
+
+    from_attempt: str = "head"
+    confirm_side_effects: bool = False
+    request_id: str | None = None
+    reason: str | None = None
+    worker_id: str | None = None
+    graph: PhaseGraph | None = None
+
+
+class MoveHeadBody(Frozen):
+    """POST /rollouts/{rollout_id}/head."""
+
+    attempt_id: str
+    reason: str | None = None
+    request_id: str | None = None
+
+
+class CompareQuery(Frozen):
+    """GET /rollouts/{rollout_id}/compare."""
+
+    a: int
+    """Sequence id of the attempt that is compared with."""
+    b: int

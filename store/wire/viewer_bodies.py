@@ -1,0 +1,96 @@
+"""What web front ends that were made before Rollbook send of runs, and what they are answered."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from store.models.kinds import Frozen, Open
+
+_MOST: int = 1000
+
+
+class PostRunBody(Open):
+    """POST /api/run/{type}: the parameters of a run, any of them; all become its input."""
+
+    flow_id: str | None = None
+    """The flow it joins; a new one if not given."""
+    date: str | None = None
+    ticker: str | None = None
+    tickers: list[str] | None = None
+    portfolio_id: str | None = None
+
+
+class PostedRun(Frozen):
+    """The answer to POST /api/run/{type}."""
+
+    run_id: str
+    flow_id: str
+    status: Literal["queued"]
+
+
+class RerunNodeBody(Frozen):
+    """POST /api/run/rerun-node."""
+
+    run_id: str
+    node_id: str
+    identifier: str
+    date: str | None = None
+    """Of the run, if given."""
+    portfolio_id: str | None = None
+
+
+class RerunBegun(Frozen):
+    """The answer to POST /api/run/rerun-node."""
+
+    run_id: str
+    phase: str
+    status: Literal["queued"]
+    rerun_seq: int
+    attempt: int
+    """Of the run, by its sequence id."""
+    degraded: dict[str, Any] | None
+    """Why more runs again than was asked for, if it does."""
+
+
+class RunsQuery(Frozen):
+    """GET /api/run/."""
+
+    include: str | None = None
+    """`events` for those too."""
+    limit: int = Field(default=_MOST, ge=1, le=_MOST)
+    offset: int = Field(default=0, ge=0)
+
+
+class RunRecord(Open):
+    """A run, with its `events` where they are asked for."""
+
+    id: str
+    flow_id: str | None
+    short_rid: str
+    type: str
+    status: Literal["queued", "running", "completed", "failed"]
+    created_at: float
+    completed_at: float | None
+    user_id: str
+    date: Any
+    params: dict[str, Any]
+    rerun_seq: int
+    error: str | None
+
+
+class PortfolioStageBody(Frozen):
+    """DELETE /api/run/portfolio-stage."""
+
+    date: str
+    portfolio_id: str
+
+
+class PortfolioStage(Frozen):
+    """The answer to DELETE /api/run/portfolio-stage."""
+
+    date: str
+    portfolio_id: str
+    deleted: list[str]
+    """The names of what does not count any more, once for each version."""

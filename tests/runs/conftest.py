@@ -1,0 +1,76 @@
+"""Stores of runs: beside the database on each backend, and behind a server on each that a server is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from store import open_store
+from store.client import HTTPStore
+from store.interface import Store
+from store.sql_store import SQLStore
+from store.testing import ManualClock
+from tests.client.served import Served
+from tests.conftest import MEMORY, POSTGRES, SQLITE
+
+MEMORY_HTTP = pytest.param("memory http", id="memory-http")
+SQLITE_HTTP = pytest.param("sqlite http", id="sqlite-http")
+POSTGRES_HTTP = pytest.param("postgres http", id="postgres-http", marks=pytest.mark.postgres)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a test reaches its store."""
+
+    url: str
+    server: Served | None
+    """None where the store is opened in the test's own process alone."""
+
+
+@pytest.fixture(scope="session")
+def runs_server() -> Iterator[Served]:
+    """The server of all these tests."""
+    with Served() as served:
+        yield served
+
+
+@pytest.fixture(params=[MEMORY, SQLITE, POSTGRES, SQLITE_HTTP, POSTGRES_HTTP])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    """Each way to a store in turn; a module that needs fewer names them, `parametrize("way", …, indirect=True)`."""
+    kind, _, distance = request.param.partition(" ")
+    server: Served | None = request.getfixturevalue("runs_server") if distance else None
+    match kind:
+        case "memory":
+            return Way("memory://", server)
+        case "sqlite":
+            return Way(f"sqlite:///{tmp_path / 'rollbook.db'}", server)
+        case _:
+            return Way(request.getfixturevalue("postgres_url"), server)
+
+
+@pytest.fixture
+def store_url(way: Way) -> str:
+    """The URL of the database, which does not exist yet."""
+    return way.url
+
+
+@pytest.fixture
+async def behind(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
+    """The store on the database."""
+    async with await open_store(store_url, clock=clock, scan_debounce_seconds=0) as opened:
+        assert isinstance(opened, SQLStore)
+        yield opened
+
+
+@pytest.fixture
+async def store(behind: SQLStore, way: Way) -> AsyncIterator[Store]:
+    """That store, or a client of a server of it."""
+    if way.server is None:
+        yield behind
+        return
+    with way.server.serving(behind) as url:
+        async with HTTPStore(url) as distant:
+            yield distant
