@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import orjson
@@ -31,6 +31,8 @@ from store.cli.times import ago, duration, in_words, local, utc
 from store.errors import Invalid, NotFound
 from store.interface import AsAt, Store
 from store.models import Attempt, ResourcesUpdate, Rollout, Span, Worker
+from store.models.threads import ThreadSummary
+from store.sql_store import SQLStore
 
 _INPUT_LINES: Final = 20
 _SPAN_LINES: Final = 100
@@ -44,6 +46,8 @@ class _Whole:
     rollout: Rollout
     attempts: Sequence[Attempt]
     spans: Sequence[Span]
+    threads: Sequence[ThreadSummary] = ()
+    """Those of LangGraph graphs that belong to it, as they are now; none of the past, and none from afar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ async def _read(
                 rollout,
                 await store.query_attempts(key, as_at=as_at, at=at),
                 await store.query_spans(key, as_at=as_at, at=at),
+                await store.list_threads(key) if isinstance(store, SQLStore) and as_at is None and at is None else (),
             )
     if found is None:
         when = "" if as_at is None else f" at {in_words(as_at)}"
@@ -115,6 +120,7 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
             for span in whole.spans
             for name, value in rewards_of(span)
         ],
+        "threads": [asdict(thread) for thread in whole.threads],
     }
 
 
@@ -135,6 +141,16 @@ def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     if whole.spans:
         heading("Spans")
         _print_spans(whole, cuts=cuts)
+    if whole.threads:
+        heading("Threads")
+        for thread in whole.threads:
+            line(f"  {_thread_line(thread)}")
+
+
+def _thread_line(thread: ThreadSummary) -> str:
+    step = "" if thread.step is None else f", at step {thread.step}"
+    plural = "" if thread.checkpoints == 1 else "s"
+    return f"{printable(thread.thread_id)}  {thread.checkpoints} checkpoint{plural}{step}, {_when(thread.at)}"
 
 
 def _print_title(rollout: Rollout) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from store import open_store
 from store.cli.printing import tree
+from store.models.threads import ThreadCheckpoint
+from store.sql_store import SQLStore
 from store.testing.samples import make_span
 from tests.cli.conftest import Filled, Rollbook
 
@@ -197,3 +199,29 @@ def test_a_chain_of_spans_as_long_as_a_night_is_walked() -> None:
 async def _enqueue(url: str, task: Any) -> str:
     async with await open_store(url) as store:
         return (await store.enqueue_rollout(task)).rollout_id
+
+
+def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Rollbook, filled: Filled) -> None:
+    thread_id = f"{filled.retried}:RIG"
+
+    async def keep() -> None:
+        async with await open_store(filled.url) as store:
+            assert isinstance(store, SQLStore)
+            kept = ThreadCheckpoint(
+                thread_id=thread_id,
+                ns="",
+                checkpoint_id="1",
+                parent_id=None,
+                checkpoint=("msgpack", b"1"),
+                values={},
+                metadata={"source": "loop", "step": 3},
+            )
+            await store.keep_thread_checkpoint(kept)
+
+    asyncio.run(keep())
+    shown = rollbook("show", filled.retried).out
+    assert re.search(rf"{thread_id}  1 checkpoint, at step 3, 20\d\d-", shown)
+    (thread,) = rollbook("show", filled.retried, "--json").json["threads"]
+    assert (thread["thread_id"], thread["scope"], thread["step"]) == (thread_id, "RIG", 3)
+    # Of the past they are not told.
+    assert thread_id not in rollbook("show", filled.retried, "--at", "2").out
