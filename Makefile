@@ -5,8 +5,8 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Test processes; each has a Postgres of its own. They wait as long as they work, so one more than there are cores.
-WORKERS ?= 3
+# Test processes; each has a Postgres of its own. They wait as long as they work, so more than there are cores.
+WORKERS ?= 4
 # The first Python 3.11 or newer there is; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14 python; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)

@@ -31,7 +31,7 @@ from tests.cli.conftest import COMMAND
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
 SHORT = Course(game=SMALL, steps=2, least=-1.0, least_gain=-1.0)
-LONGER = replace(SHORT, steps=4, samples=4)
+LONGER = replace(SHORT, steps=3, samples=3)
 # The course is this module's, so that it is the same in both processes.
 _KILLED = "from tests.examples.test_guess_number_learning import *; run({url!r}, LONGER, name='killed', runners=1)"
 
@@ -264,7 +264,7 @@ def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
         try:
             assert training.stderr is not None
-            for begin in ("run killed", "step 1 of 4", "step 2 of 4"):
+            for begin in ("run killed", "step 1 of 3"):
                 assert training.stderr.readline().startswith(begin)
         finally:
             training.kill()
@@ -273,15 +273,15 @@ def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     assert run("memory://", LONGER, runners=0) == OK
     whole = capsys.readouterr()
     # What was said in the last step, hints included, and how often the number was found in each.
-    games = whole.out.partition("\n\n112 rollouts (0 failed)")[0]
+    games = whole.out.partition("\n\n63 rollouts (0 failed)")[0]
     assert went_on.out.startswith(games)
     assert _found(went_on.err) == _found(whole.err)
-    assert len(_found(whole.err)) == 4
+    assert len(_found(whole.err)) == 3
 
     async def look() -> None:
         async with await open_store(durable_url) as store:
             played = Counter((rollout.metadata or {})[PLAN_KEY] for rollout in await store.query_rollouts())
-            assert len(played) == 4 * 7 * 4
+            assert len(played) == 3 * 7 * 3
             assert set(played.values()) == {1}
 
     asyncio.run(look())

@@ -651,6 +651,7 @@ class Model:
             "queue": [{"rollout_id": rollout_id} for _, rollout_id in self.queue],
             "run_events": sorted(self.run_events, key=lambda row: row["rollout_id"]),
             **{name: [] for name in ("forks", "fork_masks", "checkpoints", "artifacts", "run_keys")},
+            **{name: [] for name in ("threads", "thread_checkpoints", "thread_writes")},
         }
         return {
             name: [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]

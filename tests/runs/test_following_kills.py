@@ -90,7 +90,7 @@ async def test_viewers_of_a_server_that_is_killed_in_a_run_and_its_rerun_see_the
 ) -> None:
     server = ServerProcess(durable_url)
     await asyncio.to_thread(server.start)
-    kills = rounds(30)
+    kills = rounds(20)
     try:
         async with (
             HTTPStore(server.url, retry_seconds=RETRY_SECONDS) as store,

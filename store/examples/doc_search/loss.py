@@ -37,10 +37,27 @@ async def lose_a_runner(store: Store, holding: int) -> Loss:
             if len(held) < holding or (pid := await _pid(store, worker_id)) is None:
                 continue
             os.kill(pid, signal.SIGKILL)
-            # It may have finished them between the question and the kill; what it held is what it holds now.
-            if left := (await _held(store)).get(worker_id):
-                return Loss(worker_id, pid, left)
+            # It may have finished them between the question and the kill, or said so of some that are not told yet.
+            if lost := await _lost(store, (await _held(store)).get(worker_id, [])):
+                return Loss(worker_id, pid, lost)
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
+    """Return of which rollouts the attempt came to nothing, once that is known of each."""
+    lost: list[str] = []
+    for rollout in held:
+        while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - nothing else tells of it
+            await asyncio.sleep(_LOOK_SECONDS)
+        if status not in {None, "succeeded"}:
+            lost.append(rollout.rollout_id)
+    return lost
+
+
+async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
+    """Return how an attempt stands; None if its claim was taken back."""
+    attempts = await store.query_attempts(rollout.rollout_id)
+    return next((each.status for each in attempts if each.attempt_id == rollout.attempt.attempt_id), None)
 
 
 async def _pid(store: Store, worker_id: str) -> int | None:
@@ -50,10 +67,10 @@ async def _pid(store: Store, worker_id: str) -> int | None:
     return pid if pid in {child.pid for child in multiprocessing.active_children()} else None
 
 
-async def _held(store: Store) -> dict[str, list[str]]:
-    """Return which rollouts each worker holds unfinished."""
-    held: dict[str, list[str]] = {}
+async def _held(store: Store) -> dict[str, list[AttemptedRollout]]:
+    """Return what each worker holds unfinished."""
+    held: dict[str, list[AttemptedRollout]] = {}
     for rollout in await store.query_rollouts(status_in=_IN_FLIGHT):
         if isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _IN_FLIGHT:
-            held.setdefault(rollout.attempt.worker_id or "", []).append(rollout.rollout_id)
+            held.setdefault(rollout.attempt.worker_id or "", []).append(rollout)
     return held
