@@ -23,18 +23,22 @@ class Train:
 
     Attributes:
         leaves_open: return as soon as so many are at work, with the tasks as they are.
+        but_first: wait until so many, the first ones, have ended.
         waits_for: wait only for so many, the last ones.
         fails: raise instead of waiting.
     """
 
     tasks: list[Any]
     leaves_open: int = 0
+    but_first: int = 0
     waits_for: int = 0
     fails: bool = False
     config: RolloutConfig | None = None
 
     async def __call__(self, store: Store, event: ExecutionEvent) -> None:
         rollouts = [await store.enqueue_rollout(task, config=self.config) for task in self.tasks]
+        if self.but_first:
+            await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts][: self.but_first])
         while self.leaves_open and (await at_work(store)) < self.leaves_open:  # noqa: ASYNC110 - of other processes
             await asyncio.sleep(0.01)
         if self.fails:

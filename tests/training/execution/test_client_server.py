@@ -85,7 +85,7 @@ def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
     runner = threading.Thread(target=elsewhere)
     runner.start()
     algorithm = ClientServerExecutionStrategy("algorithm", server_port=unused_tcp_port, graceful_timeout=0.5)
-    algorithm.execute(Train([1, 2, "until stopped"], leaves_open=1), Serve(), store)
+    algorithm.execute(Train([1, 2, "until stopped"], leaves_open=1, but_first=2), Serve(), store)
     runner.join(60)
     assert not runner.is_alive(), "when the server is gone the runners end"
     assert isinstance(ended[0], Unavailable)
