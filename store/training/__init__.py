@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from store.adapters.messages import OpenAIMessages, TraceToMessages
+    from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
+    from store.adapters.rewards import RewardMatchPolicy
+    from store.adapters.tree import TraceTree
+    from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
     from store.training.agent import LitAgent, llm_rollout, prompt_rollout, rollout
     from store.training.algorithm import Algorithm, FastAlgorithm, algo, with_llm_proxy, with_store
     from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
@@ -36,35 +41,30 @@ if TYPE_CHECKING:
     from store.training.failing import AgentFails
     from store.training.fit_report import FitReport
     from store.training.hooks import Hook
-    from store.training.messages import OpenAIMessages, TraceToMessages
     from store.training.openai_spans import instrument_openai
     from store.training.operations import operation
     from store.training.outcome import Outcome
     from store.training.phases import NodeCall, Pipeline, Step
     from store.training.plan import Plan
     from store.training.proxy import Backend, LLMProxy, ProxySettings
-    from store.training.records import AdaptReport, Dropped, Lost, Triplet
     from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
-    from store.training.rewards import RewardMatchPolicy
     from store.training.rows import LeftOut, Trajectories, trajectories
     from store.training.runner import LitAgentRunner, Runner
     from store.training.scope import AttemptScope, current_scope, run_in_scope
     from store.training.spool import Spool
     from store.training.tracer import Tracer
     from store.training.trainer import Trainer
-    from store.training.tree import TraceTree
-    from store.training.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 
 # Where each name lives. A module is imported when one of its names is first used.
 _LATE = {
-    "AdaptReport": "store.training.records",
+    "AdaptReport": "store.adapters.records",
     "AgentFails": "store.training.failing",
     "Algorithm": "store.training.algorithm",
     "AttemptScope": "store.training.scope",
     "Backend": "store.training.proxy",
     "Baseline": "store.training.baseline",
     "ClientServerExecutionStrategy": "store.training.execution",
-    "Dropped": "store.training.records",
+    "Dropped": "store.adapters.records",
     "ExecutionReport": "store.training.execution",
     "ExecutionStrategy": "store.training.execution",
     "FastAlgorithm": "store.training.algorithm",
@@ -75,28 +75,28 @@ _LATE = {
     "LeftOut": "store.training.rows",
     "LitAgent": "store.training.agent",
     "LitAgentRunner": "store.training.runner",
-    "LlmProxyTraceToTriplet": "store.training.triplets",
-    "Lost": "store.training.records",
+    "LlmProxyTraceToTriplet": "store.adapters.triplets",
+    "Lost": "store.adapters.records",
     "NodeCall": "store.training.phases",
-    "OpenAIMessages": "store.training.messages",
+    "OpenAIMessages": "store.adapters.messages",
     "Outcome": "store.training.outcome",
     "Pipeline": "store.training.phases",
     "Plan": "store.training.plan",
     "ProxySettings": "store.training.proxy",
-    "RewardMatchPolicy": "store.training.rewards",
+    "RewardMatchPolicy": "store.adapters.rewards",
     "Runner": "store.training.runner",
     "RunnersGone": "store.training.execution",
     "SharedMemoryExecutionStrategy": "store.training.execution",
     "SpanCoreFields": "store.training.core_fields",
     "Spool": "store.training.spool",
     "Step": "store.training.phases",
-    "TraceToMessages": "store.training.messages",
-    "TraceTree": "store.training.tree",
+    "TraceToMessages": "store.adapters.messages",
+    "TraceTree": "store.adapters.tree",
     "Tracer": "store.training.tracer",
-    "TracerTraceToTriplet": "store.training.triplets",
+    "TracerTraceToTriplet": "store.adapters.triplets",
     "Trainer": "store.training.trainer",
     "Trajectories": "store.training.rows",
-    "Triplet": "store.training.records",
+    "Triplet": "store.adapters.records",
     "algo": "store.training.algorithm",
     "current_scope": "store.training.scope",
     "emit_annotation": "store.training.emit",

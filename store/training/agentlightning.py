@@ -14,7 +14,7 @@ from typing import Any
 from agentlightning.adapter import TraceAdapter
 from agentlightning.types import Triplet
 
-from store.training import messages, triplets
+from store.adapters import messages, triplets
 
 __all__ = ["LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet"]
 

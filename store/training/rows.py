@@ -14,8 +14,8 @@ from importlib import import_module
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from store.adapters.records import Triplet
 from store.errors import Invalid
-from store.training.records import Triplet
 
 __all__ = ["LeftOut", "Trajectories", "trajectories"]
 

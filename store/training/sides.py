@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from store.adapters.triplets import TracerTraceToTriplet
 from store.training.algorithm import Algorithm, Dataset, TraceAdapter
 from store.training.components import Components
 from store.training.continuous import newest_cursor
 from store.training.failing import first_attempts_fail
 from store.training.runner import ExecutionEvent, Runner
 from store.training.tracer import Tracer
-from store.training.triplets import TracerTraceToTriplet
 
 if TYPE_CHECKING:
     from store.interface import Store

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from store.adapters.triplets import TracerTraceToTriplet
 from store.errors import Invalid
 from store.interface import Store
 from store.training.agent import LitAgent, rollout
@@ -21,7 +22,6 @@ from store.training.execution.blocking import run_blocking
 from store.training.fit_report import FitReport, read_report
 from store.training.hooks import Hook
 from store.training.sides import ADAPTERS, AlgorithmBundle, RunnerBundle
-from store.training.triplets import TracerTraceToTriplet
 
 if TYPE_CHECKING:
     from store.models import NamedResources

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from store.adapters.calls import MODEL_VERSION, PROXY_MARK
 from store.models import AttributeValue
-from store.training.calls import MODEL_VERSION, PROXY_MARK
 from store.training.proxy.addresses import Endpoint
 from store.training.proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
 from store.training.proxy.readings import Choice, Reading, as_json

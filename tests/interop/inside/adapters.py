@@ -16,8 +16,8 @@ from typing import Any
 from agentlightning.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agentlightning.adapter.triplet import RewardMatchPolicy
 
+from store.adapters import messages, triplets
 from store.errors import Invalid
-from store.training import messages, triplets
 from tests.interop.inside import traces
 from tests.interop.inside.claims import arguments, claims_of, hold, stay_on_this_machine
 

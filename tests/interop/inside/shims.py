@@ -15,7 +15,7 @@ from agentlightning import Algorithm, OtelTracer, Trainer
 from agentlightning.adapter import TraceAdapter
 from agentlightning.types import Triplet
 
-from store.training import messages, triplets
+from store.adapters import messages, triplets
 from store.training.agentlightning import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from tests.interop.inside import traces
 from tests.interop.inside.claims import arguments, claims_of, hold, stay_on_this_machine

@@ -17,6 +17,13 @@ from typing import Any, Final, ParamSpec, cast
 
 from pydantic import TypeAdapter
 
+from store.adapters.calls import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
+from store.adapters.intake import as_span
+from store.adapters.nested import unflatten
+from store.adapters.records import Triplet
+from store.adapters.rewards import RewardMatchPolicy
+from store.adapters.selection import EVERY_AGENT, Rules
+from store.adapters.tree import VIRTUAL_ROOT, agent_name
 from store.errors import Invalid
 from store.models import Span
 from store.models.kinds import Frozen
@@ -30,13 +37,6 @@ from store.semconv import (
     REWARD_SPAN,
     VIRTUAL_SPAN,
 )
-from store.training.calls import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
-from store.training.intake import as_span
-from store.training.nested import unflatten
-from store.training.records import Triplet
-from store.training.rewards import RewardMatchPolicy
-from store.training.selection import EVERY_AGENT, Rules
-from store.training.tree import VIRTUAL_ROOT, agent_name
 
 __all__ = ["from_proxy", "from_tracer"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from store.adapters.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, Reading, may_have_tokens, read
+from store.adapters.intake import Refused
+from store.adapters.rewards import is_reward
+from store.adapters.tree import TraceTree
 from store.models import Span
-from store.training.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, Reading, may_have_tokens, read
-from store.training.intake import Refused
-from store.training.rewards import is_reward
-from store.training.tree import TraceTree
 
 __all__ = ["Call", "Choice", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from store.adapters.nested import below, indexed
+from store.adapters.tree import TraceTree
 from store.models import Span
 from store.semconv import LINK, OPERATION_NAME, OPERATION_SPAN, REWARD_SPAN, summarise
-from store.training.nested import below, indexed
-from store.training.tree import TraceTree
 
 __all__ = [
     "Matching",

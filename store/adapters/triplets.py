@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from store.adapters import strict
+from store.adapters.intake import Refused, sort_in
+from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
+from store.adapters.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
+from store.adapters.selection import Call, Rules, choose
+from store.adapters.tree import TraceTree, tree_of
 from store.errors import Invalid
-from store.training import strict
-from store.training.intake import Refused, sort_in
-from store.training.records import AdaptReport, Dropped, Lost, Triplet
-from store.training.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
-from store.training.selection import Call, Rules, choose
-from store.training.tree import TraceTree, tree_of
 
 __all__ = ["AdaptReport", "Dropped", "LlmProxyTraceToTriplet", "Lost", "TracerTraceToTriplet", "Triplet"]
 

@@ -7,11 +7,11 @@ from typing import Any, Final, TypedDict, cast
 
 import orjson
 
+from store.adapters.calls import RESPONSE_IDS, raw_content, response_id
+from store.adapters.intake import Timed, sort_in
+from store.adapters.nested import below, indexed
+from store.adapters.selection import has_failed, is_of_a_proxy
 from store.models import Span
-from store.training.calls import RESPONSE_IDS, raw_content, response_id
-from store.training.intake import Timed, sort_in
-from store.training.nested import below, indexed
-from store.training.selection import has_failed, is_of_a_proxy
 
 __all__ = ["OpenAIMessages", "TraceToMessages"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from store.adapters.intake import Place, Timed, sort_in
 from store.models import Span
 from store.semconv import OPERATION_INPUT, VIRTUAL_SPAN
-from store.training.intake import Place, Timed, sort_in
 
 __all__ = ["TraceTree", "agent_name", "tree_of"]
 

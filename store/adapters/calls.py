@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import orjson
 
+from store.adapters.nested import below, decoded, indexed
 from store.semconv import OPERATION_INPUT, OPERATION_OUTPUT
-from store.training.nested import below, decoded, indexed
 
 __all__ = [
     "MODEL_VERSION",
