@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from store.errors import Invalid
-from store.models import Seal, Span
+from store.models import PhaseGraph, Seal, Span
 
 T = TypeVar("T")
 
@@ -34,6 +34,18 @@ def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int
     """
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         raise Invalid(field, f"{value!r} is not {meaning}")
+    return value
+
+
+def phase_graph(value: Any) -> PhaseGraph | None:
+    """Return what was given as `graph`.
+
+    Raises:
+        Invalid: it is neither a phase graph nor None.
+    """
+    if value is not None and not isinstance(value, PhaseGraph):
+        cure = "; read one with PhaseGraph.model_validate" if isinstance(value, Mapping) else ""
+        raise Invalid("graph", f"is {type(cast('object', value)).__name__}, not a PhaseGraph{cure}")
     return value
 
 

@@ -20,6 +20,7 @@ from store.domain.run_facts import (
 )
 from store.domain.run_facts import RunEvent as RunEventTold
 from store.errors import Invalid, TooLarge
+from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
 from store.runs.saving import Taken
 
@@ -219,8 +220,17 @@ def fork(
         worker_id=_name(worker_id, "worker_id"),
         owner=intake.owner(),
         body=_payload({name: value for name, value in told.items() if value is not None}, ""),
+        metadata=_metadata(plan, told),
         actor=None if worker_id is None else f"worker:{worker_id}",
     )
+
+
+def _metadata(plan: ForkPlan, told: Json) -> Body:
+    """Return the metadata of the attempt that a plan begins: under `fork` a `store.models.Fork`."""
+    fork = plan.model_dump(include=set(ForkTold.model_fields)) | told
+    raw = dumps_fields({"metadata": {"fork": fork}}, "")
+    check_call(0, len(raw), "state_patch")
+    return encode_body(raw)
 
 
 def move_head(rollout_id: str, attempt_id: str, reason: str | None, request_id: str | None) -> MoveHead:

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from store.annotation_interface import AnnotationStore
 from store.errors import Unsupported
 from store.models import (
     UNSET,
@@ -50,14 +51,14 @@ if TYPE_CHECKING:
     from store.sync import SyncStore
 
 
-class Store(RunStore, abc.ABC):
+class Store(RunStore, AnnotationStore, abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and the log they come from.
 
     Calls are atomic, may come from any task, event loop or thread, and return once what they did is committed. Besides
     the errors named at each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`, and
     every call that writes `ReadOnly`, `TooLarge`, and `Invalid` for what no database could give back as it came: NaN,
     infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `RunStore` says what there
-    is for runs with phases, and for running a part of them again.
+    is for runs with phases, and for running a part of them again, `AnnotationStore` what there is for labels and notes.
 
     **Status.** An attempt is preparing until its first span makes it running, then succeeded or failed as reported. Its
     rollout follows the *latest* attempt, the one with the greatest sequence_id: preparing, running and succeeded are

@@ -197,6 +197,14 @@ class RunStore:
         """
         raise Unsupported("get_checkpoint", type(self).__name__)
 
+    async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
+        """Return a checkpoint with its state, whichever views hold it.
+
+        Raises:
+            NotFound: the run has none of this id.
+        """
+        raise Unsupported("get_checkpoint_by_id", type(self).__name__)
+
     async def list_checkpoints(
         self,
         rollout_id: str,
@@ -355,10 +363,11 @@ class RunStore:
         """Start an attempt that goes on where one that died has stopped.
 
         Of each scope, the phases that have completed stay, and what came after them is hidden and runs again, from the
-        last checkpoint that its first phase can start from. Scopes that are done are left alone.
+        last checkpoint that its first phase can start from. Scopes that are done are left alone; where all are, as when
+        it died before the next ones began, nothing runs again.
 
         Raises:
-            Invalid: there is nothing to resume, or no phase graph.
+            Invalid: the attempt has succeeded and nothing of it is unfinished, or there is no phase graph.
             AttemptActive: the attempt is still at work.
             SideEffectsUnconfirmed: a phase with unsafe side effects had begun and would run again.
         """

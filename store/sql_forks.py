@@ -126,6 +126,7 @@ class SQLForks(SQLRunWrites, ABC):
     ) -> ForkPlan:
         if run_views.parse(arguments.text(base, "base"))[0] != "seen":
             raise Invalid("base", f"{base!r} is neither head nor attempt:<n>")
+        arguments.phase_graph(graph)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
             if standing.head is None:
@@ -143,6 +144,8 @@ class SQLForks(SQLRunWrites, ABC):
 
     async def _ground(self, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> Ground:
         saved = await run_views.checkpoints(self._dialect, session, rollout_id, seen)
+        family = await self._family(session, rollout_id, standing)
+        status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
         return Ground(
             rollout_id=rollout_id,
             head=standing.head,
@@ -151,6 +154,7 @@ class SQLForks(SQLRunWrites, ABC):
             rows=[Alike(*row) for row in await run_views.outline(self._dialect, session, rollout_id, seen)],
             checkpoints=[run_reads.checkpoint(rollout_id, row) for row in saved],
             scopes=await run_views.scopes(self._dialect, session, rollout_id),
+            has_succeeded=status == "succeeded",
         )
 
     # -- forking -----------------------------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ class SQLRunReads(SQLProof, ABC):
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> RunGraph:
+        arguments.phase_graph(graph)
+
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunGraph:
             phases = graph or await self._graph_of(session, standing)
             rows = await self._told(session, rollout_id, seen)
@@ -126,19 +128,28 @@ class SQLRunReads(SQLProof, ABC):
         arguments.text(name, "name")
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> Snapshot | None:
-            found = await self._newest_checkpoint(session, rollout_id, seen, scope, name)
+            found = await self._newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
             if found is None and search == "group" and standing.group_id is not None:
                 found = await self._in_group(session, rollout_id, standing.group_id, seen.until, scope, name)
             return found
 
         return await self._seen(rollout_id, view, as_at, at, read)
 
+    async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
+        arguments.text(checkpoint_id, "checkpoint_id")
+
+        async def read(session: ReadSession, seen: View, _: Standing) -> Snapshot:
+            found = await self._newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
+            if found is None:
+                raise NotFound("checkpoint", checkpoint_id)
+            return found
+
+        return await self._seen(rollout_id, "raw", None, None, read)
+
     async def _newest_checkpoint(
-        self, session: ReadSession, rollout_id: str, seen: View, scope: str, name: str
+        self, session: ReadSession, rollout_id: str, seen: View, **only: str
     ) -> Snapshot | None:
-        rows = await run_views.checkpoints(
-            self._dialect, session, rollout_id, seen, scope=scope, name=name, newest=True
-        )
+        rows = await run_views.checkpoints(self._dialect, session, rollout_id, seen, newest=True, **only)
         if not rows:
             return None
         payloads = await run_reading.payloads(self._dialect, session, [rows[0][1]])
@@ -157,7 +168,7 @@ class SQLRunReads(SQLProof, ABC):
             if standing is None or standing.head is None:
                 continue
             seen = View("seen", standing.head, until)
-            found = await self._newest_checkpoint(session, other, seen, scope, name)
+            found = await self._newest_checkpoint(session, other, seen, scope=scope, name=name)
             if found is not None and (best is None or found.position > best.position):
                 best = found
         return best
@@ -276,9 +287,9 @@ class SQLRunReads(SQLProof, ABC):
 
         Raises:
             NotFound: no such rollout.
-            Invalid: there are several among its resources.
+            Invalid: what is given is none, or there are several among its resources.
         """
-        if given is not None:
+        if arguments.phase_graph(given) is not None:
             return given
 
         async def read(session: ReadSession, _: View, standing: Standing) -> PhaseGraph | None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency, intake, process, reads, repeats, span_intake
+from store import actors, arguments, idempotency, intake, process, reads, repeats, span_intake
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for
 from store.db.encoding import MAX_CALL_ITEMS
@@ -46,6 +46,7 @@ from store.models import (
     Unset,
     Worker,
 )
+from store.sql_annotations import SQLAnnotations
 from store.sql_run_following import SQLRunFollowing
 from store.sql_threads import SQLThreads
 from store.waiting import FALLBACK_SECONDS, ClaimWaiter, Waiting
@@ -59,7 +60,7 @@ _UNDONE_AT_MOST = 4096
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, TellRun})
 
 
-class SQLStore(SQLThreads, SQLRunFollowing):
+class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(
@@ -471,6 +472,8 @@ class SQLStore(SQLThreads, SQLRunFollowing):
             raise ReadOnly(type(command).__name__)
         if (asked := idempotency.current.get()) is not None and is_keyed(command):
             command.idempotency = asked
+        if command.actor is None:
+            command.actor = actors.current.get()
         return await self._writer.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:

@@ -123,6 +123,7 @@ class SyncStore:
     follow_run = _iterating(Store.follow_run)
     save_checkpoint = _waiting(Store.save_checkpoint)
     get_checkpoint = _waiting(Store.get_checkpoint)
+    get_checkpoint_by_id = _waiting(Store.get_checkpoint_by_id)
     list_checkpoints = _waiting(Store.list_checkpoints)
     save_artifact = _waiting(Store.save_artifact)
     retract_artifact = _waiting(Store.retract_artifact)
@@ -134,6 +135,8 @@ class SyncStore:
     move_head = _waiting(Store.move_head)
     list_lineage = _waiting(Store.list_lineage)
     compare_attempts = _waiting(Store.compare_attempts)
+    annotate_rollout = _waiting(Store.annotate_rollout)
+    query_annotations = _waiting(Store.query_annotations)
 
     def __enter__(self) -> Self:
         return self

@@ -47,6 +47,8 @@ async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout",
 async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
     """Return the id of the attempt of a rollout that `given` is or begins; `latest` and its number will do, too.
 
+    A number is never the beginning of an id: it names an attempt, or it is all the digits of an id.
+
     Raises:
         NotFound: no attempt of the rollout is called so.
         Ambiguous: several ids begin so.
@@ -54,9 +56,13 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
     attempts = await store.query_attempts(rollout_id, as_at=as_at)
     if given == "latest" and attempts:
         return attempts[-1].attempt_id
-    exact = [each.attempt_id for each in attempts if given in {each.attempt_id, str(each.sequence_id)}]
-    if exact:
-        return exact[0]
+    numbered = [each.attempt_id for each in attempts if given == str(each.sequence_id)]
+    exact = [each.attempt_id for each in attempts if given in {each.attempt_id, each.attempt_id.partition("-")[2]}]
+    if numbered or exact:
+        return (numbered or exact)[0]
+    if given.isascii() and given.isdigit():
+        listing = f"`rollbook ls attempts --rollout {rollout_id}` shows them"
+        raise NotFound("attempt", given, f"{rollout_id} has no attempt {given}; {listing}")
     found: list[Found] = [("attempt", each.attempt_id) for each in attempts if _begins(each.attempt_id, given)]
     return _only(found, given, ("attempt",), are_all=True)[1]
 

@@ -10,7 +10,7 @@ from store.cli import lookup
 from store.cli.opened import run_reading, run_writing
 from store.cli.printing import is_terminal, json_document, line, note, tree
 from store.cli.tables import Column, print_table, time_column
-from store.errors import Invalid, NotFound
+from store.errors import Invalid
 from store.interface import Store
 from store.models import AttemptDiff, AttemptNode, NodeDifference
 from store.runs.sentences import of_fork
@@ -122,11 +122,6 @@ def undo(db: str, given: str, to: str | None, reason: str | None, *, json: bool)
 
 
 async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: str) -> int:
-    if to.isascii() and to.isdigit():
-        # A number that no attempt has must not be taken for the beginning of some id.
-        if int(to) not in nodes:
-            raise NotFound("attempt", to, f"{run_id} has no attempt {to}; `rollbook lineage {run_id}` shows them")
-        return int(to)
     attempt_id = await lookup.attempt(store, run_id, to)
     return next(node.sequence_id for node in nodes.values() if node.attempt_id == attempt_id)
 

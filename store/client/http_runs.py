@@ -130,6 +130,10 @@ class HTTPRuns(HTTPProof):
         asked = run_requests.view(view, as_at, at, **sought, search=search)
         return await self._see("get_checkpoint", path, asked, encoding.decode_snapshot_or_none)
 
+    async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
+        path = run_requests.path(paths.CHECKPOINT, rollout_id, checkpoint_id=checkpoint_id)
+        return await self._see("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
+
     async def list_checkpoints(
         self,
         rollout_id: str,

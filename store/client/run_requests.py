@@ -64,9 +64,7 @@ def body(**fields: Any) -> bytes:
         Invalid: a field holds what JSON cannot carry, or `graph` is none.
     """
     given = requests.given(**fields)
-    graph = given.get("graph")
-    if graph is not None and not isinstance(graph, PhaseGraph):
-        raise Invalid("graph", f"is {type(graph).__name__}, not a PhaseGraph")
+    arguments.phase_graph(given.get("graph"))
     return requests.body(**{name: _plain(value) for name, value in given.items()})
 
 

@@ -9,7 +9,7 @@ import orjson
 
 from store import arguments
 from store.client import requests
-from store.client.http_runs import HTTPRuns
+from store.client.http_annotations import HTTPAnnotations
 from store.client.transport import reading
 from store.errors import Incompatible
 from store.models import RunFrame
@@ -21,7 +21,7 @@ _LONGEST_PAUSE: Final = 2.0
 _ENDS: Final = frozenset({"error", "gap"})
 
 
-class HTTPRunStream(HTTPRuns):
+class HTTPRunStream(HTTPAnnotations):
     """What a server tells of a run while it goes."""
 
     async def follow_run(

@@ -18,6 +18,7 @@ from store.db.tables import (
     bodies,
     events,
     idempotency,
+    labels,
     queue,
     resources,
     rollouts,
@@ -81,9 +82,14 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
         Query("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
         Query("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
         Query("bodies", "bodies_of", ("bodies_of",), _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))),
-        Query("bodies", "metadata_of", ("metadata_of",), _metadata(dialect)),
+        Query(
+            "bodies", "metadata_of", ("metadata_of",), _metadata(dialect.any_of(attempts.c.rollout_id, "metadata_of"))
+        ),
         Query("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
         Query("bodies", "heads", (), _bodies(is_waiting)),
+        Query(
+            "bodies", "heads", (), _metadata(attempts.c.rollout_id.in_(waiting), attempts.c.fork_version.is_not(None))
+        ),
         Query(
             "spans",
             "spans",
@@ -144,6 +150,12 @@ def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
             ),
         ),
         Query("attempts", "forked", ("forked",), _with_signals(every)),
+        Query(
+            "labels",
+            "labelled",
+            ("labelled",),
+            select(*labels.c).where(dialect.any_of(labels.c.rollout_id, "labelled")),
+        ),
     )
 
 
@@ -227,11 +239,9 @@ def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
     return select(*bodies.c).where(bodies.c.position.in_(select(positions.c.position)))
 
 
-def _metadata(dialect: Dialect) -> Select[Any]:
-    """Return the metadata of the attempts of rollouts."""
-    positions = select(attempts.c.metadata_position).where(
-        dialect.any_of(attempts.c.rollout_id, "metadata_of"), attempts.c.metadata_position.is_not(None)
-    )
+def _metadata(*of_attempts: ColumnElement[bool]) -> Select[Any]:
+    """Return the metadata of attempts."""
+    positions = select(attempts.c.metadata_position).where(*of_attempts, attempts.c.metadata_position.is_not(None))
     return select(*bodies.c).where(bodies.c.position.in_(positions))
 
 

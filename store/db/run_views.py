@@ -328,11 +328,12 @@ async def checkpoints(
     *,
     scope: str | None = None,
     name: str | None = None,
+    checkpoint_id: str | None = None,
     newest: bool = False,
 ) -> Sequence[Row]:
     """Return the checkpoints of a view in their order, or the newest alone: `_CHECKPOINTS_SHOWN` and as `events`."""
     table = tables.checkpoints
-    terms, params, names = _equal(table, scope=scope, name=name)
+    terms, params, names = _equal(table, scope=scope, name=name, checkpoint_id=checkpoint_id)
 
     def build() -> Select[Any]:
         statement = _rows(_CHECKPOINTS, view.form, *terms)

@@ -11,11 +11,13 @@ caller sent them.
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
 
+from store.db.annotation_tables import ANNOTATIONS, labels, notes
 from store.db.columns import BigId, Number, Str, keyed, metadata
 from store.db.run_tables import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
 from store.db.thread_tables import THREADS, thread_checkpoints, thread_writes, threads
 
 __all__ = [
+    "ANNOTATIONS",
     "LOG",
     "PROJECTIONS",
     "RUNS",
@@ -35,7 +37,9 @@ __all__ = [
     "forks",
     "idempotency",
     "keys",
+    "labels",
     "metadata",
+    "notes",
     "queue",
     "queue_epoch",
     "resources",
@@ -379,5 +383,5 @@ keys = keyed(
 )
 
 LOG = (commits, events, bodies, blobs, dropped)
-PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS)
+PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS)
 SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

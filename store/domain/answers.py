@@ -6,6 +6,7 @@ from typing import Any
 
 from store.domain.commands import (
     AmendRollout,
+    AnnotateRollout,
     Claim,
     Command,
     Enqueue,
@@ -17,6 +18,7 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide import decide
+from store.domain.decide_annotations import AnnotationView
 from store.domain.decide_runs import Told
 from store.domain.events import Json
 from store.domain.run_commands import MoveHead, TellRun
@@ -94,6 +96,11 @@ def _told(_: TellRun, answer: Told) -> Json:
     return {"first": answer.first, "last": answer.last, "kind": answer.kind}
 
 
+def _annotated(command: AnnotateRollout, answer: AnnotationView) -> Json:
+    # What the rollout carried then is read from the past: labels may be longer than what is kept here.
+    return {"rollout": command.rollout_id, "number": answer.version}
+
+
 def _published(command: PublishResources, _: Any) -> Json:
     return {"resources": command.resources_id}
 
@@ -110,4 +117,5 @@ _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
     PublishResources: _published,
     TellRun: _told,
     MoveHead: _opened,
+    AnnotateRollout: _annotated,
 }

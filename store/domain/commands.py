@@ -58,6 +58,8 @@ class Wants:
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
     """Rollouts of which every attempt is wanted."""
+    labelled: set[str] = field(default_factory=set[str])
+    """Rollouts whose labels are wanted."""
     threads: set[str] = field(default_factory=set[str])
     whole_threads: set[str] = field(default_factory=set[str])
     """Threads of which everything is wanted; of others only the checkpoints and the writes of tasks that are named."""
@@ -193,6 +195,7 @@ class StartAttempt(Command):
         wants.rollouts.add(self.rollout_id)
         wants.attempts.add(self.attempt_id)
         wants.bodies_of.add(self.rollout_id)
+        wants.metadata_of.add(self.rollout_id)
         wants.leavers += 1
         if self.worker_id is not None:
             wants.workers.add(self.worker_id)
@@ -221,6 +224,7 @@ class AmendRollout(Command):
             wants.resources.add(self.resources_id)
         if self.status is not None:
             wants.leavers += 1
+            wants.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,6 +256,25 @@ class UpdateAttempt(Command):
         if self.status is not None:
             wants.leavers += 1
             wants.joiners.add(self.rollout_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class AnnotateRollout(Command):
+    """Put labels on a rollout, take others off it, make a note of it."""
+
+    rollout_id: str
+    added: list[str]
+    removed: list[str]
+    body: Body | None = None
+    """The note."""
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def want(self, wants: Wants) -> None:
+        wants.rollouts.add(self.rollout_id)
+        wants.labelled.add(self.rollout_id)
 
 
 @dataclass(slots=True)

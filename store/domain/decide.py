@@ -6,6 +6,7 @@ from typing import Any
 from store.domain import policy
 from store.domain.commands import (
     AmendRollout,
+    AnnotateRollout,
     BeatWorker,
     Claim,
     Command,
@@ -20,6 +21,7 @@ from store.domain.commands import (
     Sweep,
     UpdateAttempt,
 )
+from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
 from store.domain.decide_spans import number_spans, record_spans
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
@@ -426,4 +428,5 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     DeleteThread: delete_thread,
     PruneThread: prune_thread,
     CopyThread: copy_thread,
+    AnnotateRollout: annotate,
 }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from store.domain.events import AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
+from store.domain.events import AttemptAmended, AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
 from store.domain.run_commands import IN_BLOBS, Fork, Ground, MoveHead, RetractArtifact, TellRun
 from store.domain.run_facts import ArtifactRetracted, ArtifactSaved, AttemptForked, HeadMoved
@@ -138,6 +138,8 @@ def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
     world.record_rollout(rollout_id, fact, actor=command.actor, cause=event.position, body=command.body)
     key = RunKey(fact.type, state.stream_version, state.stream_version, fact.attempt_id)
     _keep_key(world, rollout_id, fact.request_id, key)
+    told = AttemptAmended(attempt_id=fact.attempt_id, fields=["metadata"])
+    world.record_rollout(rollout_id, told, actor=command.actor, cause=event.position, body=command.metadata)
     if state.status != "preparing":
         moved = RolloutStatusChanged(from_=state.status, to="preparing", reason="fork")
         world.record_rollout(rollout_id, moved, actor=command.actor, cause=event.position)

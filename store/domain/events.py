@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
+from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.run_facts import RUN_FACTS, RunFact
 from store.domain.thread_facts import THREAD_FACTS, ThreadFact
 
@@ -233,6 +234,7 @@ RolloutEvent = (
     | AttemptAmended
     | ClaimReleased
     | SpanRecorded
+    | RolloutAnnotated
     | RunFact
 )
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
@@ -256,6 +258,7 @@ FACTS: dict[str, type[Fact]] = {
         WorkerSeen,
         WorkerStatusChanged,
         BodyDropped,
+        RolloutAnnotated,
         *RUN_FACTS,
         *THREAD_FACTS,
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -116,6 +117,8 @@ class RolloutState:
     run_version: int | None = None
     """The version of the last event that a plan to fork rests on."""
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
+    labels: dict[str, int] | None = None
+    """The labels it carries, each with the position of the event that put it there; None where not at hand."""
 
     @property
     def latest(self) -> AttemptState | None:
@@ -177,6 +180,7 @@ def _created(event: Event, fact: RolloutEnqueued | RolloutStarted) -> RolloutSta
         stream_version=1,
         first_position=event.position,
         last_position=event.position,
+        labels={},
     )
 
 
@@ -232,7 +236,8 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         end_at=None,
         last_heartbeat_time=None,
         heartbeat_stamped_at=None,
-        metadata_position=None,
+        # What it forks, a re-run has as its metadata; whoever runs it again has to know as well.
+        metadata_position=None if retried is None or retried.fork_version is None else retried.metadata_position,
         via=fact.via,
         rerun_seq=fact.rerun_seq,
         resources_version=fact.resources_version,
@@ -338,6 +343,17 @@ def _head_moved(state: RolloutState, event: Event, fact: HeadMoved) -> None:
     state.head, state.run_version = fact.to, event.version
 
 
+def _annotated(state: RolloutState, event: Event, fact: RolloutAnnotated) -> None:
+    labels = state.labels
+    if labels is None:
+        return
+    if any(label in labels for label in fact.added) or not labels.keys() >= set(fact.removed):
+        raise Corrupt(event.stream, f"labels {fact.added} added, {fact.removed} removed", f"a change of {[*labels]}")
+    for label in fact.removed:
+        del labels[label]
+    labels.update(dict.fromkeys(fact.added, event.position))
+
+
 def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
     attempt = state.attempt(attempt_id)
     if attempt is None:
@@ -371,4 +387,5 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     ArtifactRetracted: _artifact_retracted,
     AttemptForked: _attempt_forked,
     HeadMoved: _head_moved,
+    RolloutAnnotated: _annotated,
 }

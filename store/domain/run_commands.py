@@ -122,10 +122,12 @@ class Fork(Command):
     worker_id: str | None
     owner: Json | None
     body: Body | None
+    metadata: Body
+    """What the attempt is given for metadata: what it forks, for whoever runs it."""
 
     @property
     def size(self) -> int:
-        return len(self.body.stored) if self.body else 0
+        return len(self.metadata.stored) + (len(self.body.stored) if self.body else 0)
 
     def want(self, wants: Wants) -> None:
         wants.rollouts.add(self.rollout_id)

@@ -14,7 +14,7 @@ from store.domain.world import World
 Row = tuple[Any, ...]
 
 # The names of a row's columns, in the order of its table.
-ROLLOUT_COLUMNS = tuple(field.name for field in fields(RolloutState) if field.name != "attempts")
+ROLLOUT_COLUMNS = tuple(field.name for field in fields(RolloutState) if field.name not in {"attempts", "labels"})
 ATTEMPT_COLUMNS = tuple(field.name for field in fields(AttemptState) if not field.name.startswith("signal_"))
 RESOURCES_COLUMNS = tuple(field.name for field in fields(ResourcesState))
 WORKER_COLUMNS = tuple(field.name for field in fields(WorkerState))

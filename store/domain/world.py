@@ -7,6 +7,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
+from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.commands import SpanKey
 from store.domain.events import Body, Event, Fact, Json, SpanRecorded
 from store.domain.resources import ResourcesState
@@ -123,6 +124,8 @@ class World:
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Attempts to which more happened than that spans arrived."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
+    touched_labels: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """By rollout: those it was given, and those it lost."""
     touched_workers: set[str] = field(default_factory=set[str])
     touched_resources: set[str] = field(default_factory=set[str])
     touched_threads: set[str] = field(default_factory=set[str])
@@ -159,6 +162,8 @@ class World:
             self.queued_before[rollout_id] = state.queued_position if state else None
         if isinstance(fact, _Sign) and state is not None:
             return self._record_sign(state, fact, actor, cause, body)
+        if isinstance(fact, RolloutAnnotated) and state is not None:
+            return self._record_annotation(state, fact, actor, cause, body)
         was_limited = state is not None and _limited(state)
         event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
@@ -182,6 +187,15 @@ class World:
         # future, and the span takes that back.
         if sign_before is not None and sign_before > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
+        return event
+
+    def _record_annotation(
+        self, state: RolloutState, fact: RolloutAnnotated, actor: str | None, cause: int | None, body: Body | None
+    ) -> Event:
+        """Append what was said about a rollout: nothing happened to it that the watchdog should hear of."""
+        event = self._event(f"rollout/{state.rollout_id}", state.stream_version, fact, actor, cause, body)
+        self.rollouts[state.rollout_id] = rollout.evolve(state, event)
+        self.touched_labels.update((state.rollout_id, label) for label in (*fact.added, *fact.removed))
         return event
 
     def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:

@@ -36,6 +36,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
         tables.spans,
         tables.rewards,
         *tables.RUNS,
+        *tables.ANNOTATIONS,
         tables.span_counters,
         tables.watch,
     ),

@@ -235,6 +235,8 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
                 tables.checkpoints: stream.run.checkpoints,
                 tables.artifacts: list(stream.run.artifacts.values()),
                 tables.run_keys: [stream.run.run_keys[each] for each in sorted(stream.run.run_keys)],
+                tables.labels: [*row_of.labels(state)],
+                tables.notes: stream.run.notes,
             }
         case WorkerState() as state:
             return {tables.workers: [row_of.worker(state)]}

@@ -38,6 +38,7 @@ _ASKED = (
     "blobs",
     "artifacts",
     "forked",
+    "labelled",
     "threads",
     "whole_threads",
     "thread_checkpoints",
@@ -66,6 +67,7 @@ class Loader:
                 wants.keys.add(command.idempotency.key)
         if wants.claims:
             wants.bodies_of |= wants.joiners
+            wants.metadata_of |= wants.joiners
         if wants.due:
             # A sweep also judges what the commands before it have changed.
             wants.worked |= wants.rollouts
@@ -84,7 +86,7 @@ class Loader:
             again = Wants(rollouts=set(world.due), worked=set(world.due))
             if wants.claims:
                 # What the sweep sends back to the queue may be claimed at once.
-                again.bodies_of = set(again.rollouts)
+                again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
             self._recent.recall(again, world)
             await self._round(session, again, world, 0)
             # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
@@ -141,6 +143,7 @@ class Loader:
         for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
             loaded[query.family] = [*loaded[query.family], *found] if query.family in loaded else found
         _fill(world, loaded)
+        _fill_labels(world, wants, loaded.get("labels", ()))
         return loaded
 
 
@@ -195,6 +198,16 @@ def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
             world.plan_keys[state.plan_key] = state.rollout_id
         if row[width] is not None and state.resources_id is not None:
             world.resource_versions.setdefault(state.resources_id, row[width])
+
+
+def _fill_labels(world: World, wants: Wants, found: Sequence[Row]) -> None:
+    of_each: dict[str, dict[str, int]] = {}
+    for rollout_id, label, position in found:
+        of_each.setdefault(rollout_id, {})[label] = position
+    for rollout_id in wants.labelled & world.rollouts.keys():
+        state = world.rollouts[rollout_id]
+        if state.labels is None:
+            state.labels = of_each.get(rollout_id, {})
 
 
 def _fill_resources(world: World, found: Sequence[Row]) -> None:

@@ -129,6 +129,7 @@ def projected(world: World, changes: Changes) -> None:
         else:
             changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rows.attempt_after_span(attempt))
     _add_of_events(world, changes)
+    _projected_labels(world, changes)
     for worker_id in world.touched_workers:
         changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
     if world.touched_threads:
@@ -151,6 +152,16 @@ def _add_of_events(world: World, changes: Changes) -> None:
     for key, version in run.retracted.items():
         saved = world.artifacts[key][0]
         changes.updates.setdefault(_RETRACTION, []).append((key[0], saved, version))
+
+
+def _projected_labels(world: World, changes: Changes) -> None:
+    """Add the rows of the labels that rollouts were given, and the keys of those they lost."""
+    for rollout_id, label in world.touched_labels:
+        position = (world.rollouts[rollout_id].labels or {}).get(label)
+        if position is None:
+            changes.deletes.setdefault(tables.labels, []).append((rollout_id, label))
+        else:
+            changes.upserts.setdefault(tables.labels, []).append((rollout_id, label, position))
 
 
 def _projected_threads(world: World, changes: Changes) -> None:

@@ -212,6 +212,7 @@ class _Mending:
             ("rollout/", tables.rollouts),
             ("rollout/", tables.attempts),
             *(("rollout/", table) for table in tables.RUNS if table is not tables.run_events),
+            *(("rollout/", table) for table in tables.ANNOTATIONS),
             *(("thread/", table) for table in tables.THREADS),
             ("worker/", tables.workers),
             ("resources/", tables.resources),

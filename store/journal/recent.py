@@ -73,6 +73,8 @@ class Recent:
         for rollout_id in wants.rollouts & self._rollouts.keys():
             state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
             wants.rollouts.discard(rollout_id)
+            if state.labels is not None:
+                wants.labelled.discard(rollout_id)
             self._recall_attempts(state, wants)
         self._recall_spans(wants, world)
         for rollout_id in wants.counters & self._counters.keys():

@@ -48,7 +48,7 @@ class _Canon:
 
     def __init__(self, table: Table) -> None:
         names = [str(column.name) for column in table.columns]
-        places = _PLACES_OF_RUNS if table in tables.RUNS else _PLACES
+        places = _PLACES_OF_RUNS if table in (*tables.RUNS, *tables.ANNOTATIONS) else _PLACES
         self.names = tuple(sorted(name for name in names if name not in places))
         shown = [names.index(name) for name in self.names]
         # With one index `itemgetter` gives the bare value.
@@ -84,7 +84,7 @@ _CANON = {table: _Canon(table) for table in tables.PROJECTIONS}
 
 
 # Tables whose rows are hashed part by part, as the rollouts they belong to are cut.
-_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards, *tables.RUNS})
+_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards, *tables.RUNS, *tables.ANNOTATIONS})
 _first = itemgetter(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from store.models.annotations import AnnotateResult, Annotations, Note
 from store.models.kinds import (
     UNSET,
     AttemptStatus,
@@ -81,6 +82,8 @@ from store.models.spans import Attributes, AttributeValue, Event, Link, OtelReso
 __all__ = [
     "LLM",
     "UNSET",
+    "AnnotateResult",
+    "Annotations",
     "Artifact",
     "ArtifactRef",
     "Attempt",
@@ -119,6 +122,7 @@ __all__ = [
     "NodeDifference",
     "NodeRun",
     "NodeStatus",
+    "Note",
     "OnActive",
     "OnMissing",
     "OtelResource",

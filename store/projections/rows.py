@@ -68,6 +68,11 @@ def queued(state: RolloutState) -> Row | None:
     return None if state.queued_position is None else (state.queued_position, state.rollout_id)
 
 
+def labels(state: RolloutState) -> list[Row]:
+    """Return the rows of a rollout's labels, in the order of their key."""
+    return [(state.rollout_id, label, position) for label, position in sorted((state.labels or {}).items())]
+
+
 def span(rollout_id: str, event: Event, fact: SpanRecorded) -> Row:
     """Return the row of a span."""
     return (

@@ -10,6 +10,7 @@ from sqlalchemy import Table
 
 from store.db import tables
 from store.db.dialect import Row
+from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.events import Event, Fact, SpanRecorded
 from store.domain.rollout import RolloutState
 from store.domain.run_facts import (
@@ -51,6 +52,7 @@ class RunRows:
     """Versions of the retractions of artefacts that were saved before these events."""
     run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
     """By rollout and key."""
+    notes: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
         """Add the rows of an event that `has_run_rows`, given its rollout as it is then or later."""
@@ -65,6 +67,7 @@ class RunRows:
             (tables.checkpoints, self.checkpoints),
             (tables.artifacts, list(self.artifacts.values())),
             (tables.run_keys, list(self.run_keys.values())),
+            (tables.notes, self.notes),
         ):
             if rows:
                 yield table, rows
@@ -208,6 +211,11 @@ def _head(rows: RunRows, event: Event, fact: HeadMoved, state: RolloutState) -> 
     _note_key(rows, event, state, fact.request_id, fact.type, None)
 
 
+def _annotated(rows: RunRows, event: Event, fact: RolloutAnnotated, state: RolloutState) -> None:
+    if fact.noted:
+        rows.notes.append((state.rollout_id, event.version, event.position))
+
+
 def _text(value: Any) -> str | None:
     return None if value is None else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -224,4 +232,5 @@ _ADDERS: dict[type[Fact], Callable[[RunRows, Event, Any, RolloutState], None]] =
     ArtifactRetracted: _retracted,
     AttemptForked: _forked,
     HeadMoved: _head,
+    RolloutAnnotated: _annotated,
 }

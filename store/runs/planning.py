@@ -29,6 +29,8 @@ class Ground:
     """Those of the base's view, oldest first."""
     scopes: Collection[str]
     """Every scope that was ever heard of in the run."""
+    has_succeeded: bool = False
+    """Whether the base was reported to have succeeded."""
 
 
 @dataclass(slots=True)
@@ -75,17 +77,18 @@ def rerun(
 def resume(graph: PhaseGraph, ground: Ground) -> ForkPlan:
     """Return the plan of going on where the base has stopped.
 
-    A phase is done when it was reported completed or skipped; a phase that ended without saying so runs again.
+    A phase is done when it was reported completed or skipped; a phase that ended without saying so runs again. Where
+    all that has begun is done, nothing runs again: which scopes were still to come only the run's program knows.
 
     Raises:
-        Invalid: every phase that has begun is done.
+        Invalid: the base has succeeded, with every phase that has begun.
     """
     starts: list[_Start] = []
     for scope, kind in _scopes_begun(graph, ground.rows).items():
         phase = _next_phase(graph, ground, scope, kind)
         if phase is not None:
             starts.append(_start(graph, ground, phase, [scope], cascade=True))
-    if not starts:
+    if not starts and ground.has_succeeded:
         raise Invalid("from_attempt", f"nothing of attempt {ground.base} is unfinished; re-run a phase instead")
     return _plan(graph, ground, starts, kind="resume", cascade=True, degraded=None)
 
@@ -215,15 +218,14 @@ def _plan(
     cascaded = graph.cascade_of(again.values()) if cascade else []
     checkpoints = [each for start in starts for each in start.checkpoints]
     hidden = [row for row in ground.rows if any(_hides(mask, row) for mask in masks)]
-    first = starts[0].phase
-    is_one = all(start.phase is first for start in starts)
+    first = starts[0].phase if starts and all(start.phase is starts[0].phase for start in starts) else None
     return ForkPlan(
         kind=kind,
         base=ground.base,
         base_version=ground.ground,
         scopes=[scope for start in starts for scope in start.scopes],
-        phase=first.name if is_one else None,
-        entry=(first.entry or first.nodes[0]) if is_one else None,
+        phase=first and first.name,
+        entry=first and (first.entry or first.nodes[0]),
         cascade=[phase.name for phase in cascaded if phase.name not in again],
         checkpoints=checkpoints,
         masks=masks,

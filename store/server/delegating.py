@@ -8,6 +8,8 @@ from typing import Any
 
 from store.interface import Store
 from store.models import (
+    AnnotateResult,
+    Annotations,
     Artifact,
     ArtifactRef,
     Attempt,
@@ -154,6 +156,9 @@ class DelegatingStore(Store):
     async def get_checkpoint(self, *args: Any, **kwargs: Any) -> Snapshot | None:
         return await self.target.get_checkpoint(*args, **kwargs)
 
+    async def get_checkpoint_by_id(self, *args: Any, **kwargs: Any) -> Snapshot:
+        return await self.target.get_checkpoint_by_id(*args, **kwargs)
+
     async def list_checkpoints(self, *args: Any, **kwargs: Any) -> list[CheckpointRef]:
         return await self.target.list_checkpoints(*args, **kwargs)
 
@@ -186,6 +191,12 @@ class DelegatingStore(Store):
 
     async def compare_attempts(self, *args: Any, **kwargs: Any) -> AttemptDiff:
         return await self.target.compare_attempts(*args, **kwargs)
+
+    async def annotate_rollout(self, *args: Any, **kwargs: Any) -> AnnotateResult:
+        return await self.target.annotate_rollout(*args, **kwargs)
+
+    async def query_annotations(self, *args: Any, **kwargs: Any) -> Annotations:
+        return await self.target.query_annotations(*args, **kwargs)
 
     def follow_run(self, *args: Any, **kwargs: Any) -> AsyncIterator[RunFrame]:
         return self.target.follow_run(*args, **kwargs)

@@ -148,15 +148,7 @@ async def get_latest_checkpoint(call: Call) -> bytes:
 @leavings.get(paths.CHECKPOINT, answer=Snapshot)
 async def get_checkpoint(call: Call) -> bytes:
     """Return a checkpoint by its id, with its state, whichever views hold it."""
-    rollout_id, checkpoint_id = call.ids["rollout_id"], call.ids["checkpoint_id"]
-    for saved in await call.store.list_checkpoints(rollout_id):
-        if saved.checkpoint_id == checkpoint_id:
-            # The latest of its name, as the run stood when it was saved.
-            found = await call.store.get_checkpoint(
-                rollout_id, scope=saved.scope, name=saved.name, view="raw", at=saved.version
-            )
-            return dumps(found)
-    raise NotFound("checkpoint", checkpoint_id)
+    return dumps(await call.store.get_checkpoint_by_id(**call.ids))
 
 
 # -- artefacts -------------------------------------------------------------------------------------------------------
@@ -203,7 +195,7 @@ async def plan_fork(call: Call) -> bytes:
 async def fork_attempt(call: Call) -> Created:
     """Start an attempt that runs a phase of some scopes again; whoever asks runs it."""
     body = await call.body(ForkBody)
-    asked: dict[str, Any] = {**vars(body), "request_id": _request_id(body.request_id)}
+    asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
     return _begun(call, await call.store.fork_attempt(call.ids["rollout_id"], **asked))
 
 
@@ -211,11 +203,11 @@ async def fork_attempt(call: Call) -> Created:
 async def resume_attempt(call: Call) -> Created:
     """Start an attempt that goes on where one that died has stopped."""
     body = await call.body_or_default(ResumeBody)
-    asked: dict[str, Any] = {**vars(body), "request_id": _request_id(body.request_id)}
+    asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
     return _begun(call, await call.store.resume_attempt(call.ids["rollout_id"], **asked))
 
 
-def _request_id(given: str | None) -> str | None:
+def request_id(given: str | None = None) -> str | None:
     """Return what a fork is known by for ever: what the caller says, else what its idempotency key comes to.
 
     A fork is planned before it is decided, and its plan would meet the attempt that it has begun itself.

@@ -18,6 +18,7 @@ from store.runs.course import CUT_OFF
 from store.semconv import GROUP_KEY
 from store.server import viewer_events
 from store.server.call import Call
+from store.server.routes_runs import request_id
 from store.server.routing import Operation, Operations
 from store.sql_store import SQLStore
 from store.wire.encoding import dumps
@@ -79,9 +80,13 @@ async def rerun_node(call: Call) -> bytes:
         # Such front ends have no way to confirm; that it counts as confirmed is in the log.
         confirm_side_effects=True,
         allow_graph_change=True,
+        request_id=request_id(),
         reason=f"{RERUN_NODE}: {body.node_id} of {body.identifier}{portfolio}",
     )
-    (rerun_seq, _) = (await store.run_ends([rollout_id]))[rollout_id]
+    # That of this attempt, which for a request that is repeated need not be the latest any more.
+    (rerun_seq,) = [
+        each.rerun_seq for each in await store.list_lineage(rollout_id) if each.sequence_id == begun.attempt.sequence_id
+    ]
     degraded = begun.fork.degraded
     return dumps(
         {

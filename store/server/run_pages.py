@@ -30,7 +30,7 @@ class SharedRun:
         self.facts: dict[int, Fact] = {}
         """What was written lately of its events, by their versions: the same for all readers."""
         self._own = RunSource(store, rollout_id, bodies=bodies)
-        self._hub = hub
+        self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[Page]] = {}
         """By the version after which they begin."""
@@ -38,7 +38,7 @@ class SharedRun:
     @property
     def position(self) -> int:
         """The position up to which the log is known."""
-        return self._hub.position
+        return self.hub.position
 
     async def past(self) -> tuple[Sequence[Turn], Place]:
         """See `store.runs.following.Source`, and so for the others."""
@@ -77,7 +77,7 @@ class SharedRun:
 
     async def news(self, end: int) -> int:
         """Return once the run has gone on after a position of the log, or may have; and which one it has reached."""
-        async with aclosing(self._hub.after(end)) as facts:
+        async with aclosing(self.hub.after(end)) as facts:
             async for fact in facts:
                 if fact.stream == self._stream:
                     return fact.position
@@ -109,7 +109,8 @@ class SharedRuns:
         async with self._hubs.use(store) as hub:
             key = (store, rollout_id, bodies)
             shared = self._open.get(key)
-            if shared is None:
+            # One whose hub is over may have read what a log that was restored since does not hold.
+            if shared is None or shared.hub is not hub:
                 shared = self._open[key] = SharedRun(store, hub, rollout_id, bodies=bodies)
             shared.users += 1
             try:
@@ -117,5 +118,6 @@ class SharedRuns:
             finally:
                 shared.users -= 1
                 if not shared.users:
-                    del self._open[key]
+                    if self._open.get(key) is shared:
+                        del self._open[key]
                     shared.close()

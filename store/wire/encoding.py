@@ -14,6 +14,8 @@ import orjson
 from pydantic import BaseModel, Discriminator, Tag, TypeAdapter
 
 from store.models import (
+    AnnotateResult,
+    Annotations,
     Artifact,
     ArtifactRef,
     Attempt,
@@ -191,6 +193,7 @@ decode_run_events: Decoder[RunEventPage] = _decoder(RunEventPage)
 decode_run_graph: Decoder[RunGraph] = _decoder(RunGraph)
 decode_checkpoint_or_none: Decoder[CheckpointRef | None] = _decoder(CheckpointRef | None)
 decode_checkpoints: Decoder[list[CheckpointRef]] = _decoder(list[CheckpointRef])
+decode_snapshot: Decoder[Snapshot] = _decoder(Snapshot)
 decode_snapshot_or_none: Decoder[Snapshot | None] = _decoder(Snapshot | None)
 decode_artifact_ref: Decoder[ArtifactRef] = _decoder(ArtifactRef)
 decode_artifact_refs: Decoder[list[ArtifactRef]] = _decoder(list[ArtifactRef])
@@ -198,4 +201,6 @@ decode_artifacts: Decoder[list[Artifact]] = _decoder(list[Artifact])
 decode_fork_plan: Decoder[ForkPlan] = _decoder(ForkPlan)
 decode_fork_result: Decoder[ForkResult] = _decoder(ForkResult)
 decode_lineage: Decoder[list[AttemptNode]] = _decoder(list[AttemptNode])
+decode_annotated: Decoder[AnnotateResult] = _decoder(AnnotateResult)
+decode_annotations: Decoder[Annotations] = _decoder(Annotations)
 decode_difference: Decoder[AttemptDiff] = _decoder(AttemptDiff)

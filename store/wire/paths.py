@@ -26,6 +26,8 @@ ATTEMPTS_SEARCH: Final = f"{ATTEMPTS}/search"
 LATEST_ATTEMPT: Final = f"{ATTEMPTS}/latest"
 ATTEMPT: Final = f"{ATTEMPTS}/{{attempt_id}}"
 
+ANNOTATIONS: Final = f"{ROLLOUT}/annotations"
+
 RUN_EVENTS: Final = f"{ROLLOUT}/events"
 RUN_STREAM: Final = f"{RUN_EVENTS}/stream"
 RUN_SOCKET: Final = f"{RUN_EVENTS}/ws"

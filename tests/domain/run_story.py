@@ -98,5 +98,6 @@ def fork(
         worker_id=worker_id,
         owner=None,
         body=None,
+        metadata=OTHER_BODY,
     )
     return story.tell(command)

@@ -199,12 +199,14 @@ class TestForks:
         assert [event.fact.type for event in story.events] == [
             "attempt.started",
             "attempt.forked",
+            "attempt.amended",
             "rollout.status_changed",
         ]
         assert story.statuses() == ("preparing", "succeeded", "preparing")
         assert lineage(story) == [(1, 0, None, 1), (2, 1, 1, 1)]
         forked = story.attempt("a2")
         assert (forked.fork_version, forked.base_version, story.rollout().head) == (before + 2, before, 2)
+        assert forked.metadata_position == story.events[2].position
 
     def test_a_fork_while_an_attempt_is_active_is_refused(self, story: Story) -> None:
         story.tell(start())

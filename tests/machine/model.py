@@ -56,6 +56,10 @@ class Model:
         self.spans: dict[tuple[str, str, str], Json] = {}
         self.rewards: list[Json] = []
         self.run_events: list[Json] = []
+        self.labels: dict[str, set[str]] = {}
+        """By rollout."""
+        self.notes: list[str] = []
+        """For each note, whose it is."""
         self.resources: dict[str, Json] = {}
         self.latest_resources: str | None = None
         self.workers: dict[str, Json] = {}
@@ -434,6 +438,20 @@ class Model:
             row["head"] = attempt["sequence_id"]
         return self.rollout(rollout_id)
 
+    def annotate(self, rollout_id: str, added: Sequence[str], removed: Sequence[str], note: str | None) -> list[str]:
+        """Say something of a rollout, which has one fact if it changes a label or makes a note."""
+        self._begin()
+        if rollout_id not in self.rollouts:
+            raise Refused("NotFound", f"Rollout {rollout_id} not found")
+        before = self.labels.setdefault(rollout_id, set())
+        after = (before - set(removed)) | set(added)
+        if after != before or note is not None:
+            self._fact()
+        if note is not None:
+            self.notes.append(rollout_id)
+        self.labels[rollout_id] = after
+        return sorted(after)
+
     def _record(self, key: tuple[str, str, str], span: Json, attempt: Json) -> None:
         # The first fact of a call has the call's stamp; each later span comes after what was recorded before it.
         self._begin()
@@ -652,6 +670,12 @@ class Model:
             "run_events": sorted(self.run_events, key=lambda row: row["rollout_id"]),
             **{name: [] for name in ("forks", "fork_masks", "checkpoints", "artifacts", "run_keys")},
             **{name: [] for name in ("threads", "thread_checkpoints", "thread_writes")},
+            "labels": [
+                {"rollout_id": each, "label": label}
+                for each in sorted(self.labels)
+                for label in sorted(self.labels[each])
+            ],
+            "notes": [{"rollout_id": each} for each in sorted(self.notes)],
         }
         return {
             name: [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]

@@ -158,6 +158,12 @@ _RUN_EVENTS = _step(
     nodes=st.lists(st.sampled_from(["Bull", "Bear"]), min_size=1, max_size=3),
 )
 _MOVE_HEAD = _step("move_head", rollout=ROLLOUTS, attempt=ATTEMPTS)
+_ANNOTATE = _step(
+    "annotate",
+    rollout=ROLLOUTS,
+    labels=st.dictionaries(st.sampled_from(["good", "bad", "réseau"]), st.booleans(), min_size=1),
+    note=st.sampled_from([None, None, "seen"]),
+)
 _OTEL_SPAN = _step("add_otel_span", rollout=ROLLOUTS, attempt=ATTEMPTS)
 _NUMBERS = _step("number_spans", rollouts=st.lists(ROLLOUTS, min_size=1, max_size=4))
 _PUBLISH = _step("publish", resources_id=st.one_of(st.none(), RESOURCES_IDS), model=st.sampled_from(["a", "b"]))
@@ -170,7 +176,7 @@ WRITES = st.one_of(
     *(_ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _CLAIM, _RELEASE, _RELEASE, _START_ATTEMPT),
     *(_UPDATE_ROLLOUT, _UPDATE_ROLLOUT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _BEAT),
     *(_SPANS, _ONE_SPAN, _ONE_SPAN, _OTEL_SPAN, _NUMBERS, _PUBLISH, _WORKER, _SWEEP, _SWEEP),
-    *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD),
+    *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD, _ANNOTATE),
 )
 """Steps that give the writer one command, and so may share a commit."""
 CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
@@ -313,6 +319,18 @@ def _move_head(args: Json, model: Model, *_: Any) -> Op:
     )
 
 
+def _annotate(args: Json, model: Model, *_: Any) -> Op:
+    rollout_id, note = rollout_of(model, args["rollout"]), args["note"]
+    added = [label for label, is_wanted in args["labels"].items() if is_wanted]
+    removed = [label for label, is_wanted in args["labels"].items() if not is_wanted]
+
+    async def call(store: Store) -> list[str]:
+        # The number of its event counts facts of all kinds, which the model has not numbered.
+        return (await store.annotate_rollout(rollout_id, note, add_labels=added, remove_labels=removed)).labels
+
+    return Op(call, lambda model, _: model.annotate(rollout_id, added, removed, note), sweeps=False)
+
+
 def _span(drawn: Json, model: Model) -> Span:
     rollout_id = rollout_of(model, drawn["rollout"])
     attributes: dict[str, Any] = {}
@@ -431,6 +449,7 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
     "add_spans": _add_spans,
     "append_run_events": _append_run_events,
     "move_head": _move_head,
+    "annotate": _annotate,
     "add_otel_span": _add_otel_span,
     "number_spans": _number_spans,
     "publish": _publish,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.errors import CheckpointMissing, GraphChanged, Invalid
+from store.errors import CheckpointMissing, GraphChanged, Invalid, NotFound
 from store.interface import Store
 from store.models import AttemptedRollout
 from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
@@ -109,6 +109,35 @@ async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -
     every = await store.list_checkpoints(run.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert [each.attempt for each in every] == [1, 4]
     assert every[1].parent_id == every[0].checkpoint_id
+
+
+async def test_every_checkpoint_is_found_by_its_id_whichever_views_hold_it(store: Store) -> None:
+    run = await auto_run(store)
+    again = await whole_rerun(store, run, "analysts", "RIG")
+    every = await store.list_checkpoints(run.rollout_id)
+    assert len(every) == 6
+    for each in every:
+        found = await store.get_checkpoint_by_id(run.rollout_id, each.checkpoint_id)
+        assert (found.checkpoint_id, found.version, found.attempt) == (each.checkpoint_id, each.version, each.attempt)
+        assert found == await store.get_checkpoint(
+            run.rollout_id, scope=each.scope, name=each.name, view="raw", at=each.version
+        )
+    plan = await store.plan_fork(again.rollout_id, phase="risk", scopes=["RIG"])
+    started_from = await store.get_checkpoint_by_id(run.rollout_id, plan.checkpoints[0].checkpoint_id)
+    assert started_from.state is not None
+    assert started_from.state["trader_investment_plan"] == "buy"
+
+
+async def test_a_checkpoint_that_the_run_does_not_have_is_not_found(store: Store) -> None:
+    run, other = await auto_run(store), await auto_run(store)
+    (theirs, *_) = await store.list_checkpoints(other.rollout_id)
+    for id_ in (theirs.checkpoint_id, "cp-none"):
+        with pytest.raises(NotFound, match=f"Checkpoint {id_} not found"):
+            await store.get_checkpoint_by_id(run.rollout_id, id_)
+    with pytest.raises(NotFound, match="Rollout ro-none not found"):
+        await store.get_checkpoint_by_id("ro-none", theirs.checkpoint_id)
+    with pytest.raises(Invalid, match="checkpoint_id"):
+        await store.get_checkpoint_by_id(run.rollout_id, 1)  # pyright: ignore[reportArgumentType] (another kind)
 
 
 async def test_a_scope_is_no_pattern_and_no_ending(store: Store) -> None:

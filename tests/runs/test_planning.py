@@ -234,4 +234,9 @@ def test_going_on_repeats_no_side_effect_unless_it_is_confirmed() -> None:
 
 def test_a_finished_run_is_not_resumed() -> None:
     with pytest.raises(Invalid, match="nothing of attempt 1 is unfinished"):
-        planning.resume(TA_COMPAT, whole_run())
+        planning.resume(TA_COMPAT, replace(whole_run(), has_succeeded=True))
+
+
+def test_a_run_that_died_between_its_scopes_goes_on_and_repeats_nothing() -> None:
+    plan = planning.resume(TA_COMPAT, whole_run())
+    assert (plan.phase, plan.entry, plan.scopes, plan.masks, plan.hidden) == (None, None, [], [], 0)

@@ -6,6 +6,7 @@ Acceptance scenarios 1, 4, 7, 8, 18, 48 to 51, 58.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ async def test_of_two_forks_at_once_one_begins(durable_url: str) -> None:
         assert sorted(type(result).__name__ for result in results) == [*["AttemptActive"] * 3, "ForkResult"]
         types = [event.type for event in await one.history(run.rollout_id)]
         start = types.index("attempt.forked")
-        assert types[start - 1 :] == ["attempt.started", "attempt.forked", "rollout.status_changed"]
+        assert types[start - 1 :] == ["attempt.started", "attempt.forked", "attempt.amended", "rollout.status_changed"]
         assert (await one.verify()).differences == []
 
 
@@ -206,6 +207,23 @@ async def test_arguments_of_another_kind_are_refused_by_name(store: Store, asked
     with pytest.raises(Invalid) as refused:
         await rerun(store, run, **asked)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("wrong,how", [({"name": "g"}, "dict, not a PhaseGraph; read one with "), ("TA", "str, not a")])
+async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, wrong: Any, how: str) -> None:
+    run = await auto_run(store)
+    (id_, attempt_id), asked = (run.rollout_id, run.attempt.attempt_id), {"graph": wrong}
+    calls: list[Awaitable[Any]] = [
+        store.plan_fork(id_, phase="risk", scopes=["RIG"], **asked),
+        store.fork_attempt(id_, phase="risk", scopes=["RIG"], confirm_side_effects=True, **asked),
+        store.resume_attempt(id_, confirm_side_effects=True, **asked),
+        store.get_run_graph(id_, **asked),
+        store.save_checkpoint(id_, attempt_id, scope="RIG", name="mine", state={"a": 1}, **asked),
+    ]
+    for call in calls:
+        with pytest.raises(Invalid, match=f"graph: is {how}"):
+            await call
+    assert len(await store.query_attempts(id_)) == 1
 
 
 async def test_an_attempt_at_work_is_told_before_what_else_is_wrong(store: Store) -> None:

@@ -341,6 +341,28 @@ async def test_a_rerun_that_cannot_be_is_refused(store: Store, client: Client) -
     assert (status, answer["error_type"]) == (409, "Conflict")
 
 
+async def test_a_rerun_that_is_asked_for_again_is_answered_again_and_begun_once(store: Store, client: Client) -> None:
+    run = await auto_run(store, graph=TA_COMPAT)
+    asked = {"run_id": run.rollout_id, "node_id": "Trader", "identifier": "RIG"}
+    url, key = f"{client.url}/api/run/rerun-node", {"Idempotency-Key": "asked-once"}
+
+    async def once(**more: str) -> tuple[int, Any]:
+        async with client.session.post(url, json=asked | more, headers=key) as answer:
+            return answer.status, await answer.json()
+
+    first = await once()
+    assert (first[0], first[1]["attempt"], first[1]["rerun_seq"]) == (200, 2, 1)
+    # While the attempt is at work, and when others have come after it.
+    assert await once() == first
+    again = await store.get_rollout_by_id(run.rollout_id)
+    assert isinstance(again, AttemptedRollout)
+    await ended(store, again)
+    assert (await post(client, "rerun-node", **asked))[1]["rerun_seq"] == 2
+    assert await once() == first
+    assert (await once(node_id="Market Analyst"))[0] == 409
+    assert len(await store.query_attempts(run.rollout_id)) == 3
+
+
 async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Client) -> None:
     ids: dict[str, AttemptedRollout] = {}
     for day in (DAY, "2026-11-21"):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.db.schema import history, postgres, sqlite
-from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse
+from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse, with_partition
 from store.errors import Invalid
 
-__all__ = ["Migrated", "migrate"]
+__all__ = ["Migrated", "migrate", "names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,32 @@ def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
     for name, path in named.items():
         if path != url.path and path.is_file() and sqlite.holds_store(path):
             yield name, path
+
+
+async def names(url: str | StoreURL) -> list[str]:
+    """Return the names of a database's partitions, in order.
+
+    Raises:
+        Invalid: this kind of store has none.
+        StoreError: as opening a partition does.
+    """
+    parsed = parse(url) if isinstance(url, str) else url
+    if parsed.dsn is not None:
+        async with postgres.connected(parsed.options.get("direct", parsed.dsn)) as connection:
+            return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
+    if parsed.path is None:
+        raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
+    return await asyncio.to_thread(_names_of_files, parse(with_partition(parsed.text, DEFAULT_PARTITION)))
+
+
+def _names_of_files(main: StoreURL) -> list[str]:
+    assert main.path is not None  # a file's
+    candidates = {DEFAULT_PARTITION: main.path}
+    for path in main.path.parent.glob(f"{main.path.stem}.*.db"):
+        name = path.name.removeprefix(f"{main.path.stem}.").removesuffix(".db")
+        if PARTITION.fullmatch(name):
+            candidates[name] = path
+    return sorted(name for name, path in candidates.items() if path.is_file() and sqlite.holds_store(path))
 
 
 async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:

@@ -14,7 +14,8 @@ with `scan_debounce_seconds=0`:
             async with MyStore(clock=clock) as store:
                 yield store
 
-The tests need pytest and pytest-asyncio. The classes of the single modules serve for a part of the contract.
+The tests need pytest and pytest-asyncio. The classes of the single modules serve for a part of the contract. What a
+store need not have is no part of `StoreContract`: `AnnotationsContract` is for those that keep labels and notes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pytest
 # pytest explains failed assertions only in modules it has rewritten, and of itself it rewrites only what it collects.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
 
+from store.testing.contract.annotations import AnnotationsContract  # noqa: E402 - rewritten above
 from store.testing.contract.attempt_errors import AttemptErrorsContract  # noqa: E402 - rewritten above
 from store.testing.contract.attempts import AttemptsContract, RolloutUpdatesContract  # noqa: E402 - rewritten above
 from store.testing.contract.bad_input import BadInputContract  # noqa: E402
@@ -47,6 +49,7 @@ from store.testing.contract.workers import WorkersContract  # noqa: E402
 from store.testing.contract.wrong_kinds import WrongKindsContract  # noqa: E402
 
 __all__ = [
+    "AnnotationsContract",
     "AttemptErrorsContract",
     "AttemptsContract",
     "BadInputContract",

@@ -1,0 +1,48 @@
+"""Annotations: labels and notes on rollouts."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+_NEW_PROJECTIONS = ("labels", "notes")
+# Roles that were let in before these tables were there.
+_USERS = sa.text(
+    "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
+    " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
+)
+
+
+def upgrade() -> None:
+    """Add the tables of annotations: no log holds any yet."""
+    op.create_table(
+        "labels",
+        sa.Column("rollout_id", text, nullable=False),
+        sa.Column("label", text, nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("rollout_id", "label", name="pk_labels"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_labels_label_rollout_id", "labels", ["label", "rollout_id"])
+    op.create_table(
+        "notes",
+        sa.Column("rollout_id", text, nullable=False),
+        sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("rollout_id", "version", name="pk_notes"),
+        sqlite_with_rowid=False,
+    )
+    _let_in()
+
+
+def _let_in() -> None:
+    bind = op.get_bind()
+    if bind.dialect.name != "postgresql":
+        return
+    quote = bind.dialect.identifier_preparer.quote_identifier
+    for role in bind.execute(_USERS).scalars().all():
+        for table in _NEW_PROJECTIONS:
+            bind.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {quote(role)}")

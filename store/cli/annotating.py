@@ -1,0 +1,79 @@
+"""What `rollbook annotate` does and prints, and how labels and notes are told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from store import actors
+from store.cli import lookup
+from store.cli.opened import run_writing
+from store.cli.printing import heading, is_terminal, json_document, line, printable
+from store.cli.times import ago, local, utc
+from store.errors import Invalid
+from store.interface import Store
+from store.models import AnnotateResult, Annotations, Note
+
+_FROM_INPUT: Final = "-"
+
+
+def annotate(
+    db: str, given: str, note: str | None, *, labels: Sequence[str], remove_labels: Sequence[str], json: bool
+) -> None:
+    """Annotate a rollout, and print the labels it carries now."""
+    text = _note(note)
+
+    async def write(store: Store) -> tuple[str, AnnotateResult]:
+        rollout_id = await lookup.rollout(store, given)
+        acting = actors.current.set("cli")
+        try:
+            return rollout_id, await store.annotate_rollout(
+                rollout_id, text, add_labels=labels, remove_labels=remove_labels
+            )
+        finally:
+            actors.current.reset(acting)
+
+    rollout_id, done = run_writing(db, write)
+    if json:
+        json_document({"rollout_id": rollout_id, **done.model_dump()})
+        return
+    told = f"recorded as its event {done.number}" if done.number is not None else "nothing to change"
+    line(f"{rollout_id}: {told}")
+    line(f"  labels  {labels_told(done.labels)}")
+
+
+def _note(given: str | None) -> str | None:
+    if given != _FROM_INPUT:
+        return given
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError:
+        raise Invalid("--note", "what comes on standard input is not UTF-8") from None
+
+
+def labels_told(labels: Sequence[str]) -> str:
+    """Return labels in one line."""
+    return printable(", ".join(labels)) or "none"
+
+
+def print_notes(annotations: Annotations) -> None:
+    """Print the notes of a rollout, if it has any."""
+    if not annotations.notes:
+        return
+    heading("Notes")
+    for note in annotations.notes:
+        line(f"  {_title(note)}", style="dim")
+        for text in _lines(note):
+            line(f"    {printable(text)}")
+
+
+def _title(note: Note) -> str:
+    by = f" by {printable(note.actor)}" if note.actor else ""
+    when = f"{local(note.at)} ({ago(note.at, time.time())})" if is_terminal() else utc(note.at)
+    return f"event {note.number}, {when}{by}"
+
+
+def _lines(note: Note) -> list[str]:
+    return ["(the payload was dropped)"] if note.text is None else note.text.splitlines()

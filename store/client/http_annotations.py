@@ -1,0 +1,37 @@
+"""Labels and notes of a store over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from store import arguments, intake_annotations
+from store.client import requests, run_requests
+from store.client.http_runs import HTTPRuns
+from store.interface import AsAt
+from store.models import AnnotateResult, Annotations
+from store.wire import encoding, paths
+
+
+class HTTPAnnotations(HTTPRuns):
+    """What a store over HTTP keeps of what is said about rollouts."""
+
+    async def annotate_rollout(
+        self,
+        rollout_id: str,
+        note: str | None = None,
+        *,
+        add_labels: Sequence[str] = (),
+        remove_labels: Sequence[str] = (),
+    ) -> AnnotateResult:
+        intake_annotations.check(note, add_labels, remove_labels)
+        path = run_requests.path(paths.ANNOTATIONS, rollout_id)
+        body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
+        return await self._do("annotate_rollout", path, body, encoding.decode_annotated)
+
+    async def query_annotations(
+        self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
+    ) -> Annotations:
+        arguments.part_of_history(0, limit)
+        path = run_requests.path(paths.ANNOTATIONS, rollout_id)
+        asked = {"limit": limit, **requests.past(as_at, at)}
+        return await self._see("query_annotations", path, asked, encoding.decode_annotations)

@@ -1,0 +1,107 @@
+"""The labels and notes of one rollout, now and at a moment of the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orjson import loads
+from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy.types import BigInteger, Integer, Text
+
+from store.db import tables
+from store.db.bodies import payload
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
+from store.db.listing import compiled
+from store.db.pages import LONGEST_ID
+from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.upcast import upcast
+from store.models.annotations import Note
+
+END = 2**63 - 1
+"""Beyond every position of a log."""
+_MOST = 2**31 - 1
+
+
+async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
+    """Return the positions of a rollout's first and last event; None if there is no such rollout."""
+    row = tables.rollouts.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [row.first_position, row.last_position]
+        return select(*shown).where(row.rollout_id == _rollout())
+
+    found = await session.fetch(compiled(dialect, "annotation_life", build), _of(rollout_id))
+    return (found[0][0], found[0][1]) if found else None
+
+
+async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
+    """Return the labels that a rollout carries, in order."""
+    row = tables.labels.c
+
+    def build() -> Select[Any]:
+        return select(row.label).where(row.rollout_id == _rollout()).order_by(row.label)
+
+    return [each[0] for each in await session.fetch(compiled(dialect, "labels", build), _of(rollout_id))]
+
+
+async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
+    """Return the labels that a rollout carried at a position, in order."""
+    event = tables.events.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [event.type, event.shape, event.data]
+        return (
+            select(*shown)
+            .where(
+                event.stream == bindparam("stream", type_=Text),
+                event.type == RolloutAnnotated.type,
+                event.position <= bindparam("until", type_=BigInteger),
+            )
+            .order_by(event.version)
+        )
+
+    params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
+    carried: set[str] = set()
+    for type_, shape, data in await session.fetch(compiled(dialect, "labels_then", build), params):
+        fact = upcast(type_, shape, loads(data))
+        assert isinstance(fact, RolloutAnnotated)  # the statement asks for no other
+        carried = (carried - set(fact.removed)) | set(fact.added)
+    return sorted(carried)
+
+
+async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
+    """Return the last notes of a rollout that had been made at a position, oldest first."""
+    row, event, body = tables.notes.c, tables.events.c, tables.bodies.c
+
+    def build() -> Select[Any]:
+        shown: list[ColumnElement[Any]] = [row.version, event.at, event.actor, body.codec, body.body]
+        joined = tables.notes.join(tables.events, event.position == row.position).outerjoin(
+            tables.bodies, body.position == row.position
+        )
+        return (
+            select(*shown)
+            .select_from(joined)
+            .where(row.rollout_id == _rollout(), row.position <= bindparam("until", type_=BigInteger))
+            .order_by(row.version.desc())
+            .limit(bindparam("most", type_=Integer))
+        )
+
+    most = _MOST if limit < 0 else min(limit, _MOST)
+    params = _of(rollout_id) | {"until": until, "most": most}
+    found = await session.fetch(compiled(dialect, "notes", build), params)
+    return [_note(each) for each in reversed(found)]
+
+
+def _note(row: Row) -> Note:
+    number, at, actor, codec, stored = row
+    told = payload(codec, stored) or {}
+    return Note(number=number, at=at / 1_000_000, actor=actor, text=told.get("note"))
+
+
+def _rollout() -> ColumnElement[Any]:
+    return bindparam("rollout", type_=Text)
+
+
+def _of(rollout_id: str) -> dict[str, Any]:
+    return {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)}

@@ -1,0 +1,45 @@
+"""Which facts follow from what somebody says about a rollout."""
+
+from dataclasses import dataclass
+
+from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.commands import AnnotateRollout
+from store.domain.world import World
+from store.errors import Invalid, NotFound
+
+MOST_LABELS = 64
+"""How many labels one rollout carries at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationView:
+    """How a rollout is annotated now."""
+
+    labels: list[str]
+    """All that it carries, in order."""
+    version: int | None
+    """Of the event that recorded it; None where nothing changed."""
+
+
+def annotate(command: AnnotateRollout, world: World) -> AnnotationView:
+    """Record the labels that change something, and the note.
+
+    Raises:
+        NotFound: no such rollout.
+        Invalid: it would carry more labels than a rollout may.
+    """
+    state = world.rollouts.get(command.rollout_id)
+    if state is None:
+        raise NotFound.rollout(command.rollout_id)
+    labels = state.labels
+    assert labels is not None  # the command wanted them
+    added = [label for label in command.added if label not in labels]
+    removed = [label for label in command.removed if label in labels]
+    after = len(labels) + len(added) - len(removed)
+    if after > MOST_LABELS and added:
+        raise Invalid("add_labels", f"makes {after} labels of one rollout, which carries {MOST_LABELS}; remove some")
+    if not (added or removed or command.body):
+        return AnnotationView(sorted(labels), None)
+    fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)
+    event = world.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
+    return AnnotationView(sorted(labels), event.version)

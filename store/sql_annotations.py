@@ -1,0 +1,59 @@
+"""Labels and notes of a SQL store."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+
+from store import arguments, intake_annotations
+from store.db import annotation_reading
+from store.db.annotation_reading import END
+from store.db.dialect import ReadSession
+from store.domain.answers import Repeat
+from store.domain.decide_annotations import AnnotationView
+from store.errors import NotFound
+from store.interface import AsAt
+from store.models.annotations import AnnotateResult, Annotations
+from store.sql_run_writes import SQLRunWrites
+
+
+class SQLAnnotations(SQLRunWrites, ABC):
+    """What a SQL store keeps of what is said about rollouts."""
+
+    async def annotate_rollout(
+        self,
+        rollout_id: str,
+        note: str | None = None,
+        *,
+        add_labels: Sequence[str] = (),
+        remove_labels: Sequence[str] = (),
+    ) -> AnnotateResult:
+        command = intake_annotations.annotate(rollout_id, note, add_labels, remove_labels)
+        answer: AnnotationView | Repeat = await self._call(command)
+        if isinstance(answer, Repeat):
+            then = await self.query_annotations(rollout_id, limit=0, as_at=answer.position)
+            return AnnotateResult(labels=then.labels, number=answer.reply["number"])
+        return AnnotateResult(labels=answer.labels, number=answer.version)
+
+    async def query_annotations(
+        self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
+    ) -> Annotations:
+        arguments.text(rollout_id, "rollout_id")
+        arguments.part_of_history(0, limit)
+        dialect = self._dialect
+
+        async def past(session: ReadSession, until: int) -> Annotations:
+            life = await annotation_reading.life(dialect, session, rollout_id)
+            if life is None or life[0] > until:
+                raise NotFound.rollout(rollout_id)
+            if life[1] <= until:
+                labels = await annotation_reading.labels(dialect, session, rollout_id)
+            else:
+                labels = await annotation_reading.labels_then(dialect, session, rollout_id, until)
+            return Annotations(
+                labels=labels, notes=await annotation_reading.notes(dialect, session, rollout_id, until, limit)
+            )
+
+        return await self._answer(
+            lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
+        )

@@ -1,0 +1,30 @@
+"""What requests about labels and notes carry; all of it is beyond Agent-lightning 0.3."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from store.models.kinds import Frozen
+from store.wire.bodies import RolloutPastQuery
+
+_ALL: Final = -1
+_LAST: Final = 2**63 - 1
+
+
+class AnnotateBody(Frozen):
+    """POST /rollouts/{rollout_id}/annotations."""
+
+    note: str | None = None
+    """Up to 64 KiB of text."""
+    add_labels: list[str] = Field(default_factory=list[str])
+    """Up to 64, each of up to 64 bytes."""
+    remove_labels: list[str] = Field(default_factory=list[str])
+
+
+class AnnotationsQuery(RolloutPastQuery):
+    """GET /rollouts/{rollout_id}/annotations."""
+
+    limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
+    """The last so many notes; -1 for all."""

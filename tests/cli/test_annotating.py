@@ -1,0 +1,59 @@
+"""`rollbook annotate`, and how labels and notes are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Filled, Rollbook
+
+
+def test_labels_and_a_note_are_recorded_and_shown(rollbook: Rollbook, filled: Filled) -> None:
+    said = rollbook("annotate", filled.retried, "-l", "bad answer", "--label", "infra", "-m", "proxy was\ndown")
+    assert said.code == 0
+    assert said.out.splitlines()[1] == "  labels  bad answer, infra"
+    shown = rollbook("show", filled.retried)
+    assert "labels     bad answer, infra" in shown.out
+    assert "proxy was\n    down" in shown.out
+    assert "by cli" in shown.out
+    assert rollbook("show", filled.retried, "--json").json["labels"] == ["bad answer", "infra"]
+
+
+def test_labels_are_taken_off(rollbook: Rollbook, filled: Filled) -> None:
+    rollbook("annotate", filled.retried, "-l", "new", "-l", "good")
+    done = rollbook("annotate", filled.retried, "--remove-label", "new", "--json").json
+    assert done["labels"] == ["good"]
+    assert done["rollout_id"] == filled.retried
+    again = rollbook("annotate", filled.retried, "--remove-label", "new")
+    assert (again.code, "nothing to change" in again.out) == (0, True)
+
+
+def test_the_past_is_shown_without_what_was_said_since(rollbook: Rollbook, filled: Filled) -> None:
+    rollbook("annotate", filled.retried, "-l", "new", "-m", "seen")
+    past = rollbook("show", filled.retried, "--at", "1", "--json").json
+    assert (past["labels"], past["notes"]) == ([], [])
+
+
+def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> None:
+    rollbook("annotate", filled.retried, "-l", "new", "-l", "good")
+    rollbook("annotate", filled.retried, "-l", "bad", "--remove-label", "good", "-m", "no")
+    told = [row["what"] for row in rollbook("history", filled.retried).table if row["type"] == "rollout.annotated"]
+    assert told == ["labelled new, good", "labelled bad; no longer good; a note was made"]
+
+
+@pytest.mark.parametrize(
+    "arguments, code, said",
+    [((), 2, "say something"), (("-l", " x"), 2, "spaces"), (("-l", "x", "--remove-label", "x"), 2, "decide")],
+    ids=["nothing", "untrimmed", "both"],
+)
+def test_what_cannot_be_said_is_refused(
+    rollbook: Rollbook, filled: Filled, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    refused = rollbook("annotate", filled.retried, *arguments)
+    assert (refused.code, said in refused.err) == (code, True)
+
+
+def test_control_characters_of_a_note_are_spelled_out(rollbook: Rollbook, filled: Filled) -> None:
+    rollbook("annotate", filled.retried, "-m", "red \x1b[31m alert")
+    shown = rollbook("show", filled.retried).out
+    assert "red \\x1b[31m alert" in shown
+    assert "\x1b" not in shown

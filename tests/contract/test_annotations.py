@@ -1,0 +1,34 @@
+"""Stores that keep labels and notes keep their promises, on each backend and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from store import open_store
+from store.client import HTTPStore
+from store.testing import ManualClock
+from store.testing.contract import AnnotationsContract
+from tests.client.served import Served
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with Served() as served:
+        yield served
+
+
+class TestStore(AnnotationsContract):
+    """The contract, on each backend in turn."""
+
+
+class TestHTTPStore(AnnotationsContract):
+    """The contract, over HTTP."""
+
+    @pytest.fixture
+    async def store(self, server: Served, durable_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
+        async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as behind:
+            with server.serving(behind) as url:
+                async with HTTPStore(url) as store:
+                    yield store

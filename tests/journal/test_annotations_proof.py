@@ -1,0 +1,114 @@
+"""Labels and notes are held against the log, and mended from it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store import open_store
+from store.db import scan
+from store.journal import comparison
+from store.testing import ManualClock
+from store.testing.samples import make_span
+from tests.journal.filled import Filled
+from tests.journal.given import ask, run_sql, tamper
+
+TABLES = ("labels", "notes")
+
+
+@pytest.fixture
+async def annotated(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        first = await store.start_rollout({"n": 1})
+        other = await store.enqueue_rollout({"n": 2})
+        await store.annotate_rollout(first.rollout_id, "odd", add_labels=["new", "good"])
+        await store.annotate_rollout(first.rollout_id, "was the proxy", add_labels=["bad"], remove_labels=["good"])
+        await store.annotate_rollout(other.rollout_id, add_labels=["new"])
+        yield Filled(durable_url, store, first, clock)
+
+
+async def content(filled: Filled) -> dict[str, list[list[str]]]:
+    return {table: sorted(await ask(filled.url, f"SELECT * FROM {table}")) for table in TABLES}
+
+
+async def test_annotations_nobody_tampered_with_are_sound(annotated: Filled) -> None:
+    report = await annotated.report()
+    assert report.differences == []
+    assert {name: report.rows[name] for name in TABLES} == {"labels": 3, "notes": 2}
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_deleted_rows_come_back_as_they_were(annotated: Filled, table: str) -> None:
+    before = await content(annotated)
+    await run_sql(annotated.url, f"DELETE FROM {table}")
+    assert {each.check for each in await annotated.differences()} == {table}
+    assert (await annotated.store.rebuild()).written == {table: len(before[table])}
+    assert await content(annotated) == before
+    assert await annotated.differences() == []
+
+
+@pytest.mark.parametrize(
+    "table,column,value", [("labels", "position", "position + 1"), ("notes", "position", "position - 1")]
+)
+async def test_edited_rows_are_named_and_become_right_again(
+    annotated: Filled, table: str, column: str, value: str
+) -> None:
+    before = await content(annotated)
+    await run_sql(annotated.url, f"UPDATE {table} SET {column} = {value}")
+    assert {(each.check, each.field) for each in await annotated.differences()} == {(table, column)}
+    assert set((await annotated.store.rebuild()).written) == {table}
+    assert await content(annotated) == before
+
+
+async def test_rows_that_no_event_accounts_for_go(annotated: Filled) -> None:
+    before = await content(annotated)
+    for owner in (annotated.first.rollout_id, "ro-nobody"):
+        await run_sql(
+            annotated.url,
+            f"INSERT INTO labels (rollout_id, label, position) VALUES ('{owner}', 'good', 3)",
+            f"INSERT INTO notes (rollout_id, version, position) VALUES ('{owner}', 999, 3)",
+        )
+    assert (await annotated.store.rebuild()).written == {"labels": 2, "notes": 2}
+    assert await content(annotated) == before
+    assert await annotated.differences() == []
+
+
+async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotations(
+    annotated: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 12):
+        await annotated.store.add_span(make_span(annotated.first.attempt, number))
+        await annotated.store.annotate_rollout(annotated.first.rollout_id, f"note {number}", add_labels=[f"l{number}"])
+    whole = await annotated.report()
+    before = await content(annotated)
+    monkeypatch.setattr(comparison, "LARGE", 4)
+    monkeypatch.setattr(comparison, "BATCH", 5)
+    monkeypatch.setattr(scan, "BATCH", 5)
+    pieces = await annotated.report()
+    assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
+    await run_sql(annotated.url, "DELETE FROM notes WHERE version > 9", "DELETE FROM labels WHERE label = 'l5'")
+    assert {each.check for each in await annotated.differences()} == set(TABLES)
+    await annotated.store.rebuild()
+    assert await content(annotated) == before
+
+
+async def test_labels_written_by_another_process_are_seen(annotated: Filled) -> None:
+    rollout_id = annotated.first.rollout_id
+    async with await open_store(annotated.url, clock=annotated.clock, scan_debounce_seconds=0) as other:
+        done = await other.annotate_rollout(rollout_id, add_labels=["bad", "fast"], remove_labels=["new"])
+        assert done.labels == ["bad", "fast"]
+    again = await annotated.store.annotate_rollout(rollout_id, add_labels=["fast"], remove_labels=["new"])
+    assert (again.labels, again.number) == (["bad", "fast"], None)
+    assert await annotated.differences() == []
+
+
+async def test_the_text_of_a_note_is_gone_once_its_payload_was_dropped(annotated: Filled) -> None:
+    rollout_id = annotated.first.rollout_id
+    found = await annotated.store.query_annotations(rollout_id)
+    assert [note.text for note in found.notes] == ["odd", "was the proxy"]
+    ((position,),) = await ask(annotated.url, "SELECT min(position) FROM notes")
+    await tamper(annotated.url, f"DELETE FROM bodies WHERE position = {position}")
+    left = await annotated.store.query_annotations(rollout_id)
+    assert [note.text for note in left.notes] == [None, "was the proxy"]
+    assert left.labels == found.labels

@@ -1,0 +1,40 @@
+"""A store from before there were annotations is upgraded to what a new one would be."""
+
+from __future__ import annotations
+
+from store import open_store
+from store.db.schema import migrate
+from store.db.url import parse
+from store.testing import ManualClock
+from tests import databases
+from tests.alembic_check import migrate_from_nothing
+
+_BEFORE = "0005"
+
+
+async def test_an_upgraded_store_takes_annotations(own_url: str, clock: ManualClock) -> None:
+    await migrate_from_nothing(own_url, _BEFORE)
+    await migrate(own_url)
+    async with await open_store(own_url, clock=clock, scan_debounce_seconds=0) as store:
+        rollout = await store.enqueue_rollout({"n": 1})
+        await store.annotate_rollout(rollout.rollout_id, "odd", add_labels=["new"])
+        report = await store.verify()
+        assert report.differences == []
+        assert (report.rows["labels"], report.rows["notes"]) == (1, 1)
+
+
+async def test_an_app_role_from_before_may_use_the_new_tables(postgres_url: str) -> None:
+    await migrate_from_nothing(postgres_url, _BEFORE)
+    owner, role = await databases.connect(postgres_url), f"app_{parse(postgres_url).partition}"
+    await owner.execute(f"CREATE ROLE {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency TO {role}")
+    try:
+        await migrate(postgres_url)
+        for table in ("labels", "notes"):
+            rights = await owner.rows(
+                f"SELECT has_table_privilege('{role}', '{table}', 'INSERT'),"
+                f" has_table_privilege('{role}', '{table}', 'DELETE')"
+            )
+            assert rights == [(True, True)]
+    finally:
+        await owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await owner.close()

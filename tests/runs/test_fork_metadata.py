@@ -1,0 +1,147 @@
+"""An attempt that builds on another one says so in its metadata, to whoever runs it and knows nothing of forks."""
+
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from store.errors import Invalid
+from store.interface import Store
+from store.models import Attempt, AttemptedRollout, Fork, RolloutConfig
+from store.sql_store import SQLStore
+from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting
+from tests.runs.given import auto_run, begin, do_phase, ended, rerun
+from tests.runs.trading import RISK, phase
+
+RETRIED = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+
+
+def told(attempt: Attempt) -> Fork:
+    """Return what the metadata of an attempt says of its fork, and says alone."""
+    assert attempt.metadata is not None
+    assert attempt.metadata.keys() == {"fork"}
+    return Fork.model_validate(attempt.metadata["fork"])
+
+
+async def metadata_of(store: Store, run: AttemptedRollout) -> list[dict[str, object] | None]:
+    """Return the metadata of each attempt, in their order."""
+    return [attempt.metadata for attempt in await store.query_attempts(run.rollout_id)]
+
+
+async def test_a_rerun_carries_what_it_forks(store: Store) -> None:
+    run = await auto_run(store)
+    patch = {"trader_investment_plan": "sell"}
+    begun = await rerun(store, run, phase="risk", scopes=["RIG"], state_patch=patch, reason="too risky")
+    assert told(begun.attempt) == told(begun.rollout.attempt) == begun.fork
+    assert (begun.fork.state_patch, begun.fork.reason, begun.fork.entry) == (patch, "too risky", RISK[0])
+    assert [each.name for each in begun.fork.checkpoints] == ["trader_checkpoint"]
+    (node,) = [each for each in await store.list_lineage(run.rollout_id) if each.sequence_id == 2]
+    assert node.fork == begun.fork
+    assert await metadata_of(store, run) == [None, begun.attempt.metadata]
+
+
+async def test_a_resume_carries_what_it_goes_on_from(store: Store) -> None:
+    run = await begin(store)
+    await do_phase(store, run, "analysts", "RIG")
+    await ended(store, run, "failed")
+    begun = await store.resume_attempt(run.rollout_id)
+    assert told(begun.attempt) == begun.fork
+    assert begun.fork.kind == "resume"
+
+
+async def test_whoever_claims_the_retry_of_a_rerun_is_told_what_it_forks(store: Store) -> None:
+    run = await auto_run(store, config=RETRIED)
+    begun = await rerun(store, run, phase="risk", scopes=["RIG"])
+    await ended(store, begun.rollout, "failed")
+    claimed = await store.dequeue_rollout(worker_id="w1")
+    assert claimed is not None
+    assert claimed.attempt.sequence_id == 3
+    assert told(claimed.attempt) == begun.fork
+    assert await metadata_of(store, run) == [None, begun.attempt.metadata, begun.attempt.metadata]
+
+
+async def test_a_retry_that_is_started_by_hand_is_told_as_well(store: Store) -> None:
+    run = await auto_run(store)
+    begun = await rerun(store, run, phase="risk", scopes=["RIG"])
+    await ended(store, begun.rollout, "failed")
+    assert told((await store.start_attempt(run.rollout_id)).attempt) == begun.fork
+
+
+@pytest.mark.parametrize("how", ["its attempt failed", "by hand"])
+async def test_a_claim_in_the_very_batch_that_put_it_back_into_the_queue_is_told_as_well(
+    durable_url: str, how: str
+) -> None:
+    trouble = Trouble()
+    async with await troubled_store(durable_url, trouble) as store:
+        run = await auto_run(store, config=RETRIED)
+        begun = await rerun(store, run, phase="risk", scopes=["RIG"])
+        if how == "by hand":
+            await ended(store, begun.rollout)
+            put_back: Any = store.update_rollout(run.rollout_id, status="requeuing")
+        else:
+            put_back = store.update_attempt(run.rollout_id, begun.attempt.attempt_id, status="failed")
+        first = await taken(trouble, store.update_worker("w1"))
+        (requeued,) = await waiting(store, put_back)
+        claiming = asyncio.create_task(store.dequeue_rollout(worker_id="w2"))
+        await until(lambda: store._writer.waiting == 2)
+        trouble.holds = False
+        await asyncio.gather(first, requeued)
+        claimed = await claiming
+        assert claimed is not None
+        assert told(claimed.attempt) == begun.fork
+        *_, back, started, moved = [event async for event in store.tail(rollout_id=run.rollout_id)]
+        assert back.commit_id == started.commit_id == moved.commit_id
+
+
+async def test_a_retry_of_what_is_no_rerun_starts_without_metadata(store: Store) -> None:
+    run = await begin(store, config=RETRIED)
+    await store.update_attempt(run.rollout_id, run.attempt.attempt_id, metadata={"note": 1}, status="failed")
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.attempt.metadata is None
+
+
+async def test_a_rerun_of_a_rerun_carries_its_own(store: Store) -> None:
+    run = await auto_run(store)
+    first = await rerun(store, run, phase="risk", scopes=["RIG"])
+    await ended(store, first.rollout)
+    second = await rerun(store, run, phase="analysts", scopes=["TSDD"])
+    assert told(second.attempt) == second.fork != first.fork
+    assert (await metadata_of(store, run))[1] == first.attempt.metadata
+
+
+async def test_a_request_that_is_repeated_writes_nothing_again(store: Store) -> None:
+    run = await auto_run(store)
+    first = await rerun(store, run, phase="risk", scopes=["RIG"], request_id="r1")
+    history = [event.type for event in await store.history(run.rollout_id)]
+    assert history[-4:] == ["attempt.started", "attempt.forked", "attempt.amended", "rollout.status_changed"]
+    assert await rerun(store, run, phase="risk", scopes=["RIG"], request_id="r1") == first
+    assert [event.type for event in await store.history(run.rollout_id)] == history
+
+
+async def test_the_past_and_the_tables_made_anew_say_the_same(behind: SQLStore) -> None:
+    run = await auto_run(behind, config=RETRIED)
+    begun = await rerun(behind, run, phase="risk", scopes=["RIG"], state_patch={"extra": 2})
+    at = (await behind.history(run.rollout_id))[-1].position
+    await ended(behind, begun.rollout, "failed")
+    claimed = await behind.dequeue_rollout()
+    assert claimed is not None
+    await behind.append_run_events(
+        run.rollout_id, claimed.attempt.attempt_id, [*phase("risk", "RIG")], key="one call of it"
+    )
+    then = await behind.query_attempts(run.rollout_id, as_at=at)
+    assert [attempt.metadata for attempt in then] == [None, begun.attempt.metadata]
+    assert (await behind.verify()).differences == []
+    assert (await behind.rebuild()).written == {}
+
+
+async def test_a_state_that_is_no_json_is_refused_by_its_own_name(store: Store) -> None:
+    run = await auto_run(store)
+    with pytest.raises(Invalid, match="state_patch"):
+        await rerun(store, run, phase="risk", scopes=["RIG"], state_patch={"price": float("nan")})
+    assert len(await store.query_attempts(run.rollout_id)) == 1

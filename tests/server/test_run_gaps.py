@@ -1,0 +1,157 @@
+"""A run's log that was cut back: its readers are told once, read it anew, and miss nothing of what comes then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from store import open_store
+from store.client import HTTPStore
+from store.errors import Incompatible, Invalid
+from store.interface import Store
+from store.models import AttemptedRollout, RunEvent
+from store.sql_store import SQLStore
+from tests.journal.given import tamper
+from tests.runs.following import Reader
+from tests.runs.given import begin, do_phase, say, seen
+from tests.runs.trading import MARKET
+from tests.server.stream_given import Json, serving
+from tests.server.test_run_streams import follow, frames_to, held, places
+from tests.server.test_streams import WAYS
+
+# On Postgres nobody wakes the readers of a log that somebody else has cut: they look for themselves, now and then.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def store(durable_url: str) -> AsyncIterator[SQLStore]:
+    """A store that outlasts its own log's end."""
+    async with await open_store(durable_url) as opened:
+        assert isinstance(opened, SQLStore)
+        yield opened
+
+
+async def at_work(store: Store) -> AttemptedRollout:
+    """Return a run that has said something, so that one word more is one event more."""
+    run = await begin(store)
+    await do_phase(store, run, "scan", MARKET)
+    return run
+
+
+async def say_what_is_lost(store: Store, run: AttemptedRollout) -> int:
+    (version,) = await say(store, run, [RunEvent(kind="log", message="lost")])
+    return version
+
+
+async def cut_back(url: str, store: SQLStore, run: AttemptedRollout) -> None:
+    """Put the log back to before the run's last event, as a backup would."""
+    last = (await store.history(run.rollout_id))[-1]
+    assert (last.type, last.body) == ("run.event", {"message": "lost"})
+    await tamper(
+        url,
+        f"DELETE FROM bodies WHERE position = {last.position}",
+        f"DELETE FROM commits WHERE commit_id = (SELECT commit_id FROM events WHERE position = {last.position})",
+        f"DELETE FROM events WHERE position = {last.position}",
+    )
+
+
+async def mended(store: SQLStore, run: AttemptedRollout, message: str) -> int:
+    """Make the tables what the log says, and let the run go on."""
+    await store.rebuild()
+    (version,) = await say(store, run, [RunEvent(kind="log", message=message)])
+    return version
+
+
+def messages(frames: list[Json]) -> list[str | None]:
+    return [event.message for event in held(frames)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(durable_url: str, store: SQLStore, way: str) -> None:
+    run = await at_work(store)
+    async with serving(store) as client:
+        async with follow(client, run, way) as stream:
+            await frames_to(stream, "status")
+            lost = await say_what_is_lost(store, run)
+            assert messages(await frames_to(stream, "event", lost)) == ["lost"]
+            await cut_back(durable_url, store, run)
+            (gap,) = await frames_to(stream, "gap")
+            # The last of its stream, at the place where it stood.
+            assert await stream.frame() is None
+        assert (gap["error_type"], gap["retryable"], gap["seq"]) == ("Incompatible", False, lost)
+        assert "restored" in gap["detail"]
+        version = await mended(store, run, "said instead")
+        async with follow(client, run, way) as stream:
+            anew = await frames_to(stream, "status")
+            await say(store, run, [RunEvent(kind="log", message="and live")])
+            anew += await frames_to(stream, "event", version + 1)
+        assert held(anew) == (await seen(store, run)).items
+        assert messages(anew)[-2:] == ["said instead", "and live"]
+        await client.quiet()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_others(
+    durable_url: str, store: SQLStore, way: str
+) -> None:
+    run = await at_work(store)
+    async with serving(store) as client:
+        async with follow(client, run, way) as one, follow(client, run, way) as other:
+            lost = await say_what_is_lost(store, run)
+            for stream in (one, other):
+                await frames_to(stream, "event", lost)
+            await cut_back(durable_url, store, run)
+            await frames_to(one, "gap")
+            version = await mended(store, run, "said instead")
+            # The other has not left yet, and what was read for it does not count any more.
+            async with follow(client, run, way) as third:
+                anew = await frames_to(third, "status")
+                if anew[-1]["seq"] < version:
+                    anew += await frames_to(third, "event", version)
+                assert held(anew) == (await seen(store, run)).items
+            await frames_to(other, "gap")
+        await client.quiet()
+
+
+async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
+    durable_url: str, store: SQLStore
+) -> None:
+    run = await at_work(store)
+    async with serving(store) as client:
+        async with follow(client, run, "events") as stream:
+            lost = await say_what_is_lost(store, run)
+            await frames_to(stream, "event", lost)
+            await cut_back(durable_url, store, run)
+            await frames_to(stream, "gap")
+        await store.rebuild()
+        events, socket = places(run)
+        beyond = ("after", str(lost))
+        status, answer = await client.get(events, [beyond])
+        assert (status, answer["error_type"]) == (422, "Invalid")
+        async with client.socket([beyond], path=socket) as stream:
+            (refused,) = await frames_to(stream, "error")
+            assert (refused["code"], refused["retryable"]) == ("future_cursor", False)
+
+
+async def test_a_reader_in_python_is_told_by_an_error_and_follows_from_the_beginning(
+    durable_url: str, store: SQLStore
+) -> None:
+    run = await at_work(store)
+    async with serving(store) as client, HTTPStore(client.url) as distant:
+        lost = await say_what_is_lost(store, run)
+        with pytest.raises(Incompatible, match="restored"):
+            await _follow_over_the_gap(distant, durable_url, store, run, lost)
+        version = await mended(store, run, "said instead")
+        anew = Reader(distant, run)
+        await anew.read(version)
+        assert anew.events == (await seen(store, run)).items
+        assert anew.events[-1].message == "said instead"
+        with pytest.raises(Invalid, match="beyond the last event"):
+            await Reader(distant, run, seq=version + 1).read(version + 1)
+
+
+async def _follow_over_the_gap(distant: HTTPStore, url: str, store: SQLStore, run: AttemptedRollout, lost: int) -> None:
+    async for frame in distant.follow_run(run.rollout_id):
+        if frame.kind == "event" and frame.seq == lost:
+            await cut_back(url, store, run)
