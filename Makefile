@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop check bench bench-http bench-loop bench-runs torture format clean
+.PHONY: help openapi run test test-fast test-interop check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -35,7 +35,7 @@ check: .venv/ready-dev  ## Check format, lint, types, layers, migrations
 
 bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in the same run, and print
 	$(PYTEST) tests/benchmarks --ignore tests/benchmarks/test_http.py --ignore tests/benchmarks/test_loop.py \
-		--ignore tests/benchmarks/test_runs.py -m benchmark --timeout=0 -s
+		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
 
 bench-http: .venv/ready-dev  ## Measure the server, against Agent-lightning's own and the bare framework, and print
 	$(PYTEST) tests/benchmarks/test_http.py -m benchmark --timeout=0 -s
@@ -45,6 +45,12 @@ bench-loop: .venv/ready-dev  ## Measure the training loop, against Agent-lightni
 
 bench-runs: .venv/ready-dev  ## Measure runs: appending, viewers, long histories and forks, and print
 	$(PYTEST) tests/benchmarks/test_runs.py -m benchmark --timeout=0 -s
+
+bench-dashboard: .venv/ready-dev  ## Measure the dashboard in a browser, at 100,000 rollouts and 50,000 spans, and print
+	$(PYTEST) tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
+
+screenshots: .venv/ready-dev  ## Run the examples and write docs/images anew, with a browser
+	$(BIN)/python -m tests.dashboard.screenshots docs/images
 
 torture: .venv/ready-dev  ## Run the kill and hammer tests with all their rounds
 	ROLLBOOK_TORTURE=1 $(PYTEST) -m torture --timeout=3600 -s

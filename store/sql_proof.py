@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from store import arguments
+from store.db import scan
 from store.db.dialect import ReadSession
 from store.errors import Closed, ReadOnly
 from store.interface import AsAt
@@ -66,6 +67,24 @@ class SQLProof(SQLTexts):
     async def end(self) -> str | None:
         """Return the cursor of the log's end; None while there is nothing in it."""
         return await self._read(lambda session: tails.end(self._dialect, session, self.store_id))
+
+    async def position(self) -> int:
+        """Return the position of the last event of the log; 0 while there is none."""
+        seen = await self._read(partial(tails.log.last_commit, self._dialect))
+        return 0 if seen is None else int(seen[3])
+
+    async def news_after(self, position: int) -> int:
+        """Return the last position of the log once it is not this one; at once if it is another already.
+
+        A restored database may end before it: that is news too.
+        """
+        while (last := await self.position()) == position:
+            await self._home.run(self._news_after(tails.Cursor(self.store_id, position=position)))
+        return last
+
+    async def streams_between(self, after: int, until: int, limit: int) -> list[str]:
+        """Return the streams that have events after a position and up to another, at most so many, in order."""
+        return await self._read(partial(scan.streams, self._dialect, after=after, until=until, limit=limit))
 
     async def _page(
         self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None

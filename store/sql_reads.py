@@ -342,6 +342,23 @@ class SQLReads(Store):
 
         return await self._read(read, snapshot=True)
 
+    async def look(self, work: Callable[[Dialect, ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
+        """Return what a read of the tables themselves gives; for storeys above that count and group them.
+
+        Args:
+            work: is given the dialect, which compiles its statements, and a session that can only read.
+            snapshot: whether all its statements see one state.
+        """
+        await self._sweep_if_due()
+        return await self._read(lambda session: work(self._dialect, session), snapshot=snapshot)
+
+    async def size_bytes(self) -> int:
+        """Return the bytes that the partition takes on disk."""
+        self._check()
+        if self._dialect.loop_bound:
+            return await self._home.run(self._dialect.size_bytes())
+        return await self._dialect.size_bytes()
+
     async def _read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
         self._check()
         if self._dialect.loop_bound:

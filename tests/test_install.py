@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_the_core_is_small(installed: Path) -> None:
 def test_the_installed_command_explains_itself(installed: Path, tmp_path: Path) -> None:
     text = run(str(installed / "bin/rollbook"), "--help", cwd=tmp_path)
     assert {"demo", "migrate", "verify"} <= set(text.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_wheel_has_all_that_pages_are_made_of(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    parts = [path for name in ("templates", "static") for path in (ROOT / "store/dashboard" / name).iterdir()]
+    assert parts
+    assert {str(path.relative_to(ROOT)) for path in parts} <= packed
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from store.cli import example_commands, folder_commands, run_commands, train_commands
+from store.cli import annotation_commands, example_commands, folder_commands, run_commands, train_commands
 from store.cli.key_commands import keys
 from store.cli.options import (
     DEFAULT_DB,
@@ -238,6 +238,9 @@ def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json
     telling.history(db, rollout, as_at, json=json)
 
 
+annotation_commands.add_to(app, _LOOK)
+
+
 @app.command(rich_help_panel=_LOOK)
 def tail(
     *,
@@ -404,6 +407,18 @@ def serve(
             certificate,
         )
     )
+
+
+@app.command(rich_help_panel=_LOOK)
+def ui(
+    *,
+    db: Db = DEFAULT_DB,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4748,
+) -> None:
+    """Show a database in the browser, as the dashboard of a server does, until Ctrl+C; it changes nothing."""
+    from store.cli import looking
+
+    looking.look(db, port)
 
 
 @partitions.command("create")

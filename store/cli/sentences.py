@@ -143,6 +143,14 @@ class Narrator:
     def _published(self, _event: HistoryEvent, data: Json) -> str:
         return f"version {data['version']} published"
 
+    def _annotated(self, _event: HistoryEvent, data: Json) -> str:
+        parts = [f"labelled {', '.join(data['added'])}"] if data["added"] else []
+        if data["removed"]:
+            parts.append(f"no longer {', '.join(data['removed'])}")
+        if data.get("noted"):
+            parts.append("a note was made")
+        return "; ".join(parts)
+
     def _worker_seen(self, _event: HistoryEvent, _data: Json) -> str:
         return "seen for the first time"
 
@@ -163,6 +171,7 @@ class Narrator:
         "attempt.amended": _attempt_amended,
         "claim.released": _released,
         "span.recorded": _span,
+        "rollout.annotated": _annotated,
         "resources.published": _published,
         "resources.replaced": _published,
         "worker.seen": _worker_seen,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from store.cli.printing import json_document, line
-from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse, with_partition
+from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
 from store.server.listening import bind, is_loopback, url_of
 from store.server.request_ids import request_id
@@ -50,7 +50,7 @@ def serve(settings: Settings) -> None:
             cannot be used.
         PortTaken: something listens there; the text names it.
     """
-    _log_as_json(settings.log_level)
+    log_as_json(settings.log_level)
     url = parse(settings.db)
     _check_host(settings)
     if settings.certificate is not None:
@@ -68,11 +68,11 @@ def serve(settings: Settings) -> None:
     told = f"rollbook serves {url.shown} at {endpoint}"
     if settings.workers > 1:
         told = f"{told} with {settings.workers} workers"
-        Workers(partial(_work, settings), settings.workers, listener, partial(_tell, told)).run()
+        Workers(partial(_work, settings), settings.workers, listener, partial(tell, told)).run()
     else:
         from store.cli import serving
 
-        serving.run(settings, listener, on_started=partial(_tell, told))
+        serving.run(settings, listener, on_started=partial(tell, told))
     logger.info("stopped")
 
 
@@ -100,7 +100,8 @@ async def _has_keys(db: str) -> bool:
     return len(ring) > 0
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Print a line that whoever started the server waits for."""
     line(text)
     # Whoever reads it through a pipe waits for it.
     sys.stdout.flush()
@@ -108,7 +109,7 @@ def _tell(text: str) -> None:
 
 def _work(settings: Settings, seat: Seat) -> None:
     """Be one of several processes."""
-    _log_as_json(settings.log_level)
+    log_as_json(settings.log_level)
     # Not at the top: the parent needs none of it, and its workers begin when it has begun.
     from store.cli import serving
 
@@ -136,7 +137,8 @@ class _JsonLines(logging.Formatter):
         return orjson.dumps(entry, default=str).decode()
 
 
-def _log_as_json(level: str) -> None:
+def log_as_json(level: str) -> None:
+    """Log from this level on, each record as one line of JSON on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -165,32 +167,11 @@ def create_partition(db: str, name: str) -> None:
 
 def list_partitions(db: str, *, json: bool) -> None:
     """Print the names of a database's partitions."""
-    names = asyncio.run(_names(parse(db)))
+    from store.db.schema import partitions
+
+    names = asyncio.run(partitions.names(db))
     if json:
         json_document(names)
         return
     for name in names:
         line(name)
-
-
-async def _names(url: StoreURL) -> list[str]:
-    from store.db.schema import postgres
-
-    if url.dsn is not None:
-        async with postgres.connected(url.options.get("direct", url.dsn)) as connection:
-            return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
-    if url.path is None:
-        raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
-    return await asyncio.to_thread(_names_of_files, parse(with_partition(url.text, DEFAULT_PARTITION)))
-
-
-def _names_of_files(main: StoreURL) -> list[str]:
-    from store.db.schema import sqlite
-
-    assert main.path is not None  # a file's
-    candidates = {DEFAULT_PARTITION: main.path}
-    for path in main.path.parent.glob(f"{main.path.stem}.*.db"):
-        name = path.name.removeprefix(f"{main.path.stem}.").removesuffix(".db")
-        if PARTITION.fullmatch(name):
-            candidates[name] = path
-    return sorted(name for name, path in candidates.items() if path.is_file() and sqlite.holds_store(path))

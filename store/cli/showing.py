@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.cli import lookup
+from store.cli import annotating, lookup
 from store.cli.opened import run_reading
 from store.cli.printing import (
     STYLES,
@@ -28,9 +28,9 @@ from store.cli.printing import (
 from store.cli.sentences import config_text, reward_text
 from store.cli.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.times import ago, duration, in_words, local, utc
-from store.errors import Invalid, NotFound
+from store.errors import Incompatible, Invalid, NotFound, Unsupported
 from store.interface import AsAt, Store
-from store.models import Attempt, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker
 from store.models.threads import ThreadSummary
 from store.sql_store import SQLStore
 
@@ -46,6 +46,7 @@ class _Whole:
     rollout: Rollout
     attempts: Sequence[Attempt]
     spans: Sequence[Span]
+    said: Annotations
     threads: Sequence[ThreadSummary] = ()
     """Those of LangGraph graphs that belong to it, as they are now; none of the past, and none from afar."""
 
@@ -102,12 +103,21 @@ async def _read(
                 rollout,
                 await store.query_attempts(key, as_at=as_at, at=at),
                 await store.query_spans(key, as_at=as_at, at=at),
+                await _said(store, key, as_at, at),
                 await store.list_threads(key) if isinstance(store, SQLStore) and as_at is None and at is None else (),
             )
     if found is None:
         when = "" if as_at is None else f" at {in_words(as_at)}"
         raise NotFound(kind, key, f"{kind} {key} did not exist yet{when}; leave out --as-at to see it as it is now")
     return found
+
+
+async def _said(store: Store, rollout_id: str, as_at: AsAt | None, at: int | None) -> Annotations:
+    try:
+        return await store.query_annotations(rollout_id, as_at=as_at, at=at)
+    except (Incompatible, Unsupported):
+        # A server of Agent-lightning's own, or of an earlier version, has none.
+        return Annotations(labels=[], notes=[])
 
 
 def _whole_json(whole: _Whole) -> dict[str, Any]:
@@ -120,6 +130,7 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
             for span in whole.spans
             for name, value in rewards_of(span)
         ],
+        **whole.said.model_dump(),
         "threads": [asdict(thread) for thread in whole.threads],
     }
 
@@ -129,6 +140,7 @@ def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     _print_title(rollout)
     for name, text in _facts(whole):
         line(f"  {name:<10} {text}")
+    annotating.print_notes(whole.said)
     heading("Input")
     lines = orjson.dumps(rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines()
     for text in lines[:_INPUT_LINES] if cuts else lines:
@@ -172,6 +184,7 @@ def _facts(whole: _Whole) -> list[tuple[str, str]]:
     rewards = _latest_rewards(whole)
     more = f" and {len(rewards) - _REWARDS_TOLD} more" if len(rewards) > _REWARDS_TOLD else ""
     facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_TOLD])) + more))
+    facts.append(("labels", annotating.labels_told(whole.said.labels) if whole.said.labels else ""))
     facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
     return [fact for fact in facts if fact[1]]
 

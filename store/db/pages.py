@@ -30,12 +30,14 @@ _IDS_AT_ONCE = 5000
 # -- what rows are made of -------------------------------------------------------------------------------------------
 
 
-def _signal_of(attempt: Columns) -> ColumnElement[bool]:
+def signal_of(attempt: Columns) -> ColumnElement[bool]:
+    """Return the condition that a row of `attempt_signals` belongs to an attempt."""
     signal = tables.attempt_signals.c
     return and_(signal.rollout_id == attempt["rollout_id"], signal.attempt_id == attempt["attempt_id"])
 
 
-def _is_latest(rollout: Columns) -> ColumnElement[bool]:
+def joins_latest(rollout: Columns) -> ColumnElement[bool]:
+    """Return the condition that a row of `attempts` is the latest of a rollout."""
     attempt = attempts_table.c
     return and_(
         attempt.rollout_id == rollout["rollout_id"],
@@ -45,8 +47,8 @@ def _is_latest(rollout: Columns) -> ColumnElement[bool]:
 
 
 def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
-    joined = source.outerjoin(attempts_table, _is_latest(rollout))
-    joined = joined.outerjoin(tables.attempt_signals, _signal_of(dict(attempts_table.c)))
+    joined = source.outerjoin(attempts_table, joins_latest(rollout))
+    joined = joined.outerjoin(tables.attempt_signals, signal_of(dict(attempts_table.c)))
     signal = tables.attempt_signals.c
     return select(*rollout.values(), *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
 
@@ -74,14 +76,14 @@ BRIEF_ATTEMPT = ("attempt_id", "sequence_id", "start_at", "end_at", "status", "w
 
 def _brief_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     attempt = attempts_table.c
-    joined = source.outerjoin(attempts_table, _is_latest(rollout))
-    joined = joined.outerjoin(tables.attempt_signals, _signal_of(dict(attempt)))
+    joined = source.outerjoin(attempts_table, joins_latest(rollout))
+    joined = joined.outerjoin(tables.attempt_signals, signal_of(dict(attempt)))
     given, annotated = rollout["input_position"], rollout["metadata_position"]
     statement = select(
         *(rollout[name] for name in BRIEF_ROLLOUT),
         given == annotated,
         *(attempt[name] for name in BRIEF_ATTEMPT),
-        _sign_of_life(),
+        sign_of_life(),
     ).select_from(joined)
     apart = case((annotated != given, annotated))
     return _with_bodies(statement, given, apart, attempt.metadata_position)
@@ -95,7 +97,7 @@ def _whole_spans(columns: Columns, source: FromClause) -> Select[Any]:
     return _with_bodies(select(*columns.values()).select_from(source), columns["position"])
 
 
-def _sign_of_life() -> ColumnElement[Any]:
+def sign_of_life() -> ColumnElement[Any]:
     """Return the last heartbeat of an attempt: what was stamped last, the signal or the row."""
     attempt, signal = attempts_table.c, tables.attempt_signals.c
     is_newer = signal.stamped_at > func.coalesce(attempt.heartbeat_stamped_at, 0)
@@ -106,7 +108,7 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
     return case((other > one, other), else_=func.coalesce(one, other))
 
 
-_ATTEMPT_COLUMNS: Columns = {**dict(attempts_table.c), "last_heartbeat_time": _sign_of_life()}
+_ATTEMPT_COLUMNS: Columns = {**dict(attempts_table.c), "last_heartbeat_time": sign_of_life()}
 _WORKER_COLUMNS: Columns = {
     **dict(tables.workers.c),
     "last_heartbeat_at": tables.worker_signals.c.last_heartbeat_at,
@@ -166,7 +168,7 @@ async def attempts(
     A row is that of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata's body.
     """
     attempt = attempts_table.c
-    source = attempts_table.outerjoin(tables.attempt_signals, _signal_of(dict(attempt)))
+    source = attempts_table.outerjoin(tables.attempt_signals, signal_of(dict(attempt)))
     listing = Listing(
         asked,
         _ATTEMPT_COLUMNS,
@@ -275,7 +277,7 @@ def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[boo
 def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
     statement = (
         select(attempts_table.c.attempt_id)
-        .select_from(rollouts_table.join(attempts_table, _is_latest(dict(rollouts_table.c))))
+        .select_from(rollouts_table.join(attempts_table, joins_latest(dict(rollouts_table.c))))
         .where(rollouts_table.c.rollout_id == rollout_id)
     )
     return statement.scalar_subquery()
@@ -376,8 +378,8 @@ async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str
     """Return the row of a rollout's latest attempt, as `attempts` returns it."""
 
     def build() -> Select[Any]:
-        joined = attempts_table.join(rollouts_table, _is_latest(dict(rollouts_table.c))).outerjoin(
-            tables.attempt_signals, _signal_of(dict(attempts_table.c))
+        joined = attempts_table.join(rollouts_table, joins_latest(dict(rollouts_table.c))).outerjoin(
+            tables.attempt_signals, signal_of(dict(attempts_table.c))
         )
         return _whole_attempts({}, joined).where(attempts_table.c.rollout_id == bindparam("key"))
 

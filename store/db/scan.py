@@ -53,6 +53,23 @@ def _body_of_event() -> ColumnElement[bool]:
     return (body.position == tables.events.c.position) & (body.position > _int("after"))
 
 
+async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
+    """Return the streams that have events after a position and up to another, at most so many, in order."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event = tables.events.c
+        return (
+            select(event.stream)
+            .where(event.position > _int("after"), event.position <= _int("until"))
+            .group_by(event.stream)
+            .order_by(event.stream)
+            .limit(_int("at_most"))
+        )
+
+    params = {"after": after, "until": until, "at_most": limit}
+    return [row[0] for row in await session.fetch(compiled(dialect, "streams", build), params)]
+
+
 async def events_between(
     dialect: Dialect,
     session: ReadSession,

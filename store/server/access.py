@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
+from store.dashboard.site import ROUTES as PAGES
 from store.keys import ROLES, Role
-from store.server import routes_viewer
+from store.server import dashboard, routes_viewer
 from store.server.stream_paths import LOG_SOCKET, VIEWER_SOCKET
 from store.wire import paths
 
@@ -26,6 +27,11 @@ _OPEN: Final = (
     ("GET", "/docs"),
     ("GET", "/docs/oauth2-redirect"),
     ("GET", "/redoc"),
+    # Where a key is given, and what the page is drawn with.
+    ("GET", dashboard.LOGIN),
+    ("POST", dashboard.LOGIN),
+    ("POST", dashboard.LOGOUT),
+    ("GET", dashboard.STATIC),
 )
 _READER: Final = (
     ("GET", "/metrics"),
@@ -48,6 +54,7 @@ _READER: Final = (
     ("POST", paths.WORKERS_SEARCH),
     ("GET", paths.WORKER),
     ("GET", paths.ATTEMPT),
+    ("GET", paths.ANNOTATIONS),
     ("GET", paths.RUN_EVENTS),
     ("GET", paths.RUN_GRAPH),
     ("POST", paths.RUN_GRAPH),
@@ -67,6 +74,7 @@ _READER: Final = (
     ("GET", routes_viewer.RUNS),
     ("GET", routes_viewer.RUN),
     (WEBSOCKET, VIEWER_SOCKET),
+    ("GET", dashboard.LIVE),
 )
 # What Agent-lightning's runner and tracer call while they work on what somebody else queued.
 _RUNNER: Final = (
@@ -89,6 +97,7 @@ _RUNNER: Final = (
 _ALGORITHM: Final = (
     ("POST", paths.ENQUEUE),
     ("POST", paths.ROLLOUT),
+    ("POST", paths.ANNOTATIONS),
     ("POST", paths.RESOURCES),
     ("POST", paths.RESOURCES_BY_ID),
     ("POST", paths.FORKS),
@@ -111,6 +120,7 @@ _GROUPS: Final[tuple[tuple[Access, tuple[tuple[str, str], ...]], ...]] = (
     ("runner", _RUNNER),
     ("algorithm", _ALGORITHM),
     ("admin", _ADMIN),
+    *((page.role, ((page.method, page.path),)) for page in PAGES),
 )
 
 ACCESS: Final[Mapping[tuple[str, str], Access]] = MappingProxyType(

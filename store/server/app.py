@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
 from store.server import (
+    dashboard,
     otlp,
+    routes_annotations,
     routes_data,
     routes_following,
     routes_log,
@@ -25,6 +27,7 @@ from store.server import (
     routes_viewer,
 )
 from store.server.auth import AuthLayer
+from store.server.dashboard import DashboardLayer
 from store.server.gauges import Measured
 from store.server.keyring import KeyRing
 from store.server.metrics import Metrics
@@ -55,6 +58,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         routes_following.following,
         routes_runs.leavings,
         routes_runs.forks,
+        routes_annotations.annotations,
         routes_viewer.runs,
     )
     for operation in module.items
@@ -93,6 +97,7 @@ def build_app(
     max_otlp_bytes: int = otlp.MAX_BODY_BYTES,
     ring: KeyRing | None = None,
     is_local: bool = False,
+    is_read_only: bool = False,
 ) -> FastAPI:
     """Return the application.
 
@@ -103,6 +108,7 @@ def build_app(
         max_otlp_bytes: the largest body of traces, as sent and decompressed.
         ring: the keys of its clients; whoever made it closes it. None asks for none.
         is_local: whether it is reached from this machine alone; then names that are not this machine's are refused.
+        is_read_only: whether its pages offer no actions.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
@@ -118,7 +124,7 @@ def build_app(
     _add_routes(app)
     app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
     origins = [origin for each in cors_origins if (origin := each.strip())]
-    _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local)
+    _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local, is_read_only=is_read_only)
     _tell_errors(app)
     _declare(app)
     return app
@@ -151,13 +157,18 @@ def _add_layers(
     ring: KeyRing | None,
     *,
     is_local: bool,
+    is_read_only: bool,
 ) -> None:
     # The last one added is the outermost.
     app.add_middleware(RouteTable, operations=OPERATIONS)
+    app.add_middleware(
+        DashboardLayer, parked=app.state.parked, partitions=partitions, ring=ring, is_read_only=is_read_only
+    )
     app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
-        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, operations=OPERATIONS)
+        known = (*OPERATIONS, *dashboard.OPERATIONS)
+        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, operations=known)
     app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring, names=app.state.names)
     if origins:
         app.add_middleware(

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError, Unauthorized
 from store.keys import Key
-from store.server import stream_paths
+from store.server import dashboard, stream_paths
 from store.server.access import ACCESS, OF_ALL_PARTITIONS, WEBSOCKET, Access, may
 from store.server.admission import KEY_PROTOCOL, Admission
 from store.server.keyring import KeyRing
@@ -50,7 +50,16 @@ class AuthLayer:
         if scope["type"] in {"http", "websocket"}:
             try:
                 known = await self._admit(scope)
+            except Unauthorized as error:
+                if _is_visit(scope):
+                    await dashboard.show_login(scope, send)
+                    return
+                await refuse(scope, receive, send, refusal(error))
+                return
             except StoreError as error:
+                if _is_visit(scope):
+                    await dashboard.show_refusal(scope, send, error)
+                    return
                 await refuse(scope, receive, send, refusal(error))
                 return
             if not known:
@@ -67,8 +76,10 @@ class AuthLayer:
             Unavailable: keys cannot be read.
         """
         partition, root = place_of(scope)
-        method = WEBSOCKET if scope["type"] == "websocket" else scope["method"]
-        template, access = self._needed(method, path_within(scope, root))
+        method, path = WEBSOCKET if scope["type"] == "websocket" else scope["method"], path_within(scope, root)
+        if method == "HEAD" and dashboard.is_page(path):
+            method = "GET"
+        template, access = self._needed(method, path)
         if access is not None:
             # For the counts and the log, should it end here.
             scope["rollbook.route"] = template
@@ -87,7 +98,11 @@ class AuthLayer:
 
     def _needed(self, method: str, path: str) -> tuple[str, Access | None]:
         """Return the template of a path, and what it asks for; by the same table as the one that will answer."""
+        path = dashboard.without_twin(path)
         operation = self._routes.find(method, path, {})
+        if operation is None and method == "GET" and dashboard.is_page(path):
+            # Of a page that there is not, a page tells whoever may see any.
+            path = dashboard.LIVE
         template = _followed(method, path) if operation is None else operation.path
         return template, ACCESS.get((method, template))
 
@@ -147,10 +162,34 @@ def _sent(scope: Scope) -> str:
         elif name == b"sec-websocket-protocol" and scope["type"] == "websocket":
             found += _of_protocols(value)
     if not found:
+        found += _of_cookie(scope)
+    if not found:
         raise Unauthorized("no key was sent")
     if len(found) > 1:
         raise Unauthorized(f"{len(found)} keys were sent; send one")
     return found[0]
+
+
+def _of_cookie(scope: Scope) -> list[str]:
+    """Return the key that a browser keeps, if it may be used: what changes something has to name the page it is from.
+
+    Raises:
+        Unauthorized: it has to, and does not.
+    """
+    text = dashboard.key_of(scope)
+    if text is None:
+        return []
+    names = {name for name, value in scope["headers"] if value}
+    if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and b"origin" not in names:
+        raise Unauthorized("the key in a cookie is good for pages alone, and no Origin was sent; send it as a header")
+    return [text]
+
+
+def _is_visit(scope: Scope) -> bool:
+    _, root = place_of(scope)
+    path = path_within(scope, root)
+    is_page = path == "/" or (dashboard.is_page(path) and not path.endswith(".json"))
+    return is_page and dashboard.asks_to_log_in(scope)
 
 
 def _of_authorization(value: bytes) -> str:

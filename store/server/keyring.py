@@ -76,6 +76,11 @@ class KeyRing:
         """Return how many keys there are that were not revoked, as far as known."""
         return len(self._known)
 
+    @property
+    def url(self) -> str:
+        """Of a partition of the database whose keys they are; may hold a password."""
+        return self._url
+
     async def close(self) -> None:
         """Keep what is known of their use, and let go of the database."""
         if self._reading is not None:

@@ -40,6 +40,7 @@ SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
 )
 """The headers of every answer."""
+_SECURITY_OF_FILES: Final = tuple(header for header in SECURITY if header[0] != b"cache-control")
 
 
 class ForwardedLayer:
@@ -98,7 +99,8 @@ class RequestLayer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *SECURITY, (_REQUEST_ID, own_id)]
+                safe = SECURITY if "rollbook.cacheable" not in scope else _SECURITY_OF_FILES
+                message["headers"] = [*message["headers"], *safe, (_REQUEST_ID, own_id)]
             await send(message)
 
         try:

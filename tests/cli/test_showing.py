@@ -137,6 +137,28 @@ def test_an_id_that_nothing_has_is_not_found(rollbook: Rollbook, filled: Filled)
         assert "rollbook ls" in printed.err
 
 
+def test_a_number_is_an_attempts_and_not_the_beginning_of_an_id(rollbook: Rollbook, filled: Filled) -> None:
+    async def begun_by_a_number() -> str:
+        """Start attempts until the id of one begins with a number that is none of theirs."""
+        async with await open_store(filled.url) as store:
+            while True:
+                begun = (await store.start_attempt(filled.retried)).attempt
+                digits = begun.attempt_id.removeprefix("at-")[:2]
+                if digits.isdecimal() and digits[0] != "0" and int(digits) > begun.sequence_id:
+                    return begun.attempt_id
+
+    attempt_id = asyncio.run(begun_by_a_number())
+    spans = ("ls", "spans", "--rollout", filled.retried, "--attempt")
+    number = attempt_id.removeprefix("at-")[:2]
+    refused = rollbook(*spans, number)
+    assert (refused.code, refused.out) == (5, "")
+    assert f"{filled.retried} has no attempt {number}; `rollbook ls attempts --rollout {filled.retried}`" in refused.err
+    for name in ("2", filled.attempts[1], filled.attempts[1].removeprefix("at-")):
+        assert len(rollbook(*spans, name).table) == 4
+    for name in (attempt_id[:-1], attempt_id.removeprefix("at-")):
+        assert rollbook(*spans, name).code == 0
+
+
 def test_a_candidate_is_found_among_thousands_that_only_contain_the_text(rollbook: Rollbook, filled: Filled) -> None:
     async def enter() -> None:
         async with await open_store(filled.url) as store:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from store.training import records, rewards, rows, selection
-from store.training.rewards import RewardMatchPolicy
+from store.adapters import records, rewards, selection
+from store.adapters.rewards import RewardMatchPolicy
+from store.training import rows
 from store.training.rows import Trajectories
 
 ROOT = Path(__file__).parents[2]

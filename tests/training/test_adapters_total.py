@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.adapters.messages import TraceToMessages
+from store.adapters.rewards import RewardMatchPolicy
+from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models import Span
-from store.training.messages import TraceToMessages
-from store.training.rewards import RewardMatchPolicy
 from store.training.rows import trajectories
-from store.training.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from tests.training.traced import CALL, call, reward, span, two_agents
 
 NAMES = [CALL, "agentlightning.annotation", "agentlightning.operation", "litellm_request", "raw_gen_ai_request", "step"]
@@ -135,7 +135,7 @@ def test_any_spans_give_messages_and_rows(spans: list[Any]) -> None:
 @pytest.mark.slow
 def test_the_answer_is_the_same_in_any_process() -> None:
     program = (
-        "import json, sys; from store.models import Span; from store.training.triplets import TracerTraceToTriplet\n"
+        "import json, sys; from store.models import Span; from store.adapters.triplets import TracerTraceToTriplet\n"
         "report = TracerTraceToTriplet().adapt_report([Span(**each) for each in json.load(sys.stdin)])\n"
         "print(repr(report))"
     )

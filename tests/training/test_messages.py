@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from store.adapters.messages import TraceToMessages
 from store.models import Span
-from store.training.messages import TraceToMessages
 from tests.training.traced import call, span
 
 PROMPT, COMPLETION, FUNCTION = "gen_ai.prompt", "gen_ai.completion.0", "gen_ai.request.functions.0"

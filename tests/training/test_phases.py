@@ -10,7 +10,8 @@ import pytest
 
 from store.errors import CheckpointMissing, Invalid, NotFound
 from store.interface import Store
-from store.models import AttemptedRollout, RolloutConfig, RunEvent
+from store.models import AttemptedRollout, LightningStoreCapabilities, RolloutConfig, RunEvent
+from store.server.delegating import DelegatingStore
 from store.testing import ManualClock
 from store.training import Pipeline, Step
 from tests.runs.given import begin, nodes_of, seen
@@ -103,6 +104,48 @@ async def test_after_a_crash_only_what_was_not_done_is_run(store: Store) -> None
     page = await seen(store, run)
     done = [event.scope for event in page.items if event.kind == "phase.completed" and event.phase == "risk"]
     assert sorted(done, key=str) == ["RIG", "TSDD"]
+
+
+class DiesBefore(DelegatingStore):
+    """A store whose caller dies when it is about to tell the first thing of a scope."""
+
+    def __init__(self, target: Store, scope: str) -> None:
+        self._target = target
+        self._scope = scope
+
+    @property
+    def target(self) -> Store:
+        return self._target
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._target.capabilities
+
+    async def close(self) -> None:
+        raise AssertionError("it is its owner's")
+
+    async def append_run_events(
+        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
+    ) -> list[int]:
+        if any(event.scope == self._scope for event in events):
+            raise Crash
+        return await self._target.append_run_events(rollout_id, attempt_id, events, key=key)
+
+
+async def test_after_a_crash_between_two_kinds_of_scopes_nothing_is_run_twice(store: Store) -> None:
+    run = await begin(store)
+    with pytest.raises(ExceptionGroup) as died:
+        await Trading(DiesBefore(store, FUND)).run(run)
+    assert died.group_contains(Crash)
+    resumed = await store.resume_attempt(run.rollout_id)
+    assert (resumed.fork.kind, resumed.fork.scopes, resumed.fork.masks) == ("resume", [], [])
+    trading = Trading(store)
+    states = await trading.run(resumed.rollout)
+    assert trading.ran == [("portfolio", FUND)]
+    assert states[FUND]["plans"] == ["buy", "buy"]
+    with pytest.raises(Invalid, match="nothing of attempt 2 is unfinished"):
+        await store.resume_attempt(run.rollout_id)
+    assert (await store.verify()).ok
 
 
 async def test_one_tickers_debate_is_run_again_with_what_follows_from_it(store: Store) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from store.adapters.records import Triplet
 from store.errors import Invalid
-from store.training.records import Triplet
 from store.training.rows import LeftOut, Trajectories, trajectories
 
 PAD = 0

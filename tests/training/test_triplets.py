@@ -10,12 +10,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from store.adapters.records import Dropped, Lost, Triplet
+from store.adapters.rewards import RewardMatchPolicy
+from store.adapters.tree import TraceTree
+from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.errors import Invalid
 from store.models import Span
-from store.training.records import Dropped, Lost, Triplet
-from store.training.rewards import RewardMatchPolicy
-from store.training.tree import TraceTree
-from store.training.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from tests.training.traced import agent, call, reward, span, two_agents
 
 LINK = "agentlightning.link.0"

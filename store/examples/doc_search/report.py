@@ -194,7 +194,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: Outcome) -> None:
     for rollout_id in _came_back(outcome)[:1] or outcome.retried[:1]:
         paper.line(f"  rollbook history {rollout_id}{db}")
         paper.line(f"  rollbook show {rollout_id} --at 2{db}")
-    for command in ("ls rollouts", "stats", "verify", "seal rollbook.seal"):
+    for command in ("ui", "ls rollouts", "stats", "verify", "seal rollbook.seal"):
         paper.line(f"  rollbook {command}{db}")
 
 

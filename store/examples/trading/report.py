@@ -83,6 +83,7 @@ def next_steps(paper: Paper, db: str, run_id: str, attempt: int) -> None:
     given = "" if db == _DEFAULT_DB else f" --db '{shown}'"
     paper.heading("Try next")
     for command in (
+        "ui",
         "runs",
         f"lineage {run_id}",
         f"compare {run_id} {attempt} {attempt + 1}",

@@ -1,0 +1,227 @@
+"""What whoever runs a store looks after: keys, partitions, size, and what is kept for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from typing import Any, Final, TypeVar
+
+from store.clock import system_clock
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Done, Page, Pages
+from store.db.schema import history, partitions
+from store.db.summaries import log_rows
+from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
+from store.keys import ROLES, Key, Keys, Role
+
+logger = logging.getLogger("store.dashboard")
+
+pages = Pages()
+T = TypeVar("T")
+
+LIFETIMES: Final = {"": "never", "1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
+"""After how many days a key may expire."""
+_ROLES_TOLD: Final[dict[Role, str]] = {
+    "reader": "looks at everything",
+    "runner": "works on what is queued",
+    "algorithm": "enqueues, cancels, runs again",
+    "admin": "all that, and keys and proof",
+}
+_DAY: Final = 86_400
+_SHOWN: Final = 500
+
+
+@pages.get("/ui/admin", role="admin")
+async def admin(asked: Asked) -> Page:
+    """Show keys, partitions, and facts about the database."""
+    every = asked.among("all", ("0", "1"), "0") == "1"
+    keys = await _keys(asked)
+    shown = [key for key in keys or () if every or key["state"] == "active"]
+    values = {
+        "takes_keys": keys is not None,
+        "keys": shown[-_SHOWN:],
+        "ended": sum(key["state"] != "active" for key in keys or ()),
+        "all": every,
+        "partitions": await _partitions(asked),
+        "whole": await asked.store.look(log_rows.whole),
+        "schema": history.HEAD,
+        "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
+        "writer": _writer(asked),
+    }
+    hidden = {
+        "roles": _ROLES_TOLD,
+        "lifetimes": LIFETIMES,
+        "bound_to": _bound_to(asked),
+        "own": _own_key(asked),
+        "is_first": not any(key["state"] == "active" for key in keys or ()),
+    }
+    return Page("admin.html", values, "Admin", hidden=hidden)
+
+
+@pages.post("/ui/admin/keys", role="admin")
+async def create_key(asked: Asked) -> Page:
+    """Make a key, and show it this once.
+
+    Raises:
+        Conflict: nobody could make keys any more.
+    """
+    role = _role(asked)
+    bound_to = _bound_to(asked)
+    partition = bound_to or asked.one("partition") or None
+    days = asked.among("days", list(LIFETIMES), "")
+    name = asked.one("name").strip() or None
+    now = system_clock()
+
+    async def make(keys: Keys) -> tuple[Key, str, bool]:
+        known = await keys.unrevoked()
+        # A server asks for a key as soon as there is one that was not revoked, whatever it may do.
+        heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
+        if not (heads or asked.visitor.has_key) and (role != "admin" or partition is not None or days):
+            raise Conflict(
+                "there is no key of an admin of all partitions yet, and this one would close this page to everybody",
+                "make one first: role admin, all partitions, never expiring",
+            )
+        expires = float(days) * _DAY if days else None
+        made = await keys.create(role, partition=partition, name=name, expires_seconds=expires)
+        return *made, not known
+
+    key, text, is_first = await _with_keys(asked, make, create=True)
+    logger.info("%s made the key %s with the role %s", asked.visitor.actor, key.key_id, key.role)
+    values = {"key": _shown(key, system_clock(), asked), "is_first": is_first}
+    # The secret is no value of the page: what answers as JSON must not be kept with it.
+    return Page("admin_key.html", values, "New key", 201, hidden={"secret": text})
+
+
+@pages.post("/ui/admin/keys/{key_id}/revoke", role="admin")
+async def revoke_key(asked: Asked) -> Done:
+    """End a key for good.
+
+    Raises:
+        Conflict: it is the one that this is asked with.
+        Forbidden: it is none of the partition that the visitor's key is good for.
+    """
+    key_id = asked.ids["key_id"]
+    if key_id == _own_key(asked):
+        raise Conflict(
+            f"{key_id} is the key you are here with",
+            "log in with another key of an admin and revoke it then, or use `rollbook keys revoke`",
+        )
+    bound_to = _bound_to(asked)
+
+    async def end(keys: Keys) -> Key:
+        found = next((key for key in await keys.all() if key.key_id == key_id), None)
+        if found is None:
+            raise NotFound("key", key_id, f"there is no key {key_id!r}")
+        if bound_to is not None and found.partition != bound_to:
+            raise Forbidden(f"the key {key_id} is not one of the partition {bound_to!r} alone")
+        return await keys.revoke(key_id)
+
+    key = await _with_keys(asked, end)
+    logger.info("%s revoked the key %s", asked.visitor.actor, key.key_id)
+    return Done(asked.url("admin"), f"The key {key.key_id} is revoked; within five seconds it counts nowhere.")
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+async def _keys(asked: Asked) -> list[dict[str, Any]] | None:
+    """Return what is known of the keys that the visitor may see, the oldest first; None where none are taken."""
+    if not asked.extra.get("keys_url"):
+        return None
+    try:
+        found = await _with_keys(asked, Keys.all)
+    except NotFound:
+        # They lie in the default partition, which is not there yet.
+        found = []
+    bound_to, now = _bound_to(asked), system_clock()
+    return [_shown(key, now, asked) for key in found if bound_to is None or key.partition == bound_to]
+
+
+async def _with_keys(asked: Asked, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
+    """Do something with the keys of the server's database.
+
+    Raises:
+        Invalid: this server takes none.
+    """
+    url = asked.extra.get("keys_url")
+    if not url:
+        raise Invalid("keys", "this server takes none: it serves a store in memory, or was told to ask for none")
+
+    async def run() -> T:
+        keys = await Keys.open(url, create=create)
+        try:
+            return await work(keys)
+        finally:
+            await keys.close()
+
+    # In a thread with a loop of its own: on SQLite writing blocks.
+    return await asyncio.to_thread(lambda: asyncio.run(run()))
+
+
+def _shown(key: Key, now: int, asked: Asked) -> dict[str, Any]:
+    """Return what is told of a key, never its hash."""
+    return {
+        "key_id": key.key_id,
+        "role": key.role,
+        "partition": key.partition,
+        "name": key.name,
+        "state": key.state(now),
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "used_at": key.used_at,
+        "is_own": key.key_id == _own_key(asked),
+    }
+
+
+def _role(asked: Asked) -> Role:
+    named = asked.among("role", ROLES, "reader")
+    return next(role for role in ROLES if role == named)
+
+
+def _own_key(asked: Asked) -> str | None:
+    return asked.visitor.actor.removeprefix("key:") if asked.visitor.has_key else None
+
+
+def _bound_to(asked: Asked) -> str | None:
+    """Return the only partition that the visitor's key is good for; None for one of all."""
+    return asked.extra.get("key_partition")
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+async def _partitions(asked: Asked) -> list[dict[str, Any]] | None:
+    """Return the partitions of the database that the visitor may see; None where that is not known."""
+    bound_to, url = _bound_to(asked), asked.extra.get("keys_url")
+    if bound_to is not None:
+        return [_partition(asked, bound_to)]
+    if not url:
+        return None
+    try:
+        return [_partition(asked, name) for name in await partitions.names(url)]
+    except StoreError as error:
+        logger.warning("the partitions are not known: %s", error)
+        return None
+
+
+def _partition(asked: Asked, name: str) -> dict[str, Any]:
+    is_here = name == asked.partition
+    # The one at the root answers at its own name, too.
+    return {"name": name, "url": f"{asked.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
+
+
+def _writer(asked: Asked) -> dict[str, Any]:
+    done = asked.store.writer_statistics
+    waiting, waiting_bytes = asked.store.inbox
+    return {
+        "commits": done.commits,
+        "calls": done.calls,
+        "events": done.events,
+        "retries": done.retries,
+        "waiting": waiting,
+        "waiting_bytes": waiting_bytes,
+    }

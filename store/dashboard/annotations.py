@@ -1,0 +1,62 @@
+"""What is said about a rollout: shown on each of its pages, and the action that says more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Done, Pages
+from store.db.summaries.annotations import labels_in_use
+from store.models import Note
+
+pages = Pages()
+
+MOST_NOTES: Final = 20
+"""Of a rollout with more notes the latest are shown."""
+_SUGGESTED: Final = 50
+_TABS: Final = ("waterfall", "events", "training", "raw")
+"""Where the form stands on; the first tab has no name in the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said about a rollout, for a template and for the JSON twin."""
+
+    labels: list[str]
+    notes: list[Note]
+    """The latest, newest first."""
+    has_more: bool
+    """Whether there are older ones."""
+    is_open: bool
+    """Whether this visitor may say more: not about the past."""
+    choices: list[str] = field(default_factory=list[str])
+    """Labels in use, where they are offered to be added."""
+
+
+NOTHING: Final = Said([], [], has_more=False, is_open=False)
+
+
+async def said(asked: Asked, rollout_id: str, at: int | None = None) -> Said:
+    """Return what `annotations.html` needs as `said`: labels and notes as of one of the rollout's events, or now."""
+    found = await asked.store.query_annotations(rollout_id, limit=MOST_NOTES + 1, at=at)
+    newest = found.notes[::-1]
+    is_open = at is None and asked.may("algorithm")
+    choices = await asked.store.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
+    return Said(found.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
+
+
+@pages.post("/ui/rollouts/{rollout_id}/annotate")
+async def annotate(asked: Asked) -> Done:
+    """Make a note of a rollout, put labels on it, take others off."""
+    rollout_id = asked.ids["rollout_id"]
+    # Browsers end the lines of a form as mail does.
+    note = asked.one("note").replace("\r\n", "\n").strip()
+    add = [label for given in asked.several("add") for each in given.split(",") if (label := each.strip())]
+    remove = asked.several("remove")
+    back = asked.url("rollouts", rollout_id, *(tab for tab in asked.several("tab")[:1] if tab in _TABS))
+    if not (note or add or remove):
+        return Done(back, "Nothing was said: write a label or a note.")
+    done = await asked.store.annotate_rollout(rollout_id, note or None, add_labels=add, remove_labels=remove)
+    return Done(back, "Nothing had to change." if done.number is None else f"Recorded as event {done.number}.")

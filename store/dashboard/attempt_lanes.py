@@ -1,0 +1,131 @@
+"""Attempts as lanes on one axis of time: which status they had when, and when they gave signs of life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+from store.clock import MICROSECONDS, system_clock
+
+WIDTH: Final = 1000.0
+"""Of the axis, in the units of the drawing."""
+_LEAST: Final = 2.0
+_OPEN: Final = frozenset({"preparing", "running"})
+
+
+class _Attempt(Protocol):
+    @property
+    def attempt_id(self) -> str: ...
+    @property
+    def sequence_id(self) -> int: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def start_time(self) -> float: ...
+    @property
+    def end_time(self) -> float | None: ...
+    @property
+    def last_heartbeat_time(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of one status."""
+
+    x: float
+    width: float
+    status: str
+    seconds: float
+    since: float
+
+
+@dataclass(slots=True)
+class Lane:
+    """One attempt."""
+
+    attempt_id: str
+    sequence_id: int
+    seconds: float
+    """From its start to its end, or to the moment looked at while it is open."""
+    bands: list[Band] = field(default_factory=list[Band])
+    ticks: list[float] = field(default_factory=list[float])
+
+
+@dataclass(slots=True)
+class _Course:
+    changes: list[tuple[float, str]]
+    signs: list[float]
+
+
+def lanes_of(
+    attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]], until: float | None = None
+) -> list[Lane]:
+    """Return a lane for each attempt.
+
+    Args:
+        attempts: in their order.
+        turns: events of the rollout that tell of status changes and spans.
+        until: the moment looked at, in seconds since the epoch; None for now.
+    """
+    if not attempts:
+        return []
+    now = system_clock() / MICROSECONDS if until is None else until
+    courses = _courses(attempts, turns)
+    ends = {each.attempt_id: _end(each, courses[each.attempt_id], now) for each in attempts}
+    first, last = min(each.start_time for each in attempts), max(ends.values())
+    scale = WIDTH / max(last - first, 1e-6)
+    made: list[Lane] = []
+    for each in attempts:
+        course, end = courses[each.attempt_id], ends[each.attempt_id]
+        lane = Lane(each.attempt_id, each.sequence_id, max(end - each.start_time, 0.0))
+        lane.bands = _bands(course, each, end, first, scale)
+        lane.ticks = sorted({round(_within((sign - first) * scale), 1) for sign in course.signs})
+        made.append(lane)
+    return made
+
+
+def _courses(attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]]) -> dict[str, _Course]:
+    courses = {each.attempt_id: _Course([(each.start_time, "preparing")], []) for each in attempts}
+    for turn in turns:
+        course = courses.get(turn["data"].get("attempt_id", ""))
+        if course is None:
+            continue
+        if turn["type"] == "attempt.status_changed":
+            course.changes.append((turn["at"], turn["data"]["to"]))
+        elif turn["type"] == "span.recorded":
+            course.signs.append(turn["at"])
+    for each in attempts:
+        if each.last_heartbeat_time is not None:
+            courses[each.attempt_id].signs.append(each.last_heartbeat_time)
+    return courses
+
+
+def _end(attempt: _Attempt, course: _Course, now: float) -> float:
+    if attempt.status in _OPEN:
+        return max(now, attempt.start_time)
+    if attempt.end_time is not None:
+        return max(attempt.end_time, attempt.start_time)
+    # One that timed out or fell silent has no end; it was given up with its last change.
+    return max(course.changes[-1][0], attempt.start_time)
+
+
+def _bands(course: _Course, attempt: _Attempt, end: float, first: float, scale: float) -> list[Band]:
+    made: list[Band] = []
+    changes = [*course.changes, (end, "")]
+    for (since, status), (until, _) in pairwise(changes):
+        x = _within((since - first) * scale)
+        width = _within((until - first) * scale) - x
+        if width > 0:
+            made.append(Band(round(x, 2), round(width, 2), status, until - since, since))
+    closing = attempt.status not in _OPEN
+    if closing or not made:
+        # How it ended is seen however short its last status lasted.
+        x = min(_within((end - first) * scale), WIDTH - _LEAST)
+        made.append(Band(round(x, 2), _LEAST, attempt.status, 0.0, end))
+    return made
+
+
+def _within(x: float) -> float:
+    return min(max(x, 0.0), WIDTH)

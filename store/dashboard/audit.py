@@ -1,0 +1,142 @@
+"""The log itself: every fact in the order it was recorded, and the proof that nobody has changed any."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import File, Page, Pages
+from store.db.summaries import log_rows
+from store.db.summaries.log_rows import LogRow, Sought
+from store.domain.events import FACTS
+from store.errors import Conflict
+from store.journal import seal as seals
+from store.sql_store import SQLStore
+
+pages = Pages()
+
+VERIFIED_AT_MOST: Final = 200_000
+"""Events that a page verifies, some ten seconds' worth; more is for the command line, which no browser waits for."""
+
+_KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
+"""The page of a stream, by its kind."""
+
+# One at a time of each store: it reads everything there is.
+_at_work: set[SQLStore] = set()
+
+
+@pages.get("/ui/audit")
+async def audit(asked: Asked) -> Page:
+    """Show events, newest first, by stream, type and actor."""
+    sought = Sought(
+        stream=asked.one("stream") or None,
+        type=asked.one("type") or None,
+        actor=asked.one("actor") or None,
+        before=asked.maybe_whole("before", least=1),
+        limit=asked.rows,
+    )
+    # The whole first: what is recorded in between is in the list, or news.
+    whole = await asked.store.look(log_rows.whole)
+    found = await asked.store.look(partial(log_rows.log_rows, sought=sought))
+    values = {
+        "events": [_shown(asked, row) for row in found.events],
+        "next_before": found.next_before,
+        "looked_back_to": found.looked_back_to,
+        "store_id": whole.store_id,
+        "chain_head": whole.chain_head,
+        "commit_id": whole.commit_id,
+        "position": whole.position,
+        "recorded_at": whole.recorded_at,
+        "total": whole.events,
+    }
+    hidden = {"sought": sought, "types": sorted(FACTS), "copies": _copies(asked, sought)}
+    return Page("audit.html", values, "Audit", hidden=hidden)
+
+
+def _shown(asked: Asked, row: LogRow) -> dict[str, Any]:
+    is_whole = row.length <= log_rows.SHOWN
+    return {
+        "position": row.position,
+        "commit_id": row.commit_id,
+        "stream": row.stream,
+        "page": _page_of(asked, row.stream),
+        "version": row.version,
+        "type": row.type,
+        "at": row.at,
+        "actor": row.actor,
+        "cause": row.cause,
+        "data": orjson.loads(row.data) if is_whole else None,
+        "data_begins": None if is_whole else row.data,
+        "data_length": row.length,
+    }
+
+
+def _page_of(asked: Asked, stream: str) -> str | None:
+    kind, _, key = stream.partition("/")
+    return asked.url(_KINDS[kind], key) if key and kind in _KINDS else None
+
+
+def _copies(asked: Asked, sought: Sought) -> list[tuple[str, str]]:
+    tail = ["rollbook tail"]
+    query = ""
+    kind, _, key = (sought.stream or "").partition("/")
+    if kind == "rollout" and key:
+        tail.append(f"--rollout {key}")
+        query = f"?rollout_id={key}"
+    return [
+        ("Copy as CLI", " ".join(tail)),
+        ("Copy as curl", f"curl -sN '{{origin}}{asked.base}/v1/agl/log{query}'"),
+    ]
+
+
+# -- proof -----------------------------------------------------------------------------------------------------------
+
+
+@pages.get("/ui/audit/verify", role="admin")
+async def about_verifying(asked: Asked) -> Page:
+    """Say what verifying does, and offer it."""
+    return await _verifying(asked, None)
+
+
+@pages.post("/ui/audit/verify", role="admin")
+async def verify(asked: Asked) -> Page:
+    """Compare the database with its log, and show what was found.
+
+    Raises:
+        Conflict: it is too large for a page, or is being verified already.
+    """
+    store = asked.store
+    whole = await store.look(log_rows.whole)
+    if whole.events > VERIFIED_AT_MOST:
+        reason = f"the log has {whole.events:,} events, and a page verifies {VERIFIED_AT_MOST:,}"
+        raise Conflict(reason, "run `rollbook verify` on the machine of the database")
+    if store in _at_work:
+        raise Conflict("somebody is having it verified at this moment", "wait for that to end, some seconds")
+    _at_work.add(store)
+    try:
+        report = await store.verify()
+    finally:
+        _at_work.discard(store)
+    return await _verifying(asked, report)
+
+
+async def _verifying(asked: Asked, report: Any) -> Page:
+    whole = await asked.store.look(log_rows.whole)
+    values = {"report": report, "events": whole.events, "most": VERIFIED_AT_MOST, "chain_head": whole.chain_head}
+    return Page("audit_verify.html", values, "Verify the log")
+
+
+@pages.get("/ui/audit/seal", role="admin")
+async def seal(asked: Asked) -> File:
+    """Give the head of the chain as a file, as `rollbook seal` writes it."""
+    store = asked.store
+
+    async def head(dialect: Any, session: Any) -> Any:
+        return await seals.head(dialect, session, store.store_id)
+
+    sealed = await store.look(head)
+    name = f"rollbook-{sealed.store_id}-{sealed.position}.seal.json"
+    return File(name, (sealed.model_dump_json(indent=2) + "\n").encode())

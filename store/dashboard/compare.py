@@ -1,0 +1,197 @@
+"""Two rollouts, or two attempts of one, side by side: their facts, what was said, and what was done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.formats import compact, pretty
+from store.dashboard.pages import Page, Pages
+from store.dashboard.said_diff import SaidRow, Saying, compare_sayings, sayings
+from store.dashboard.span_paths import PathRow, compare_paths
+from store.dashboard.transcript import transcript
+from store.db.summaries import span_rows
+from store.db.summaries.span_rows import SpanRow, SpansWanted
+from store.errors import NotFound
+from store.models import Attempt, Rollout, Span
+from store.semconv import GROUP_KEY, STEP_KEY
+
+pages = Pages()
+
+MOST_SPANS: Final = 10_000
+"""How many spans of each side are compared by their names."""
+MOST_READ: Final = 300
+"""How many spans of each side are read for what they say."""
+MOST_PATHS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared."""
+
+    given: str
+    """As the page was asked for it."""
+    rollout: Rollout
+    attempt: Attempt | None
+    rows: Sequence[SpanRow]
+    spans: Sequence[Span]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of the heads."""
+
+    name: str
+    kind: str
+    """How its values are drawn: status, number, count, duration, text."""
+    a: Any
+    b: Any
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two sides have different values."""
+        return self.a != self.b
+
+
+@pages.get("/ui/compare")
+async def compare(asked: Asked) -> Page:
+    """Compare `a` with `b`, each the id of a rollout, with `:` and an attempt's number after it if not the latest."""
+    a, b, shows_all = asked.one("a").strip(), asked.one("b").strip(), asked.among("all", ("0", "1"), "0") == "1"
+    if not a or not b:
+        return Page("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
+    left, right = await _side(asked, a), await _side(asked, b)
+    # Matching takes a while for long texts; other calls are answered meanwhile.
+    said, differing, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
+    changed = [path for path in paths if shows_all or path.change != "same"]
+    values = {
+        "a": a,
+        "b": b,
+        "sides": [_named(left), _named(right)],
+        "facts": [{"name": f.name, "a": f.a, "b": f.b, "differs": f.differs} for f in _facts(left, right)],
+        "said": said,
+        "said_differing": differing,
+        "said_is_whole": max(left.total, right.total) <= MOST_READ,
+        "paths": [_path(path) for path in changed[:MOST_PATHS]],
+        "paths_in_all": len(paths),
+        "paths_differing": sum(path.change != "same" for path in paths),
+        "paths_are_whole": max(len(left.rows), len(right.rows)) < MOST_SPANS and len(changed) <= MOST_PATHS,
+    }
+    hidden = {"shows_all": shows_all, "drawn_facts": _facts(left, right)}
+    return Page("compare.html", values, f"{a} and {b}", hidden=hidden)
+
+
+def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[list[SaidRow], int, list[PathRow]]:
+    said, differing = compare_sayings(_sayings(left), _sayings(right), folds=not shows_all)
+    return said, differing, compare_paths(left.rows, right.rows)
+
+
+def _sayings(side: Side) -> list[Saying]:
+    given = side.rollout.input
+    task = Saying("task", given if isinstance(given, str) else pretty(given), None)
+    # In full: two answers may differ behind what a transcript shows of them.
+    return [task, *sayings(transcript(side.spans, whole=[span.span_id for span in side.spans]))]
+
+
+def _named(side: Side) -> dict[str, Any]:
+    attempt = side.attempt
+    return {
+        "rollout_id": side.rollout.rollout_id,
+        "attempt_id": None if attempt is None else attempt.attempt_id,
+        "attempt": None if attempt is None else attempt.sequence_id,
+    }
+
+
+def _path(path: PathRow) -> dict[str, Any]:
+    return {"name": path.name, "depth": path.depth, "change": path.change, "a": path.a, "b": path.b}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def _side(asked: Asked, given: str) -> Side:
+    """Return what is compared of one side.
+
+    Raises:
+        NotFound: no such rollout, or it has no such attempt.
+    """
+    store = asked.store
+    rollout, wanted = await store.get_rollout_by_id(given), ""
+    if rollout is None and ":" in given:
+        rollout_id, _, wanted = given.rpartition(":")
+        rollout = await store.get_rollout_by_id(rollout_id)
+    if rollout is None:
+        raise NotFound.rollout(given)
+    attempt = _chosen(rollout.rollout_id, (await store.query_attempts(rollout.rollout_id)).items, wanted)
+    if attempt is None:
+        return Side(given, rollout, None, [], [], 0)
+    ids = rollout.rollout_id, attempt.attempt_id
+    rows = await store.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
+    read = await store.query_spans(*ids, limit=MOST_READ, sort_by="sequence_id")
+    return Side(given, rollout, attempt, rows, read.items, read.total)
+
+
+def _chosen(rollout_id: str, attempts: Sequence[Attempt], wanted: str) -> Attempt | None:
+    if not wanted or wanted == "latest":
+        return attempts[-1] if attempts else None
+    for attempt in attempts:
+        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
+            return attempt
+    raise NotFound.attempt(wanted, rollout_id)
+
+
+# -- the heads -------------------------------------------------------------------------------------------------------
+
+
+def _facts(left: Side, right: Side) -> list[Fact]:
+    one, other = _facts_of(left), _facts_of(right)
+    return [Fact(name, kind, one[name], other[name]) for name, kind in _FACTS]
+
+
+_FACTS: Final = (
+    ("Status", "status"),
+    ("Mode", "text"),
+    ("Attempt", "count"),
+    ("Attempt's status", "status"),
+    ("Reward", "number"),
+    ("Tokens in", "count"),
+    ("Tokens out", "count"),
+    ("Spans", "count"),
+    ("Failed spans", "count"),
+    ("Took", "duration"),
+    ("Worker", "text"),
+    ("Resources", "text"),
+    ("Group", "text"),
+    ("Step", "text"),
+    ("Metadata", "text"),
+)
+"""What is said of each side, and how it is drawn."""
+
+
+def _facts_of(side: Side) -> dict[str, Any]:
+    rollout, attempt, rows = side.rollout, side.attempt, side.rows
+    metadata = dict(rollout.metadata or {})
+    group, step = metadata.pop(GROUP_KEY, None), metadata.pop(STEP_KEY, None)
+    rewards = [row.reward for row in rows if row.reward is not None]
+    start, end = (rollout.start_time, rollout.end_time) if attempt is None else (attempt.start_time, attempt.end_time)
+    return {
+        "Status": rollout.status,
+        "Mode": rollout.mode,
+        "Attempt": None if attempt is None else attempt.sequence_id,
+        "Attempt's status": None if attempt is None else attempt.status,
+        "Reward": rewards[-1] if rewards else None,
+        "Tokens in": sum(row.tokens_in or 0 for row in rows),
+        "Tokens out": sum(row.tokens_out or 0 for row in rows),
+        "Spans": side.total,
+        "Failed spans": sum(row.status == "ERROR" for row in rows),
+        "Took": None if end is None else end - start,
+        "Worker": None if attempt is None else attempt.worker_id,
+        "Resources": rollout.resources_id,
+        "Group": group,
+        "Step": step,
+        "Metadata": compact(metadata, 400) if metadata else None,
+    }

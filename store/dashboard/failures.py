@@ -1,0 +1,48 @@
+"""What failed: attempts by their kinds of error and what they said."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.dashboard import failing
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import failure_rows
+from store.db.summaries.rollout_rows import NO_ERROR
+
+pages = Pages()
+
+MOST: Final = 10_000
+"""How many of the newest failed attempts are looked at."""
+_SAYINGS: Final = 10
+
+
+@pages.get("/ui/failures")
+async def failures(asked: Asked) -> Page:
+    """Show the failed attempts by kind; of one `type` alone, with all that it said."""
+    wanted, status = asked.one("type"), asked.one("status")
+    text = asked.one("q")
+
+    async def look(dialect: Dialect, session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
+        attempts = await failure_rows.failed_attempts(dialect, session, limit=MOST)
+        total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(dialect, session)
+        return attempts, total
+
+    attempts, total = await asked.store.look(look, snapshot=True)
+    read = map(failing.read, attempts)
+    matching = [
+        failure
+        for failure in read
+        if (not wanted or failure.type == wanted)
+        and (not status or failure.status == status)
+        and (not text or text in failure.message or text in (failure.type or ""))
+    ]
+    kinds = failing.kinds(matching, asked.rows if wanted else _SAYINGS)
+    values = {"kinds": kinds, "matching": len(matching), "looked_at": len(attempts), "total": total}
+    hidden = {
+        "no_error": NO_ERROR,
+        "wanted": {"type": wanted, "status": status, "q": text},
+        "statuses": failure_rows.FAILED,
+    }
+    return Page("failures.html", values, "Failures", hidden=hidden)

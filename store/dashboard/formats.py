@@ -1,0 +1,163 @@
+"""How values read: numbers with units, spans of time, sizes. What does not change while one looks is drawn here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from markupsafe import Markup, escape
+
+from store.clock import MICROSECONDS, system_clock
+
+NOTHING: Final = "–"  # noqa: RUF001 - what stands where nothing is
+
+
+def count(value: float | None) -> str:
+    """Return a number with its thousands apart: `12,345`."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """Return a number in three digits: `12.3k`."""
+    if value is None:
+        return NOTHING
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def number(value: float | None) -> str:
+    """Return a measured number in four significant digits, without digits that say nothing."""
+    if value is None:
+        return NOTHING
+    if math.isinf(value) or math.isnan(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def percent(value: float | None) -> str:
+    """Return a share: `12.5 %`."""
+    return NOTHING if value is None else f"{100 * value:.3g} %"
+
+
+def size(value: float | None) -> str:
+    """Return bytes: `1.2 MiB`."""
+    if value is None:
+        return NOTHING
+    if abs(value) < 1024:
+        return f"{value:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if abs(value) < 1024:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1024:.3g} TiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a span of time by its two largest units: `820 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    if seconds is None:
+        return NOTHING
+    sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    if seconds < 0.001:
+        return f"{sign}{seconds * 1e6:.3g} µs"
+    if seconds < 1:
+        return f"{sign}{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{sign}{seconds:.3g} s"
+    for larger, unit, smaller, rest in ((3600, "min", 60, "s"), (86400, "h", 3600, "min")):
+        if seconds < larger:
+            whole, left = divmod(seconds, smaller)
+            under = int(left) if rest == "s" else int(left // 60)
+            return f"{sign}{whole:.0f} {unit}" + (f" {under} {rest}" if under else "")
+    whole, left = divmod(seconds, 86400)
+    return f"{sign}{whole:.0f} d" + (f" {left // 3600:.0f} h" if left >= 3600 else "")
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long something is past, roughly: `3 min ago`."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0:
+        return f"in {duration(-seconds)}"
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds // unit:.0f} {name} ago"
+    return f"{seconds // 86400:.0f} d ago"
+
+
+def when(at: float | None, *, absolute: bool = False) -> Markup:
+    """Return a time as an element that the page keeps current: how long ago, and in its title when exactly.
+
+    Args:
+        at: float seconds since the epoch; of whole microseconds see `stamp`.
+        absolute: show when exactly, not how long ago.
+    """
+    if at is None:
+        return escape(NOTHING)
+    try:
+        moment = datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return escape(f"{at:g} s")
+    exact = f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
+    shown = exact if absolute else ago(system_clock() / MICROSECONDS - at)
+    kind = "exact" if absolute else "ago"
+    return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(
+        moment.isoformat(), kind, exact, shown
+    )
+
+
+def stamp(at: int | None, *, absolute: bool = False) -> Markup:
+    """As `when`, of whole microseconds."""
+    return when(None if at is None else at / MICROSECONDS, absolute=absolute)
+
+
+def status(name: str | None) -> Markup:
+    """Return a status as a mark in its colour."""
+    if name is None:
+        return escape(NOTHING)
+    return Markup('<span class="status" data-status="{0}">{0}</span>').format(name)
+
+
+def brief(value: str | None, most: int = 24) -> Markup:
+    """Return an id shortened in the middle, whole in its title."""
+    if value is None:
+        return escape(NOTHING)
+    if len(value) <= most:
+        return escape(value)
+    head, tail = most * 2 // 3, most - most * 2 // 3 - 1
+    return Markup('<span title="{}">{}…{}</span>').format(value, value[:head], value[-tail:])
+
+
+def pretty(value: Any) -> str:
+    """Return a value as indented JSON."""
+    return orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+
+
+def compact(value: Any, most: int = 200) -> str:
+    """Return a value as JSON on one line, cut where it is too long."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    "count": count,
+    "short": short,
+    "number": number,
+    "percent": percent,
+    "size": size,
+    "duration": duration,
+    "ago": ago,
+    "when": when,
+    "stamp": stamp,
+    "status": status,
+    "brief": brief,
+    "pretty": pretty,
+    "compact": compact,
+}
+"""What templates know, by name."""

@@ -1,0 +1,132 @@
+"""Groups: rollouts that answer the same task, and how their rewards differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import group_rows
+from store.db.summaries.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
+from store.errors import NotFound
+
+pages = Pages()
+
+WIDTH: Final = 100
+"""How wide the field of a bar is, in the units of its drawing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A value as a bar from zero, on the scale that all of its table share."""
+
+    x: float
+    width: float
+    zero: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From the least value, or zero, to the most, or zero."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Scale:
+        """Return the scale on which all values and zero lie."""
+        known = [value for value in values if value is not None]
+        return cls(min([0.0, *known]), max([0.0, *known]))
+
+    def at(self, value: float) -> float:
+        """Return where a value lies, between 0 and `WIDTH`."""
+        reach = self.most - self.least
+        # Of two huge values of opposite sign the difference is infinite.
+        share = value / reach - self.least / reach if reach else 0.0
+        return round(WIDTH * share, 2) if 0 <= share <= 1 else 0.0
+
+    def bar(self, value: float) -> Bar:
+        """Return the bar of a value; one that is zero is a hair wide."""
+        zero, end = self.at(0.0), self.at(value)
+        width = max(abs(end - zero), 0.75)
+        return Bar(round(min(zero, end, WIDTH - width), 2), round(width, 2), zero)
+
+
+@pages.get("/ui/groups")
+async def groups(asked: Asked) -> Page:
+    """Show the groups, newest first unless asked otherwise; the filters are the parameters."""
+    wanted = GroupsWanted(
+        id_contains=asked.one("q") or None,
+        step=asked.maybe_whole("step"),
+        spread=asked.among("spread", group_rows.SPREADS, "any"),
+        has_siblings=asked.among("siblings", ("0", "1"), "0") == "1",
+        sort=asked.among("sort", group_rows.SORTS, "newest"),
+        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
+        limit=asked.rows,
+        offset=asked.whole("offset", 0),
+    )
+    rows, total = await asked.store.look(partial(group_rows.group_rows, wanted=wanted))
+    scale = Scale.of([each for row in rows for each in (row.least, row.most)])
+    values = {"groups": rows, "total": total, "limit": wanted.limit, "offset": wanted.offset}
+    hidden = {"wanted": wanted, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
+    return Page("groups.html", values, "Groups", hidden=hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From the least reward of a group to the most, and where its mean lies, on the scale of the table."""
+
+    x: float
+    width: float
+    mean: float
+    zero: float
+
+
+def _range(row: GroupRow, scale: Scale) -> Range | None:
+    if row.least is None or row.most is None or row.mean is None:
+        return None
+    left, right = scale.at(row.least), scale.at(row.most)
+    width = max(right - left, 0.75)
+    return Range(round(min(left, WIDTH - width), 2), round(width, 2), min(scale.at(row.mean), WIDTH - 1), scale.at(0.0))
+
+
+@pages.get("/ui/groups/{group_id}")
+async def group(asked: Asked) -> Page:
+    """Show one group: its rollouts side by side, best first unless asked otherwise."""
+    wanted = MembersWanted(
+        asked.ids["group_id"],
+        sort=asked.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
+        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
+        limit=asked.rows,
+        offset=asked.whole("offset", 0),
+    )
+    found, rows = await asked.store.look(partial(_group, wanted=wanted), snapshot=True)
+    if found is None:
+        raise NotFound("group", wanted.group_id, f"No rollout belongs to a group {wanted.group_id!r}")
+    scale = Scale.of([found.least, found.most])
+    bars = [None if row.reward is None else scale.bar(row.reward) for row in rows]
+    first, second = _extremes(rows)
+    values = {"group": found, "rollouts": rows, "limit": wanted.limit, "offset": wanted.offset}
+    hidden = {"wanted": wanted, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second}
+    return Page("group.html", values, f"Group {found.group_id}", hidden=hidden)
+
+
+async def _group(
+    dialect: Dialect, session: ReadSession, wanted: MembersWanted
+) -> tuple[GroupRow | None, list[MemberRow]]:
+    found = await group_rows.group_row(dialect, session, wanted.group_id)
+    return found, [] if found is None else await group_rows.member_rows(dialect, session, wanted)
+
+
+def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:
+    """Return which two are compared unless others are chosen: the best and the worst of those shown."""
+    if not rows:
+        return "", ""
+    by_reward = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)
+    best = by_reward[-1] if by_reward else rows[0]
+    others = [row for row in by_reward if row is not best] or [row for row in rows if row is not best]
+    return best.rollout_id, others[0].rollout_id if others else best.rollout_id

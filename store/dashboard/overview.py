@@ -1,0 +1,114 @@
+"""The first page: what is going on, what does not get on, what failed last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, get_args
+
+from store.clock import MICROSECONDS
+from store.dashboard import failing
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.dashboard.stuck import stuck
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import overview_rows
+from store.db.summaries.failure_rows import FailedAttempt, failed_attempts
+from store.db.summaries.overview_rows import Overview
+from store.models import RolloutStatus
+
+pages = Pages()
+
+MINUTES: Final = 60
+_RECENT: Final = 5
+_MOST_ACTIVE: Final = 500
+_SHOWN: Final = 8
+_BAR_HEIGHT: Final = 80
+_OUTCOMES: Final = ("succeeded", "failed", "cancelled")
+
+
+@pages.get("/ui/")
+async def overview(asked: Asked) -> Page:
+    """Show what the store is doing."""
+    seen, failed = await asked.store.look(_look, snapshot=True)
+    not_getting_on = list(stuck(seen))
+    minutes = _minutes(seen)
+    values: dict[str, Any] = {
+        "now": seen.now,
+        "statuses": {name: seen.statuses.get(name, 0) for name in get_args(RolloutStatus)},
+        "total": sum(seen.statuses.values()),
+        "ended": minutes,
+        "throughput": _throughput(minutes),
+        "running": seen.active[:_SHOWN],
+        "queue": {"waiting": seen.queued, "oldest": seen.waiting[0] if seen.waiting else None},
+        "stuck": not_getting_on[:_SHOWN],
+        "stuck_in_all": len(not_getting_on),
+        "failures": [failing.read(attempt) for attempt in failed],
+        "workers": seen.workers,
+        "log": seen.log,
+        "size_bytes": await asked.store.size_bytes(),
+    }
+    peak = max(map(_sum, minutes))
+    hidden = {"bars": _bars(minutes, peak), "bar_height": _BAR_HEIGHT, "peak": peak, "second": MICROSECONDS}
+    return Page("overview.html", values, "Overview", hidden=hidden)
+
+
+async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[FailedAttempt]]:
+    seen = await overview_rows.overview(
+        dialect, session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN
+    )
+    return seen, await failed_attempts(dialect, session, limit=_SHOWN)
+
+
+def _minutes(seen: Overview) -> list[dict[str, int]]:
+    """Return the last hour by minutes: when each begins, in µs, and how many ended in it, by status."""
+    counted: dict[int, Counter[str]] = {}
+    for ended in seen.ended:
+        counted.setdefault(ended.minute, Counter())[ended.status] += ended.count
+    last = seen.now // (60 * MICROSECONDS)
+    return [
+        {"at": minute * 60 * MICROSECONDS, **{name: counted.get(minute, Counter())[name] for name in _OUTCOMES}}
+        for minute in range(last - MINUTES + 1, last + 1)
+    ]
+
+
+def _bars(minutes: list[dict[str, int]], peak: int) -> list[dict[str, Any]]:
+    """Return what is drawn for each minute: one part per outcome, upon each other, and what a pointer is told."""
+    return [
+        {
+            "x": 10 * index,
+            "label": f"{_clock(minute['at'])}: " + ", ".join(f"{minute[name]:,} {name}" for name in _OUTCOMES),
+            "parts": list(_parts(minute, peak)),
+        }
+        for index, minute in enumerate(minutes)
+    ]
+
+
+def _parts(minute: dict[str, int], peak: int) -> Iterator[dict[str, Any]]:
+    top = float(_BAR_HEIGHT)
+    for name in _OUTCOMES:
+        if minute[name]:
+            # One among a thousand is still seen.
+            height = max(1.0, (_BAR_HEIGHT - 2) * minute[name] / peak)
+            top -= height
+            yield {"name": name, "y": round(top, 2), "height": round(height, 2)}
+
+
+def _clock(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / MICROSECONDS, UTC):%H:%M} UTC"
+
+
+def _sum(minute: dict[str, int]) -> int:
+    return sum(minute[name] for name in _OUTCOMES)
+
+
+def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
+    """Return what the last hour comes to; the minute that is not over is no part of the rate."""
+    ended = sum(map(_sum, minutes))
+    over = minutes[-1 - _RECENT : -1]
+    return {
+        "per_minute": sum(map(_sum, over)) / len(over),
+        "last_hour": ended,
+        "succeeded_share": sum(minute["succeeded"] for minute in minutes) / ended if ended else None,
+    }

@@ -1,0 +1,48 @@
+"""Ranges as parameters of a page: `reward_min`, `reward_max` and their like."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from store.dashboard.asked import Asked
+from store.db.summaries.ranges import RANGED, Range
+from store.errors import Invalid
+
+RANGE_PARAMETERS: Final = tuple(f"{name}_{end}" for name in RANGED for end in ("min", "max"))
+_MOST: Final = {"step": 2.0**53, "ended": 1e12}
+
+
+def ranges_of(asked: Asked) -> list[Range]:
+    """Return the ranges that were asked for.
+
+    Raises:
+        Invalid: an end of one is no number, or none that its column can hold.
+    """
+    found = [Range(name, _number(asked, name, "min"), _number(asked, name, "max")) for name in RANGED]
+    return [each for each in found if each.least is not None or each.most is not None]
+
+
+def given_ranges(asked: Asked) -> list[tuple[str, str, str]]:
+    """Return parameter, label and text of each end that was given, for a form that keeps them."""
+    labels = {"min": "from", "max": "to"}
+    found: list[tuple[str, str, str]] = []
+    for parameter in RANGE_PARAMETERS:
+        name, _, end = parameter.partition("_")
+        if asked.one(parameter):
+            found.append((parameter, f"{name.capitalize()} {labels[end]}", asked.one(parameter)))
+    return found
+
+
+def _number(asked: Asked, name: str, end: str) -> float | None:
+    parameter = f"{name}_{end}"
+    text = asked.one(parameter)
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise Invalid(parameter, f"{text[:80]!r} is no number") from None
+    if not math.isfinite(number) or abs(number) > _MOST.get(name, math.inf):
+        raise Invalid(parameter, f"{text[:80]!r} is beyond what it can be")
+    return number

@@ -1,0 +1,100 @@
+"""From a page to bytes: HTML by its template, or JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from pydantic import BaseModel
+
+from store.dashboard.asked import Asked
+from store.dashboard.formats import FILTERS
+from store.dashboard.pages import Page
+
+_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+
+@cache
+def _environment() -> Environment:
+    # Whatever is shown was written by strangers: everything is escaped that does not say it is markup of our own.
+    made = Environment(
+        loader=PackageLoader("store.dashboard"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(FILTERS)
+    cast("dict[str, Any]", made.globals)["static"] = static_url
+    return made
+
+
+def html(page: Page, asked: Asked, **more: Any) -> bytes:
+    """Return a page as HTML; `more` is what the frame around every page shows."""
+    values = {**page.values, **page.hidden}
+    template = _environment().get_template(page.template)
+    return template.render(values, asked=asked, title=page.title, **more).encode()
+
+
+def bare(template: str, **values: Any) -> bytes:
+    """Return a page without the frame, for who is not let in."""
+    return _environment().get_template(template).render(values).encode()
+
+
+def json(page: Page) -> bytes:
+    """Return the values of a page as JSON."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(dict(page.values), default=_plain, option=options)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, MappingProxyType):
+        return dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, (set, frozenset)):
+        return sorted(cast("frozenset[Any]", value))
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} is no part of a page")
+
+
+# -- what pages are drawn with ---------------------------------------------------------------------------------------
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str]]:
+    found: dict[str, tuple[bytes, str]] = {}
+    for entry in files("store.dashboard").joinpath("static").iterdir():
+        suffix = entry.name.rpartition(".")[2]
+        if suffix in _TYPES:
+            found[entry.name] = (entry.read_bytes(), _TYPES[suffix])
+    return found
+
+
+@cache
+def version() -> str:
+    """Return what changes with any of the files: part of their paths, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for name, (body, _) in sorted(_files().items()):
+        digest.update(name.encode() + b"\0" + body)
+    return digest.hexdigest()[:12]
+
+
+def static_url(name: str) -> str:
+    """Return the path of a file; one that there is not is a mistake of a template."""
+    if name not in _files():
+        raise LookupError(name)
+    return f"/ui/static/{version()}/{name}"
+
+
+def static_file(name: str) -> tuple[bytes, str] | None:
+    """Return a file and its media type; None for one that there is not."""
+    return _files().get(name)

@@ -1,0 +1,206 @@
+"""Resources: what was published, by whom, how rollouts fared with it, and what differs from one version to another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.formats import pretty
+from store.dashboard.pages import Page, Pages
+from store.dashboard.text_diff import Diff, diff, is_comparable
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import resource_rows
+from store.db.summaries.resource_rows import VersionRow
+from store.errors import Invalid, NotFound
+
+pages = Pages()
+
+MOST_CHARACTERS: Final = 50_000
+"""Of one text, unless `whole=1` asks for all of it."""
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""A version beyond this is not opened."""
+_SECRETS: Final = ("api_key",)
+_HIDDEN: Final = "•••"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One of the resources of a version."""
+
+    name: str
+    kind: str
+    text: str | None
+    """Of a prompt template."""
+    fields: dict[str, Any]
+    """All else it says; secrets are left out."""
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one of the resources."""
+
+    name: str
+    state: str
+    """`same`, `changed`, `added`, `removed`, or `too large` to be compared."""
+    diff: Diff | None
+
+
+@pages.get("/ui/resources")
+async def resources(asked: Asked) -> Page:
+    """List resources, the last published first."""
+    limit, offset = asked.rows, asked.whole("offset", 0)
+    work = partial(resource_rows.resources_rows, contains=asked.one("q"), limit=limit, offset=offset)
+    rows, total = await asked.store.look(work, snapshot=True)
+    values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
+    means = [row.use.mean_reward for row in rows if row.use.mean_reward is not None]
+    hidden = {"best": max(means, default=0.0), "sought": asked.one("q")}
+    return Page("resources.html", values, "Resources", hidden=hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    versions: list[VersionRow]
+    shown: VersionRow
+    content: dict[str, Any] | None
+    before: str | None
+    against_id: str
+    against: VersionRow | None
+    old: dict[str, Any] | None
+
+
+@pages.get("/ui/resources/{resources_id}")
+async def one(asked: Asked) -> Page:
+    """Show one version of resources, its history, and how it differs from another version, or from another id."""
+    resources_id = asked.ids["resources_id"]
+    view = asked.among("view", ("unified", "side"), "unified")
+    found = await asked.store.look(partial(_found, asked=asked), snapshot=True)
+    most = None if asked.one("whole") == "1" else MOST_CHARACTERS
+    against = found.against
+    changes = None
+    if against is not None and found.content is not None and found.old is not None:
+        # Matching long texts takes a while, and the server has others to answer.
+        changes = await asyncio.to_thread(compared, found.old, found.content)
+    values = {
+        "resources_id": resources_id,
+        "version": found.shown.version,
+        "versions": found.versions,
+        "content": None if found.content is None else contents(found.content, most),
+        "against": None
+        if found.against is None
+        else {"resources_id": found.against_id, "version": found.against.version},
+        "changes": changes,
+    }
+    means = [row.use.mean_reward for row in found.versions if row.use.mean_reward is not None]
+    hidden = {"view": view, "before": found.before, "shown": found.shown, "best": max(means, default=0.0)}
+    return Page("resource.html", values, resources_id, hidden=hidden)
+
+
+async def _found(dialect: Dialect, session: ReadSession, asked: Asked) -> _Found:
+    resources_id = asked.ids["resources_id"]
+    versions = await resource_rows.versions(dialect, session, resources_id)
+    if not versions:
+        raise NotFound("resources", resources_id)
+    shown = _version(versions, asked.maybe_whole("version", least=1), "version") or versions[0]
+    before = await resource_rows.published_before(dialect, session, resources_id)
+    against_id = asked.one("against_id") or resources_id
+    number = asked.maybe_whole("against", least=1)
+    against = None
+    if against_id != resources_id:
+        others = await resource_rows.versions(dialect, session, against_id)
+        if not others:
+            raise NotFound("resources", against_id)
+        against = _version(others, number, "against") or others[0]
+    elif number is not None:
+        against = _version(versions, number, "against")
+    else:
+        against = next((row for row in versions if row.version < shown.version), None)
+    content = await _opened(dialect, session, shown)
+    old = None if against is None else await _opened(dialect, session, against)
+    return _Found(versions, shown, content, before, against_id, against, old)
+
+
+def _version(rows: list[VersionRow], number: int | None, parameter: str) -> VersionRow | None:
+    if number is None:
+        return None
+    found = next((row for row in rows if row.version == number), None)
+    if found is None:
+        newest, oldest = rows[0].version, rows[-1].version
+        raise Invalid(parameter, f"there is no version {number}; choose one of {oldest} to {newest}")
+    return found
+
+
+async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> dict[str, Any] | None:
+    if row.bytes is None or row.bytes > MOST_BYTES:
+        return None
+    return await resource_rows.content(dialect, session, row.position)
+
+
+# -- what is in a version --------------------------------------------------------------------------------------------
+
+
+def contents(resources: Mapping[str, Any], most: int | None) -> list[Content]:
+    """Return what is to be shown of resources, texts cut to `most` characters."""
+    found: list[Content] = []
+    for name, resource in resources.items():
+        kind, text, fields = _parts(resource)
+        is_cut = text is not None and most is not None and len(text) > most
+        shown = text[:most] if text is not None and is_cut else text
+        found.append(Content(name, kind, shown, fields, is_cut))
+    return found
+
+
+def _parts(resource: Any) -> tuple[str, str | None, dict[str, Any]]:
+    if not isinstance(resource, dict):
+        return "value", None, {"value": resource}
+    given: dict[str, Any] = {str(name): without_secrets(value, str(name)) for name, value in _items(resource)}
+    kind = str(given.pop("resource_type", "unknown"))
+    text = given.pop("template", None) if isinstance(given.get("template"), str) else None
+    return kind, text, given
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items())
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return a value of resources with its keys to other services hidden."""
+    if name in _SECRETS:
+        return None if value is None else _HIDDEN
+    if isinstance(value, dict):
+        return {key: without_secrets(each, str(key)) for key, each in _items(value)}
+    if isinstance(value, list):
+        return [without_secrets(each) for each in _each(value)]
+    return value
+
+
+def _each(value: Any) -> list[Any]:
+    return list(value)
+
+
+def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return what became of each of the resources, those that are the same last."""
+    changes: list[Change] = []
+    for name in dict.fromkeys((*new, *old)):
+        before = _text(old[name]) if name in old else None
+        after = _text(new[name]) if name in new else None
+        if before == after:
+            changes.append(Change(name, "same", None))
+        elif not is_comparable(before or "") or not is_comparable(after or ""):
+            changes.append(Change(name, "too large", None))
+        else:
+            state = "added" if before is None else "removed" if after is None else "changed"
+            changes.append(Change(name, state, diff(before or "", after or "")))
+    return sorted(changes, key=lambda change: change.state == "same")
+
+
+def _text(resource: Any) -> str:
+    """Return a resource as lines: what it says field by field, then its text."""
+    kind, text, fields = _parts(resource)
+    # One field a line, so that a change of one leaves the lines of the others alone.
+    head = "\n".join(f"{name}: {value if isinstance(value, str) else pretty(value)}" for name, value in fields.items())
+    return "\n".join(part for part in (f"type: {kind}", head, text) if part)

@@ -1,0 +1,147 @@
+"""Rewards, length, duration and failures by step or by time, and how the rewards are spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from store.dashboard import curves
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import curves as counted
+from store.models import RolloutMode
+
+pages = Pages()
+
+MOST_CHARTS: Final = 6
+"""Of chosen dimensions of rewards."""
+TOLD_ROWS: Final = 50
+"""How many buckets the tables under the charts have; the JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    by: counted.By | None
+    names: list[str]
+    modes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    names: list[tuple[str, int]]
+    along: counted.Axis | None
+    charts: list[curves.Chart]
+    bins: list[curves.Bin]
+
+
+@pages.get("/ui/rewards")
+async def rewards(asked: Asked) -> Page:
+    """Show the curves of all rollouts; `by`, `mode` and the names of dimensions are the parameters."""
+    by = asked.among("by", ("", *get_args(counted.By)), "")
+    wanted = _Wanted(
+        "step" if by == "step" else "time" if by == "time" else None,
+        asked.several("name")[:MOST_CHARTS],
+        [mode for mode in asked.several("mode") if mode in get_args(RolloutMode)],
+    )
+
+    async def work(dialect: Dialect, session: ReadSession) -> _Found:
+        return await _found(dialect, session, wanted)
+
+    found = await asked.store.look(work, snapshot=True)
+    values = {
+        "by": None if found.along is None else found.along.by,
+        "modes": wanted.modes,
+        "names": [{"name": name, "count": count} for name, count in found.names],
+        "chosen": wanted.names,
+        "charts": found.charts,
+        "histogram": found.bins,
+    }
+    hidden: dict[str, Any] = {
+        "bars": _bars(asked, found.bins, wanted.modes),
+        "latest": _latest(found.charts),
+        "all_modes": get_args(RolloutMode),
+        "told_rows": TOLD_ROWS,
+        "rows": {chart.id: _rows(asked, chart) for chart in found.charts},
+        "target": asked.url("rollouts"),
+    }
+    return Page("rewards.html", values, "Rewards", hidden=hidden)
+
+
+async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Found:
+    names = await counted.reward_names(dialect, session)
+    along = None
+    for by in (wanted.by,) if wanted.by else get_args(counted.By):
+        along = along or await counted.axis(dialect, session, by, wanted.modes)
+    if along is None:
+        return _Found(names, None, [], [])
+    source = counted.Source(None, wanted.modes)
+    edges = curves.edges_for(await counted.sample(dialect, session, source))
+    cells = await counted.cells(dialect, session, source, along, edges)
+    charts = [curves.reward_chart(along, cells, "reward", "Reward")]
+    for index, name in enumerate(wanted.names):
+        source = counted.Source(name, wanted.modes)
+        own = curves.edges_for(await counted.sample(dialect, session, source))
+        given = await counted.cells(dialect, session, source, along, own)
+        charts.append(curves.reward_chart(along, given, f"reward-{index}", f"Reward “{name}”"))
+    charts += curves.other_charts(along, cells)
+    return _Found(names, along, charts, curves.histogram(cells, edges))
+
+
+# -- what the template draws -----------------------------------------------------------------------------------------
+
+
+def _bars(asked: Asked, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
+    most = max((each.count for each in bins), default=0)
+    return [
+        {
+            "bin": each,
+            "height": round(100 * each.count / most, 2) if most else 0,
+            "url": asked.url("rollouts", reward_min=each.least, reward_max=each.greatest, mode=modes or None),
+        }
+        for each in bins
+    ]
+
+
+def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
+    """Return the last mean of each mode, and where it stands."""
+    if not charts:
+        return []
+    chart = charts[0]
+    found: list[dict[str, Any]] = []
+    for line in chart.series:
+        filled = [index for index, mean in enumerate(line.mean) if mean is not None]
+        if filled:
+            last = filled[-1]
+            found.append(
+                {"mode": line.mode, "mean": line.mean[last], "count": line.count[last], "start": chart.start[last]}
+            )
+    return found
+
+
+def _rows(asked: Asked, chart: curves.Chart) -> list[dict[str, Any]]:
+    """Return the newest buckets as rows of a table, one for each mode that has anything there."""
+    found: list[dict[str, Any]] = []
+    for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TOLD_ROWS), -1):
+        found += [
+            {
+                "start": chart.start[index],
+                "mode": line.mode,
+                "count": line.count[index],
+                "values": [each[index] for each in (line.mean, line.low, line.median, line.high) if each],
+                "url": asked.url("rollouts", mode=line.mode, **place(chart, index)),
+            }
+            for line in chart.series
+            if line.mean[index] is not None
+        ]
+    return found
+
+
+def place(chart: curves.Chart, index: int) -> dict[str, float]:
+    """Return the parameters by which the list of rollouts shows those of a bucket."""
+    start = chart.start[index]
+    if chart.by == "time":
+        return {"ended_min": start, "ended_max": start + chart.width}
+    if chart.width == 1:
+        return {"step": int(start)}
+    return {"step_min": int(start), "step_max": int(start + chart.width - 1)}

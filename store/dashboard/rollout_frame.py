@@ -1,0 +1,287 @@
+"""What every tab of a rollout shows around its own: the rollout and its attempts, now or as of one of its events."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from store import reads
+from store.dashboard.annotations import NOTHING, Said
+from store.dashboard.annotations import said as said_of
+from store.dashboard.asked import Asked
+from store.dashboard.attempt_lanes import Lane, lanes_of
+from store.dashboard.pages import Page
+from store.db import filters, pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import rollout_story
+from store.domain.rollout import TERMINAL, WAITING
+from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
+from store.errors import Invalid, NotFound
+from store.journal import timeline
+from store.models import PaginatedResult, Rollout, Span
+from store.wire import paths
+
+TABS: Final = (
+    ("transcript", "Transcript"),
+    ("waterfall", "Waterfall"),
+    ("events", "Events"),
+    ("training", "Training view"),
+    ("raw", "Raw"),
+)
+MOST_ATTEMPTS: Final = 200
+"""Of a rollout with more attempts the latest are shown."""
+_MOST_SIGNS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptShown:
+    """One attempt; times are float seconds since the epoch."""
+
+    attempt_id: str
+    sequence_id: int
+    status: str
+    worker_id: str | None
+    start_time: float
+    end_time: float | None
+    last_heartbeat_time: float | None
+    via: str
+    error: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A rollout as a page looks at it."""
+
+    asked: Asked
+    rollout: Rollout
+    row: Mapping[str, Any]
+    """Its row by the columns of the table, as of the moment: reward, tokens, spans, group, step, error."""
+    attempts: Sequence[AttemptShown]
+    attempt: AttemptShown | None
+    """The chosen one: the latest unless asked otherwise; None before the first."""
+    is_latest: bool
+    at: int | None
+    """Which of its events is the last to be seen; None for now."""
+    last: int
+    """The number of its newest event."""
+    position: int | None
+    """What `as_at` takes for the same moment; None for now."""
+    event: Mapping[str, Any] | None
+    """The event `at`."""
+    turns: Sequence[Mapping[str, Any]] = ()
+    waiting: rollout_story.Waiting | None = None
+    lanes: Sequence[Lane] = field(default_factory=list[Lane])
+    said: Said = NOTHING
+
+    @property
+    def rollout_id(self) -> str:
+        """Whose page it is."""
+        return self.rollout.rollout_id
+
+    async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
+        """Return spans of the chosen attempt as of the moment; arguments as of `query_spans`."""
+        if self.attempt is None:
+            return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
+        return await self.asked.store.query_spans(
+            self.rollout_id, self.attempt.attempt_id, at=self.at, limit=limit, offset=offset, **wanted
+        )
+
+    def url(self, tab: str = "", **params: Any) -> str:
+        """Return the path of a tab at the same moment, of the same attempt."""
+        chosen = None if self.attempt is None or self.is_latest else self.attempt.sequence_id
+        segments = ("rollouts", self.rollout_id, tab) if tab else ("rollouts", self.rollout_id)
+        return self.asked.url(*segments, **({"at": self.at, "attempt": chosen} | params))
+
+    def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> Page:
+        """Return the page of a tab: `values` are its own and join the frame's in the JSON twin."""
+        row, rollout = self.row, self.rollout
+        when = "" if self.at is None else f"?at={self.at}"
+        summary = {name: row[name] for name in _SUMMARY}
+        head: dict[str, Any] = {
+            "rollout": {name: getattr(rollout, name) for name in _HEAD} | {"config": rollout.config},
+            "summary": summary,
+            "attempts": self.attempts,
+            "attempt": None if self.attempt is None else self.attempt.attempt_id,
+            "at": self.at,
+            "last": self.last,
+            "event": self.event,
+            "waiting": self.waiting,
+            "annotations": {"labels": self.said.labels, "notes": self.said.notes},
+        }
+        frame: dict[str, Any] = {
+            "said": self.said,
+            "tab": tab,
+            "tabs": TABS,
+            "looked": self,
+            "why": why(self),
+            "can": _can(self),
+            "cli_id": shlex.quote(self.rollout_id),
+            "api_path": paths.path(paths.ROLLOUT, rollout_id=self.rollout_id) + when,
+        }
+        return Page(template, {**head, **values}, f"{self.rollout_id} · {dict(TABS)[tab]}", hidden={**frame, **hidden})
+
+
+_HEAD: Final = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
+_SUMMARY: Final = (
+    "resources_version",
+    "group_id",
+    "step",
+    "attempt_count",
+    "last_reward",
+    "spans",
+    "tokens_in",
+    "tokens_out",
+)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+async def look(asked: Asked) -> Looked:
+    """Return the rollout that a page asks for, as of `at=` if that is given.
+
+    Raises:
+        NotFound: no such rollout, or none of its attempts is `attempt=`.
+        Invalid: it has no event of this number.
+    """
+    rollout_id = asked.ids["rollout_id"]
+    at = asked.maybe_whole("at", least=1)
+    found = await asked.store.look(partial(_read, rollout_id=rollout_id, at=at), snapshot=True)
+    if found is None:
+        raise NotFound.rollout(rollout_id)
+    row, last, attempts, position, event, turns, waiting = found
+    rollout = reads.plain_rollout_of_page(row)
+    chosen = _chosen(asked.one("attempt"), attempts, rollout_id)
+    columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
+    columns["error"] = _json(columns["error"])
+    return Looked(
+        asked,
+        rollout,
+        columns,
+        attempts,
+        chosen,
+        bool(attempts) and chosen is attempts[-1],
+        at,
+        last,
+        position,
+        event,
+        turns,
+        waiting,
+        lanes_of(attempts, turns, _until(rollout, event)),
+        await said_of(asked, rollout_id, at),
+    )
+
+
+def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
+    if event is not None:
+        return event["at"]
+    # An attempt of a cancelled rollout may never be reported; it is not drawn on for ever.
+    return rollout.end_time if rollout.status in TERMINAL else None
+
+
+_Read = tuple[
+    Sequence[Any],
+    int,
+    list[AttemptShown],
+    int | None,
+    Mapping[str, Any] | None,
+    list[dict[str, Any]],
+    rollout_story.Waiting | None,
+]
+
+
+async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int | None) -> _Read | None:
+    now = await pages.rollout(dialect, session, rollout_id)
+    if now is None:
+        return None
+    last, row, until, event = int(now[_VERSION]), now, None, None
+    if at is not None:
+        until = await timeline.moment_of(dialect, session, rollout_id, at)
+        then = await timeline.rollout(dialect, session, rollout_id, until)
+        assert then is not None  # its first event created it
+        row = then
+        seen = await rollout_story.events(dialect, session, rollout_id, after=at - 1, limit=1)
+        event = seen[0]
+    attempts = await _attempts(dialect, session, rollout_id, until)
+    turns = await rollout_story.turns(dialect, session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
+    waiting = None
+    if at is None and row[_STATUS] not in TERMINAL:
+        waiting = await rollout_story.waiting(dialect, session, rollout_id, row[_QUEUED])
+    return row, last, attempts, until, event, turns, waiting
+
+
+async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None) -> list[AttemptShown]:
+    asked = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=MOST_ATTEMPTS)
+    if until is None:
+        page = await pages.attempts(dialect, session, rollout_id, asked, _attempt)
+    else:
+        page = await timeline.attempts(dialect, session, rollout_id, asked, until, _attempt)
+    return page.items[::-1]
+
+
+def _attempt(row: Sequence[Any]) -> AttemptShown:
+    attempt, columns = reads.attempt_of_page(row), dict(zip(ATTEMPT_COLUMNS, row, strict=False))
+    return AttemptShown(
+        attempt.attempt_id,
+        attempt.sequence_id,
+        attempt.status,
+        attempt.worker_id,
+        attempt.start_time,
+        attempt.end_time,
+        attempt.last_heartbeat_time,
+        columns["via"],
+        _json(columns["error"]),
+        attempt.metadata,
+    )
+
+
+def _chosen(wanted: str, attempts: Sequence[AttemptShown], rollout_id: str) -> AttemptShown | None:
+    if wanted in {"", "latest"}:
+        return attempts[-1] if attempts else None
+    for attempt in attempts:
+        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
+            return attempt
+    raise Invalid("attempt", f"rollout {rollout_id} has no attempt {wanted[:80]!r} at this moment")
+
+
+def _json(value: Any) -> Any:
+    return orjson.loads(value) if isinstance(value, (str, bytes)) else value
+
+
+_VERSION, _STATUS, _QUEUED, _SPANS = map(
+    ROLLOUT_COLUMNS.index, ("stream_version", "status", "queued_position", "spans")
+)
+
+
+# -- what is said of it ----------------------------------------------------------------------------------------------
+
+
+def why(looked: Looked) -> str:
+    """Return in a sentence what a rollout that waits waits for; nothing for one that does not."""
+    waiting = looked.waiting
+    if waiting is None or waiting.ahead is None or looked.rollout.status not in WAITING:
+        return ""
+    place = "It is next in the queue"
+    if waiting.ahead:
+        place = (
+            f"{waiting.ahead:,} {'rollout stands' if waiting.ahead == 1 else 'rollouts stand'} before it in the queue"
+        )
+    latest = looked.attempts[-1] if looked.attempts else None
+    if latest is not None:
+        place += f", for attempt {latest.sequence_id + 1}: the last one ended as {latest.status}"
+    if waiting.workers == 0:
+        return f"{place}. No worker has ever asked for work: start a runner."
+    return f"{place}. {waiting.idle_workers:,} of {waiting.workers:,} workers are idle."
+
+
+def _can(looked: Looked) -> list[str]:
+    """Return what may be done to it by this visitor, now."""
+    if looked.at is not None or not looked.asked.may("algorithm"):
+        return []
+    return ["retry"] if looked.rollout.status in TERMINAL else ["cancel"]

@@ -1,0 +1,146 @@
+"""The list of rollouts, and how their inputs begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, get_args
+
+import orjson
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.dashboard.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
+from store.db.summaries import input_starts
+from store.db.summaries.failure_rows import FAILED
+from store.db.summaries.rollout_rows import SORTS, RolloutRow, Wanted, rollout_page
+from store.errors import Invalid
+from store.models import RolloutMode, RolloutStatus
+
+pages = Pages()
+
+_PREVIEW_CHARACTERS: Final = 120
+_MOST_PREVIEWS: Final = 100
+_FILTERS: Final = (
+    ("label", "Label"),
+    ("group", "Group"),
+    ("step", "Step"),
+    ("resources", "Resources"),
+    ("worker", "Worker"),
+    ("error", "Error type"),
+)
+"""What is written into a form, by parameter."""
+_NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
+_PLACE: Final = frozenset({"upto", "after", "before", "offset"})
+"""The parameters that say where in the list, not which list."""
+
+
+@pages.get("/ui/rollouts")
+async def rollouts(asked: Asked) -> Page:
+    """Show rollouts, newest first unless asked otherwise; the filters are the parameters."""
+    wanted = _wanted(asked)
+    found = await asked.store.look(partial(rollout_page, wanted=wanted), snapshot=True)
+    if wanted.before is not None and not found.has_more:
+        # Back at the near end: the first page, and not the few rows that are left over there.
+        wanted = replace(wanted, before=None)
+        found = await asked.store.look(partial(rollout_page, wanted=wanted), snapshot=True)
+    rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
+    statuses = wanted.statuses or list(found.by_status)
+    values = {
+        "rollouts": rows,
+        "total": sum(found.by_status.get(status, 0) for status in statuses),
+        "by_status": {name: found.by_status.get(name, 0) for name in get_args(RolloutStatus)},
+        "labels": found.labels,
+        "newer": found.newer,
+        "limit": wanted.limit,
+        "offset": wanted.offset,
+    }
+    # A form sends what was left empty as well.
+    plain = replace(asked, params={name: asked.several(name) for name in asked.params if name not in _PLACE})
+    hidden = {
+        "wanted": wanted,
+        "modes": get_args(RolloutMode),
+        "attempt_statuses": FAILED,
+        "filters": [*((name, label, asked.one(name)) for name, label in _FILTERS), *given_ranges(asked)],
+        "is_filtered": any(map(asked.several, _NARROWING)),
+        "reasons": {row.rollout_id: _reason(row) for row in rows},
+        "plain": plain,
+        "beside": _beside(plain, wanted, rows, has_more=found.has_more),
+    }
+    return Page("rollout_list.html", values, "Rollouts", hidden=hidden)
+
+
+def _wanted(asked: Asked) -> Wanted:
+    attempt_status = asked.one("attempt") or None
+    if attempt_status is not None and attempt_status not in FAILED:
+        raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
+    return Wanted(
+        statuses=asked.several("status"),
+        modes=asked.several("mode"),
+        ids=asked.several("id"),
+        group_id=asked.one("group") or None,
+        step=asked.maybe_whole("step", least=-(2**53)),
+        resources_id=asked.one("resources") or None,
+        worker_id=asked.one("worker") or None,
+        attempt_status=attempt_status,
+        error_type=asked.one("error") or None,
+        label=asked.one("label") or None,
+        ranges=ranges_of(asked),
+        id_contains=asked.one("q") or None,
+        sort=asked.among("sort", list(SORTS), "started"),
+        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
+        limit=asked.rows,
+        offset=asked.whole("offset", 0),
+        after=asked.maybe_whole("after"),
+        before=asked.maybe_whole("before"),
+        upto=asked.maybe_whole("upto"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Where a page of the list leads."""
+
+    first: str | None
+    """The first page; None for itself."""
+    near: str | None
+    far: str | None
+    again: str | None
+    """Where the first page is found again without what came meanwhile."""
+
+
+def _beside(plain: Asked, wanted: Wanted, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
+    is_back = wanted.before is not None
+    is_first = not wanted.offset and wanted.after is None and not is_back
+    first = None if is_first else plain.here()
+    if not wanted.is_keyed:
+        near = plain.here(offset=max(wanted.offset - wanted.limit, 0) or None)
+        far = plain.here(offset=wanted.offset + wanted.limit)
+        return Beside(first, first and near, far if has_more else None, None)
+    if not rows:
+        return Beside(first, None, None, None)
+    near, far = plain.here(before=rows[0].first_position), plain.here(after=rows[-1].first_position)
+    newest = wanted.upto or rows[0].first_position
+    again = plain.here(upto=newest) if is_first and wanted.is_descending else None
+    return Beside(first, first and near, far if is_back or has_more else None, again)
+
+
+def _reason(row: RolloutRow) -> str | None:
+    """Return in a word why a rollout failed, or is tried again."""
+    if row.status not in {"failed", "requeuing"}:
+        return None
+    error: dict[str, Any] = orjson.loads(row.error) if row.error else {}
+    return error.get("type") or (row.attempt_status if row.attempt_status in {"timeout", "unresponsive"} else None)
+
+
+@pages.get("/ui/previews")
+async def previews(asked: Asked) -> Page:
+    """Show how the inputs of some rollouts begin, up to 100 at a time; lists ask for them once they are drawn."""
+    wanted = list(dict.fromkeys(asked.several("id")))[:_MOST_PREVIEWS]
+    found: dict[str, str] = {}
+    if wanted:
+        found = await asked.store.look(
+            partial(input_starts.input_starts, rollout_ids=wanted, characters=_PREVIEW_CHARACTERS)
+        )
+    return Page("previews.html", {"previews": found}, "Inputs")

@@ -1,0 +1,133 @@
+"""The tabs of a rollout that show how it is trained on and what is stored as it is; and what may be done to it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from store.dashboard import json_tree
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Done, Page, Pages
+from store.dashboard.rollout_frame import Looked, look
+from store.dashboard.training_view import ADAPTERS, training_view
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import rollout_story
+from store.domain.rollout import TERMINAL
+from store.errors import Conflict, NotFound
+from store.models import Rollout
+
+pages = Pages()
+
+ADAPTED: Final = 2_000
+"""How many spans of an attempt the training view reads."""
+RAW_SPANS: Final = 50
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+@pages.get("/ui/rollouts/{rollout_id}/events")
+async def events(asked: Asked) -> Page:
+    """Show the log of a rollout; the parameters are `type`, `after` and `limit`."""
+    looked = await look(asked)
+    wanted, after, limit = asked.several("type"), asked.whole("after", 0), asked.rows
+    found, types = await asked.store.look(
+        partial(_events, looked=looked, wanted=wanted, after=after, limit=limit + 1), snapshot=True
+    )
+    values = {"events": found[:limit], "after": after, "more": len(found) > limit, "types": types}
+    return looked.page("events", "rollout_events.html", values, wanted=wanted)
+
+
+async def _events(
+    dialect: Dialect, session: ReadSession, looked: Looked, wanted: list[str], after: int, limit: int
+) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
+    rollout_id, until = looked.rollout_id, looked.position
+    types = await rollout_story.event_types(dialect, session, rollout_id, until)
+    found = await rollout_story.events(
+        dialect, session, rollout_id, types=wanted, after=after, until=until, limit=limit
+    )
+    return found, types
+
+
+# -- training --------------------------------------------------------------------------------------------------------
+
+
+@pages.get("/ui/rollouts/{rollout_id}/training")
+async def training(asked: Asked) -> Page:
+    """Show what an adapter makes of an attempt; `adapter` is tracer or proxy."""
+    looked = await look(asked)
+    adapter = asked.among("adapter", list(ADAPTERS), "tracer")
+    found = await looked.spans(limit=ADAPTED)
+    values = {"view": training_view(found.items, adapter), "read": len(found.items), "total": found.total}
+    return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
+
+
+# -- raw -------------------------------------------------------------------------------------------------------------
+
+
+@pages.get("/ui/rollouts/{rollout_id}/raw")
+async def raw(asked: Asked) -> Page:
+    """Show a rollout, its attempts and its spans as they are; `span` is the id of one to be shown, `offset` a page."""
+    looked = await look(asked)
+    offset, span_id = asked.whole("offset", 0), asked.one("span")
+    chosen = None
+    if span_id:
+        named = await looked.spans(limit=1, span_id=span_id)
+        if not named.items:
+            raise NotFound("span", span_id, f"this attempt has no span {span_id[:80]!r} at this moment")
+        chosen = named.items[0].model_dump()
+    found = await looked.spans(limit=RAW_SPANS, offset=offset)
+    index = [
+        {
+            "span_id": span.span_id,
+            "sequence_id": span.sequence_id,
+            "name": span.name,
+            "status_code": span.status.status_code,
+            "attributes": len(span.attributes),
+        }
+        for span in found.items
+    ]
+    values = {"span": chosen, "index": index, "spans": {"offset": offset, "limit": RAW_SPANS, "total": found.total}}
+    hidden = {
+        "trees": [] if chosen else [("Rollout", json_tree.tree(looked.rollout.model_dump())), *_attempts(looked)],
+        "span_tree": json_tree.tree(chosen, budget=4 * json_tree.BUDGET, longest=json_tree.BUDGET) if chosen else [],
+        "chosen": span_id,
+    }
+    return looked.page("raw", "rollout_raw.html", values, **hidden)
+
+
+def _attempts(looked: Looked) -> list[tuple[str, list[json_tree.Node]]]:
+    if looked.attempt is None:
+        return []
+    shown = {name: getattr(looked.attempt, name) for name in looked.attempt.__slots__}
+    return [(f"Attempt {looked.attempt.sequence_id}", json_tree.tree(shown))]
+
+
+# -- what may be done ------------------------------------------------------------------------------------------------
+
+
+@pages.post("/ui/rollouts/{rollout_id}/cancel")
+async def cancel(asked: Asked) -> Done:
+    """Cancel a rollout that has not ended."""
+    rollout = await _found(asked)
+    if rollout.status in TERMINAL:
+        raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status} already; there is nothing to cancel")
+    await asked.store.update_rollout(rollout.rollout_id, status="cancelled")
+    return Done(asked.url("rollouts", rollout.rollout_id), "The rollout is cancelled.")
+
+
+@pages.post("/ui/rollouts/{rollout_id}/retry")
+async def retry(asked: Asked) -> Done:
+    """Put a rollout that has ended at the end of the queue."""
+    rollout = await _found(asked)
+    if rollout.status not in TERMINAL:
+        raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only one that has ended can be tried again")
+    await asked.store.update_rollout(rollout.rollout_id, status="requeuing")
+    return Done(asked.url("rollouts", rollout.rollout_id), "The rollout waits in the queue again.")
+
+
+async def _found(asked: Asked) -> Rollout:
+    rollout = await asked.store.get_rollout_by_id(asked.ids["rollout_id"])
+    if rollout is None:
+        raise NotFound.rollout(asked.ids["rollout_id"])
+    return rollout

@@ -1,0 +1,34 @@
+"""The first tab of a rollout: what was said, called and rewarded in one of its attempts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.formats import pretty
+from store.dashboard.pages import Page, Pages
+from store.dashboard.rollout_frame import look
+from store.dashboard.transcript import Text, transcript
+
+pages = Pages()
+
+SPANS: Final = 200
+"""How many spans a page of the transcript reads."""
+_TASK: Final = 4_000
+
+
+@pages.get("/ui/rollouts/{rollout_id}/transcript")
+@pages.get("/ui/rollouts/{rollout_id}")
+async def rollout(asked: Asked) -> Page:
+    """Show a rollout by its transcript; the parameters are `at`, `attempt`, `offset` and `full`, the id of a span."""
+    looked = await look(asked)
+    offset, full = asked.whole("offset", 0), asked.several("full")
+    found = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
+    given = looked.rollout.input
+    task = given if isinstance(given, str) else pretty(given)
+    values = {
+        "task": Text(task[:_TASK], len(task)),
+        "entries": transcript(found.items, whole=full),
+        "spans": {"offset": offset, "limit": SPANS, "total": found.total},
+    }
+    return looked.page("transcript", "rollout_transcript.html", values, is_run=looked.row["run_version"] is not None)

@@ -1,0 +1,236 @@
+"""Running a part of a run again: what would happen, and then that; and moving the head, to undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast, get_args
+from uuid import uuid4
+
+import orjson
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Done, Page, Pages
+from store.dashboard.run_drawing import DrawnNode
+from store.dashboard.run_pages import branches, drawing_of, found_rollout, phase_graph, summary
+from store.domain.rollout import ACTIVE
+from store.errors import (
+    AttemptActive,
+    CheckpointMissing,
+    Conflict,
+    GraphChanged,
+    HeadMoved,
+    Invalid,
+    NotFound,
+    SideEffectsUnconfirmed,
+)
+from store.models import Rollout
+from store.models.runs import ForkPlan, OnMissing
+
+pages = Pages()
+
+_CURES: Final[dict[type[Conflict], str]] = {
+    AttemptActive: "Wait for its end, or tick that it is to be ended.",
+    CheckpointMissing: "Start from an earlier phase, or run all of the scope again.",
+    GraphChanged: "Start from an earlier phase, or tick that the checkpoint's state still fits.",
+    HeadMoved: "Somebody was faster. This is the plan as it now is: look again.",
+    SideEffectsUnconfirmed: "Tick that they are wanted, or leave the other scopes alone.",
+}
+"""What to do on the page, where the store's own text says what to write in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """A node of the base, and what becomes of it."""
+
+    scope: str | None
+    node_id: str
+    phase: str | None
+    status: str
+    runs_again: bool
+    tokens_in: float | None
+    tokens_out: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _What:
+    """What shall run again; the arguments of `plan_fork`."""
+
+    node: str | None
+    phase: str | None
+    scopes: list[str]
+    base: str
+    on_missing: OnMissing
+    cascade: bool
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _what(asked: Asked) -> _What:
+    missing: OnMissing = "full" if asked.among("on_missing", get_args(OnMissing), "error") == "full" else "error"
+    return _What(
+        node=asked.one("node") or None,
+        phase=asked.one("phase") or None,
+        scopes=asked.several("scope"),
+        base=asked.one("base", "head"),
+        on_missing=missing,
+        cascade=asked.among("cascade", ("0", "1"), "1") == "1",
+    )
+
+
+@pages.get("/ui/runs/{rollout_id}/rerun")
+async def preview(asked: Asked) -> Page:
+    """Show what a re-run would keep and what would run again; nothing is done."""
+    return await _preview(asked)
+
+
+@pages.post("/ui/runs/{rollout_id}/rerun")
+async def rerun(asked: Asked) -> Page | Done:
+    """Start the re-run that was looked at; sent twice, it starts once."""
+    rollout_id, what = asked.ids["rollout_id"], _what(asked)
+    try:
+        started = await asked.store.fork_attempt(
+            rollout_id,
+            **what.arguments(),
+            state_patch=_patch(asked.one("state_patch")),
+            on_active="supersede" if asked.one("supersede") else "reject",
+            expected_head=asked.maybe_whole("expected_head", least=1),
+            request_id=asked.one("request_id") or None,
+            reason=asked.one("reason").strip() or None,
+            confirm_side_effects=bool(asked.one("confirm_side_effects")),
+            allow_graph_change=bool(asked.one("allow_graph_change")),
+        )
+    except (Conflict, Invalid) as error:
+        return await _preview(asked, refused=error)
+    number = started.attempt.sequence_id
+    told = f"Attempt {number} has begun. It waits for the program of this pipeline, which goes on with it."
+    return Done(asked.url("runs", rollout_id, view=f"attempt:{number}"), told)
+
+
+@pages.post("/ui/runs/{rollout_id}/head")
+async def move_head(asked: Asked) -> Done:
+    """Make another attempt's view the run's."""
+    rollout_id, number = asked.ids["rollout_id"], asked.whole("attempt", 0, least=1)
+    lineage = await asked.store.list_lineage(rollout_id)
+    named = next((node for node in lineage if node.sequence_id == number), None)
+    if named is None:
+        raise NotFound.attempt(str(number), rollout_id)
+    before = next((node.sequence_id for node in lineage if node.is_head), None)
+    reason = asked.one("reason").strip() or None
+    request_id = asked.one("request_id") or None
+    await asked.store.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
+    told = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} stays.")
+    return Done(asked.url("runs", rollout_id), told)
+
+
+def _patch(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return None
+    try:
+        found: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise Invalid("state_patch", 'is not JSON; write an object: {"news": "a strike"}') from None
+    if not isinstance(found, dict):
+        raise Invalid("state_patch", 'is no JSON object; write {"news": "a strike"}')
+    return cast("dict[str, Any]", found) or None
+
+
+# -- the preview -----------------------------------------------------------------------------------------------------
+
+
+async def _preview(asked: Asked, refused: Conflict | Invalid | None = None) -> Page:
+    rollout_id, what = asked.ids["rollout_id"], _what(asked)
+    rollout = await found_rollout(asked, rollout_id)
+    plan, missing = None, None
+    if what.node or what.phase:
+        try:
+            plan = await asked.store.plan_fork(rollout_id, **what.arguments())
+        except (Conflict, Invalid) as error:
+            missing = error if isinstance(error, CheckpointMissing) else None
+            refused = refused or error
+    lineage = await asked.store.list_lineage(rollout_id)
+    nodes = [] if plan is None else await _planned(asked, plan)
+    values = {
+        "rollout": summary(rollout),
+        "asked_for": what.arguments(),
+        "plan": plan,
+        "nodes": nodes,
+        "sums": _sums(nodes),
+        "attempts": branches(lineage),
+        "active": [node.sequence_id for node in lineage if node.status in ACTIVE],
+        "refused": None if refused is None else _refusal(refused),
+        "may_run_all": missing is not None,
+        "choices": None if plan is not None else await _choices(asked, rollout),
+    }
+    hidden = {
+        # Of this look at the plan: its form, sent twice, starts one attempt.
+        "request_id": uuid4().hex,
+        "given": {name: asked.one(name) for name in ("state_patch", "reason")},
+        "command": _command(rollout_id, what),
+    }
+    status = 200 if refused is None else refused.status
+    return Page("run_rerun.html", values, f"Run {rollout_id} again", status, hidden=hidden)
+
+
+async def _choices(asked: Asked, rollout: Rollout) -> dict[str, Any] | None:
+    """Return the phases and scopes that can be named; None where the run has no phase graph."""
+    phases = await phase_graph(asked, rollout)
+    if phases is None:
+        return None
+    drawing = await drawing_of(asked, "head", phases)
+    scopes = [each.scope for each in drawing.scopes if each.scope is not None]
+    return {"phases": [phase.name for phase in phases.phases], "scopes": scopes}
+
+
+async def _planned(asked: Asked, plan: ForkPlan) -> list[PlannedNode]:
+    phases = await phase_graph(asked, await found_rollout(asked, plan.rollout_id))
+    drawing = await drawing_of(asked, f"attempt:{plan.base}", phases)
+    return [_becomes(node, plan) for scope in drawing.scopes for node in scope.nodes]
+
+
+def _becomes(node: DrawnNode, plan: ForkPlan) -> PlannedNode:
+    return PlannedNode(
+        scope=node.scope,
+        node_id=node.node_id,
+        phase=node.phase,
+        status=node.status,
+        runs_again=any(mask.hides(node.scope, node.node_id, None, node.phase) for mask in plan.masks),
+        tokens_in=node.tokens_in,
+        tokens_out=node.tokens_out,
+        seconds=node.seconds,
+    )
+
+
+def _sums(nodes: Sequence[PlannedNode]) -> Mapping[str, dict[str, float]]:
+    """Return how many nodes, tokens and seconds are reused, and how many run again."""
+    found: dict[str, dict[str, float]] = {}
+    for name, is_again in (("reused", False), ("again", True)):
+        its = [node for node in nodes if node.runs_again == is_again]
+        tokens = sum((node.tokens_in or 0) + (node.tokens_out or 0) for node in its)
+        found[name] = {"nodes": len(its), "tokens": tokens, "seconds": sum(node.seconds or 0 for node in its)}
+    return found
+
+
+def _refusal(error: Conflict | Invalid) -> dict[str, str]:
+    cure = _CURES.get(type(error)) if isinstance(error, Conflict) else None
+    text = error.reason if isinstance(error, Conflict) else str(error)
+    return {"error_type": type(error).__name__, "text": text, "cure": cure or getattr(error, "cure", "")}
+
+
+def _command(rollout_id: str, what: _What) -> str:
+    parts = [f"rollbook rerun {rollout_id}"]
+    for flag, value in (("--node", what.node), ("--phase", what.phase)):
+        parts += [f"{flag} {_quoted(value)}"] if value else []
+    parts += [f"--scope {_quoted(scope)}" for scope in what.scopes]
+    parts += [f"--base {what.base.removeprefix('attempt:')}"] if what.base != "head" else []
+    parts += ["--on-missing full"] if what.on_missing == "full" else []
+    parts += [] if what.cascade else ["--no-cascade"]
+    return " ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as one word of a shell."""
+    escaped = text.replace("'", "'\\''")
+    return text if text.isascii() and text.isalnum() else f"'{escaped}'"

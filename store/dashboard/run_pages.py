@@ -1,0 +1,293 @@
+"""Runs: the list of them, the graph of one with its attempts, what a node said, and two attempts side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.dashboard.run_drawing import Drawing, draw, versions
+from store.db.summaries.run_list import recorded_at, run_rows
+from store.domain.rollout import ACTIVE
+from store.errors import NotFound
+from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow
+from store.models.runs import NodeDifference
+from store.runs.sentences import of_fork
+
+pages = Pages()
+
+_TEXT: Final = 4000
+"""Characters of a text that are shown; the rest is asked for by itself."""
+_EVENTS: Final = 100
+_TOOLS: Final = 10
+_DIFFERENCES: Final = 2000
+_NOTHING: Final = AttemptDiff(a=0, b=0, nodes=[], counts={}, totals={})
+
+
+@pages.get("/ui/runs")
+async def runs(asked: Asked) -> Page:
+    """Show the rollouts that have said something as runs do, newest first."""
+    limit = asked.rows
+    found = await asked.store.look(partial(run_rows, before=asked.one("before") or None, limit=limit + 1))
+    shown = found[:limit]
+    values = {"runs": shown, "next_before": shown[-1].rollout_id if len(found) > limit else None}
+    return Page("run_list.html", values, "Runs")
+
+
+# -- one run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """An attempt in the tree of a run's attempts."""
+
+    attempt: int
+    attempt_id: str
+    depth: int
+    """How many attempts it builds on."""
+    kind: str
+    base: int | None
+    status: str
+    is_head: bool
+    started: float
+    events: int
+    again: str
+    """What it ran again, in words."""
+    reason: str | None
+    degraded: bool
+
+
+@pages.get("/ui/runs/{rollout_id}")
+async def run(asked: Asked) -> Page:
+    """Show a view of a run as a graph, its attempts, and what the chosen node said."""
+    rollout_id, view, at = asked.ids["rollout_id"], asked.one("view", "head"), asked.maybe_whole("at", least=1)
+    rollout = await found_rollout(asked, rollout_id)
+    lineage = await asked.store.list_lineage(rollout_id)
+    phases = await phase_graph(asked, rollout)
+    drawing = await drawing_of(asked, view, phases, at=at)
+    node = asked.one("node") or None
+    scope = asked.one("scope") or None
+    chosen = None if node is None else await _said(asked, drawing, view, scope, node, at)
+    values: dict[str, Any] = {
+        "rollout": summary(rollout),
+        "view": view,
+        "at": at,
+        "head": next((each.sequence_id for each in lineage if each.is_head), None),
+        "attempts": branches(lineage),
+        "scopes": drawing.scopes,
+        "left_out": drawing.left_out,
+        "chosen": chosen,
+        "phases": [] if phases is None else [phase.name for phase in phases.phases],
+    }
+    hidden = {
+        "drawing": drawing,
+        "viewed": _viewed(view, values["head"]),
+        "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
+        "may_rerun": phases is not None and asked.may("algorithm"),
+        "copies": _copies(asked, rollout_id, view),
+        "node_twin": _events_path(asked, rollout_id, view, scope, node),
+    }
+    return Page("run_graph.html", values, f"Run {rollout_id}", hidden=hidden)
+
+
+async def found_rollout(asked: Asked, rollout_id: str) -> Rollout:
+    """Return the rollout of a run.
+
+    Raises:
+        NotFound: there is none.
+    """
+    rollout = await asked.store.get_rollout_by_id(rollout_id)
+    if rollout is None:
+        raise NotFound.rollout(rollout_id)
+    return rollout
+
+
+async def phase_graph(asked: Asked, rollout: Rollout) -> PhaseGraph | None:
+    """Return the phase graph among a run's resources, the first of several; None where there is none."""
+    if rollout.resources_id is None:
+        return None
+    published = await asked.store.get_resources_by_id(rollout.resources_id)
+    resources = {} if published is None else published.resources
+    return next((each for each in resources.values() if isinstance(each, PhaseGraph)), None)
+
+
+async def drawing_of(asked: Asked, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
+    """Return a view of the run of the path as it is drawn."""
+    rollout_id = asked.ids["rollout_id"]
+    graph = await asked.store.get_run_graph(rollout_id, view=view, at=at, graph=phases)
+    times = await asked.store.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
+    return draw(graph, phases, times)
+
+
+def summary(rollout: Rollout) -> dict[str, Any]:
+    """Return of a rollout what the head of a page shows."""
+    metadata = rollout.metadata or {}
+    return {
+        "rollout_id": rollout.rollout_id,
+        "status": rollout.status,
+        "start_time": rollout.start_time,
+        "end_time": rollout.end_time,
+        "group_id": metadata.get("rollbook.group"),
+        "resources_id": rollout.resources_id,
+    }
+
+
+def branches(lineage: Sequence[AttemptNode]) -> list[Branch]:
+    """Return attempts with how deep each lies in the tree, each after the one it builds on."""
+    below: dict[int | None, list[AttemptNode]] = {}
+    for node in lineage:
+        below.setdefault(node.base, []).append(node)
+    found: list[Branch] = []
+    waiting = [(0, node) for node in reversed(below.get(None, []))]
+    while waiting:
+        depth, node = waiting.pop()
+        found.append(_branch(depth, node))
+        waiting.extend((depth + 1, each) for each in reversed(below.get(node.sequence_id, [])))
+    return found
+
+
+def _branch(depth: int, node: AttemptNode) -> Branch:
+    fork = node.fork
+    return Branch(
+        attempt=node.sequence_id,
+        attempt_id=node.attempt_id,
+        depth=depth,
+        kind=node.kind,
+        base=node.base,
+        status=node.status,
+        is_head=node.is_head,
+        started=node.start_time,
+        events=node.events,
+        again="" if fork is None else of_fork(fork),
+        reason=None if fork is None else fork.reason,
+        degraded=fork is not None and fork.degraded is not None,
+    )
+
+
+def _viewed(view: str, head: int | None) -> int | None:
+    form, _, number = view.partition(":")
+    if form == "head":
+        return head
+    return int(number) if number.isdecimal() else None
+
+
+def _copies(asked: Asked, rollout_id: str, view: str) -> list[tuple[str, str]]:
+    path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/graph"
+    return [
+        ("Copy id", rollout_id),
+        ("Copy as CLI", f"rollbook lineage {rollout_id}"),
+        ("Copy as curl", f"curl -s '{{origin}}{path}?view={quote(view)}'"),
+    ]
+
+
+# -- what a node said ------------------------------------------------------------------------------------------------
+
+
+async def _said(
+    asked: Asked, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
+) -> dict[str, Any]:
+    """Return a node with its events and those of what ran under it."""
+    everything = (each for one in drawing.scopes for each in one.nodes)
+    drawn = next((each for each in everything if (each.scope, each.node_id) == (scope, node)), None)
+    found: dict[int, RunEventRow] = {}
+    has_more = False
+    names = [node, *([] if drawn is None else drawn.tools[:_TOOLS])]
+    for name in names:
+        page = await asked.store.query_run_events(
+            asked.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
+        )
+        has_more = has_more or page.has_more
+        its = [each for each in page.items if each.scope == scope and node in {name, each.parent_node_id}]
+        found |= {each.version: each for each in its}
+    events = [_event(found[version]) for version in sorted(found)[:_EVENTS]]
+    return {
+        "scope": scope,
+        "node": node,
+        "drawn": drawn,
+        "events": events,
+        "has_more": has_more or len(found) > _EVENTS,
+    }
+
+
+def _event(row: RunEventRow) -> dict[str, Any]:
+    texts: dict[str, Any] = {}
+    for name in ("message", "prompt", "response", "error"):
+        text: str | None = getattr(row, name)
+        if text:
+            texts[name] = {"text": text[:_TEXT], "length": len(text)}
+    return {
+        "version": row.version,
+        "at": row.at,
+        "attempt": row.attempt,
+        "source": row.source,
+        "kind": row.kind,
+        "node_id": row.node_id,
+        "status": row.status,
+        "phase": row.phase,
+        "agent": row.agent,
+        "service": row.service,
+        "metrics": row.metrics,
+        "texts": texts,
+        "span": (row.extra or {}).get("span_id") if row.source == "span" else None,
+    }
+
+
+def _events_path(asked: Asked, rollout_id: str, view: str, scope: str | None, node: str | None) -> str:
+    named = {"view": view, "scope": scope, "node_id": node}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in named.items() if value is not None)
+    return f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/events?{query}"
+
+
+# -- two attempts ----------------------------------------------------------------------------------------------------
+
+
+@pages.get("/ui/runs/{rollout_id}/compare")
+async def compare(asked: Asked) -> Page:
+    """Show what changed from one attempt's view to another's."""
+    rollout_id = asked.ids["rollout_id"]
+    rollout = await found_rollout(asked, rollout_id)
+    lineage = await asked.store.list_lineage(rollout_id)
+    a, b = _pair(asked, lineage)
+    every = asked.among("all", ("0", "1"), "0") == "1"
+    found = _NOTHING if not lineage else await asked.store.compare_attempts(rollout_id, a, b)
+    nodes = [node for node in found.nodes if every or node.change != "kept" or node.failed]
+    values = {
+        "rollout": summary(rollout),
+        "a": a,
+        "b": b,
+        "attempts": branches(lineage),
+        "counts": found.counts,
+        "totals": {name: value for name, value in found.totals.items() if value},
+        "state_patch": found.state_patch,
+        "nodes": nodes[:_DIFFERENCES],
+        "left_out": max(0, len(nodes) - _DIFFERENCES),
+        "all": every,
+    }
+    hidden = {"copies": _compare_copies(asked, rollout_id, a, b), "deltas": _deltas(nodes[:_DIFFERENCES])}
+    return Page("run_compare.html", values, f"Attempts {a} and {b} of {rollout_id}", hidden=hidden)
+
+
+def _pair(asked: Asked, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
+    """Return the attempts that are asked for; unless told otherwise the head, and what it builds on."""
+    if not lineage:
+        return 0, 0
+    head = next((node for node in lineage if node.is_head), lineage[-1])
+    others = [node.sequence_id for node in lineage if node.sequence_id != head.sequence_id]
+    usual = head.base or (others[-1] if others else head.sequence_id)
+    return asked.whole("a", usual, least=1), asked.whole("b", head.sequence_id, least=1)
+
+
+def _deltas(nodes: Sequence[NodeDifference]) -> list[str]:
+    return [", ".join(f"{name} {value:+,.4g}" for name, value in node.deltas.items() if value) for node in nodes]
+
+
+def _compare_copies(asked: Asked, rollout_id: str, a: int, b: int) -> list[tuple[str, str]]:
+    path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/compare"
+    return [
+        ("Copy as CLI", f"rollbook compare {rollout_id} {a} {b}"),
+        ("Copy as curl", f"curl -s '{{origin}}{path}?a={a}&b={b}'"),
+    ]

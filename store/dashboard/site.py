@@ -1,0 +1,59 @@
+"""All pages, and the order in which they are found in the navigation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.dashboard import (
+    admin,
+    annotations,
+    audit,
+    compare,
+    failures,
+    groups,
+    overview,
+    resources,
+    rewards,
+    rollout_list,
+    rollout_tabs,
+    rollout_transcript,
+    run_actions,
+    run_pages,
+    waterfall,
+    workers,
+)
+from store.dashboard.pages import Route
+
+_MODULES: Final = (
+    annotations,
+    admin,
+    audit,
+    run_actions,
+    run_pages,
+    overview,
+    failures,
+    resources,
+    workers,
+    rewards,
+    rollout_list,
+    rollout_tabs,
+    rollout_transcript,
+    compare,
+    groups,
+    waterfall,
+)
+ROUTES: Final[tuple[Route, ...]] = tuple(route for module in _MODULES for route in module.pages.routes)
+
+NAVIGATION: Final[tuple[tuple[str, str], ...]] = (
+    ("", "Overview"),
+    ("rollouts", "Rollouts"),
+    ("failures", "Failures"),
+    ("groups", "Groups"),
+    ("rewards", "Rewards"),
+    ("resources", "Resources"),
+    ("workers", "Workers"),
+    ("runs", "Runs"),
+    ("audit", "Audit"),
+    ("admin", "Admin"),
+)
+"""The first segment of a path, and what it is called."""

@@ -1,0 +1,114 @@
+"""Two traces by the paths of their spans' names: what one did and the other did not, did more often, or slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from store.db.summaries.span_rows import SpanRow
+
+Change = Literal["only a", "only b", "count", "status", "slower", "faster", "same"]
+
+_RATIO: Final = 1.2
+_LEAST_SECONDS: Final = 0.01
+_ROOT: Final = -1
+
+
+@dataclass(slots=True)
+class Tally:
+    """The spans of one path on one side."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """Of all of them together, as far as they have both times."""
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class PathRow:
+    """One path: the span's name below those of its parents."""
+
+    name: str
+    depth: int
+    a: Tally = field(default_factory=Tally)
+    b: Tally = field(default_factory=Tally)
+
+    @property
+    def change(self) -> Change:
+        """What differs most; durations that are within a fifth of each other are alike."""
+        if not self.b.count:
+            return "only a"
+        if not self.a.count:
+            return "only b"
+        if self.a.count != self.b.count:
+            return "count"
+        if self.a.errors != self.b.errors:
+            return "status"
+        if abs(self.b.seconds - self.a.seconds) < _LEAST_SECONDS:
+            return "same"
+        if self.b.seconds > self.a.seconds * _RATIO:
+            return "slower"
+        return "faster" if self.a.seconds > self.b.seconds * _RATIO else "same"
+
+
+def compare_paths(a: Sequence[SpanRow], b: Sequence[SpanRow]) -> list[PathRow]:
+    """Return every path of either trace, parents before children, in the order of their first spans."""
+    tree = _Tree()
+    for rows, is_a in ((a, True), (b, False)):
+        for row, place in zip(rows, tree.places(rows), strict=True):
+            path = tree.paths[place]
+            _add(path.a if is_a else path.b, row)
+    return list(tree.in_order())
+
+
+def _add(tally: Tally, row: SpanRow) -> None:
+    tally.count += 1
+    tally.errors += row.status == "ERROR"
+    if row.start is not None and row.end is not None:
+        tally.seconds += max(row.end - row.start, 0.0)
+
+
+class _Tree:
+    """The paths of both sides: each is a name below another path."""
+
+    def __init__(self) -> None:
+        self.paths: list[PathRow] = []
+        self._known: dict[tuple[int, str], int] = {}
+        self._below: dict[int, list[int]] = {_ROOT: []}
+
+    def places(self, rows: Sequence[SpanRow]) -> list[int]:
+        """Return where the path of each span stands; a span whose parent is missing begins a path."""
+        by_id = {row.span_id: index for index, row in enumerate(rows)}
+        found: list[int | None] = [None] * len(rows)
+        for index in range(len(rows)):
+            # From the span up to the first one that is placed, then down again: traces may be deep, or circular.
+            above: list[int] = []
+            seen: set[int] = set()
+            at: int | None = index
+            while at is not None and found[at] is None and at not in seen:
+                seen.add(at)
+                above.append(at)
+                parent = rows[at].parent_id
+                at = None if parent is None else by_id.get(parent)
+            place = _ROOT if at is None else found[at]
+            for each in reversed(above):
+                place = found[each] = self._place(_ROOT if place is None else place, rows[each].name)
+        return [place for place in found if place is not None]
+
+    def _place(self, parent: int, name: str) -> int:
+        place = self._known.get((parent, name))
+        if place is None:
+            place = self._known[parent, name] = len(self.paths)
+            self.paths.append(PathRow(name, 0 if parent == _ROOT else self.paths[parent].depth + 1))
+            self._below[parent].append(place)
+            self._below[place] = []
+        return place
+
+    def in_order(self) -> Iterable[PathRow]:
+        """Yield the paths, parents before children."""
+        waiting = self._below[_ROOT][::-1]
+        while waiting:
+            place = waiting.pop()
+            yield self.paths[place]
+            waiting += self._below[place][::-1]

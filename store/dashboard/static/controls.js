@@ -1,0 +1,68 @@
+// Buttons: theme and zone, copying, dialogs. All by delegation, so that what is drawn later works too.
+
+import { isLocal, redrawTimes } from "./times.js";
+
+const THEMES = ["auto", "light", "dark"];
+
+function showTheme() {
+  const theme = document.documentElement.dataset.theme;
+  for (const button of document.querySelectorAll("[data-switch=theme]")) button.textContent = `Theme: ${theme}`;
+}
+
+function showZone() {
+  for (const button of document.querySelectorAll("[data-switch=zone]")) button.textContent = isLocal() ? "Local" : "UTC";
+}
+
+function nextTheme() {
+  const root = document.documentElement;
+  root.dataset.theme = THEMES[(THEMES.indexOf(root.dataset.theme) + 1) % THEMES.length];
+  document.cookie = `rollbook_theme=${root.dataset.theme}; Path=/; SameSite=Strict; Max-Age=31536000`;
+  showTheme();
+  document.dispatchEvent(new CustomEvent("rollbook:theme"));
+}
+
+function nextZone() {
+  localStorage.setItem("rollbook.zone", isLocal() ? "utc" : "local");
+  showZone();
+  redrawTimes();
+}
+
+async function copy(button) {
+  const text = button.dataset.copy.replaceAll("{origin}", location.origin);
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Browsers give the clipboard only to pages of this machine or over TLS.
+    const area = Object.assign(document.createElement("textarea"), { value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+function onClick(event) {
+  const target = event.target.closest("[data-switch], [data-copy], [data-opens], [data-closes]");
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+  if (!target) return;
+  if (target.dataset.switch === "theme") nextTheme();
+  else if (target.dataset.switch === "zone") nextZone();
+  else if (target.dataset.copy !== undefined) copy(target);
+  else if (target.dataset.opens) document.getElementById(target.dataset.opens)?.showModal();
+  else if (target.dataset.closes !== undefined) target.closest("dialog")?.close();
+}
+
+export function startControls() {
+  showTheme();
+  showZone();
+  document.addEventListener("click", onClick);
+  // A select or a box in a form of filters applies at once.
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("form[data-applies] select, form[data-applies] input[type=checkbox]")) event.target.form.requestSubmit();
+  });
+}

@@ -1,0 +1,117 @@
+// News: one stream per page says that something has happened; parts marked data-live are then asked for again.
+//
+// data-live="rollout/ID …" names the streams a part depends on; "" stands for any. Each such part has an id. The page
+// itself is asked for again, and the parts taken out of the answer, so whatever was missed meanwhile is in it. A page
+// that would rather be found again as it was says where: data-again on any part.
+
+const PAUSE = 700;
+
+let position = 0;
+let asking = false;
+let again = false;
+let owed = false;
+
+function parts() {
+  return [...document.querySelectorAll("[data-live][id]")];
+}
+
+function concerns(part, streams) {
+  if (!streams || !part.dataset.live) return true;
+  const wanted = part.dataset.live.split(" ");
+  return streams.some((stream) => wanted.includes(stream));
+}
+
+function isInUse(part) {
+  const active = document.activeElement;
+  return part.contains(active) && active.matches("input:not([type=checkbox]), textarea, select, dialog *") || part.querySelector("dialog[open], details.menu[open]");
+}
+
+export function put(part, fresh) {
+  if (part.innerHTML === fresh.innerHTML) return;
+  const open = new Set([...part.querySelectorAll("details[open][id]")].map((element) => element.id));
+  const chosen = part.querySelector("tr.chosen")?.id;
+  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  part.replaceWith(fresh);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  if (chosen) document.getElementById(chosen)?.classList.add("chosen");
+  window.htmx?.process(fresh);
+  fresh.dispatchEvent(new CustomEvent("rollbook:drawn", { bubbles: true }));
+}
+
+export async function refresh(streams = null) {
+  const wanted = parts().filter((part) => concerns(part, streams));
+  if (!wanted.length) return;
+  if (asking) { again = true; return; }
+  asking = true;
+  try {
+    const address = document.querySelector("[data-again]")?.dataset.again ?? location.href;
+    const answer = await fetch(address, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+    if (answer.redirected) { location.reload(); return; }
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of wanted) {
+      const fresh = page.getElementById(part.id);
+      if (!fresh || !part.isConnected) continue;
+      // What somebody works with is left to them, and drawn when they have done.
+      if (isInUse(part)) owed = true;
+      else put(part, document.adoptNode(fresh));
+    }
+    document.dispatchEvent(new CustomEvent("rollbook:refreshed"));
+  } catch {
+    // The server is away, and is asked once more when it is back.
+    owed = true;
+  } finally {
+    setTimeout(() => {
+      asking = false;
+      if (again) { again = false; refresh(); }
+    }, PAUSE);
+  }
+}
+
+// What was not drawn when it was news is drawn at the next occasion.
+function catchUp() {
+  if (!owed) return;
+  owed = false;
+  refresh();
+}
+
+function show(state, text) {
+  const element = document.getElementById("live-state");
+  if (!element) return;
+  element.hidden = false;
+  element.dataset.state = state;
+  element.textContent = text;
+}
+
+function listen(base) {
+  const source = new EventSource(`${base}/ui/live?after=${position}`);
+  source.addEventListener("open", () => {
+    show("live", "live");
+    catchUp();
+  });
+  source.addEventListener("news", (event) => {
+    const told = JSON.parse(event.data);
+    position = told.position;
+    document.body.dataset.heard = String(position);
+    document.dispatchEvent(new CustomEvent("rollbook:news", { detail: told }));
+    refresh(told.streams);
+  });
+  source.addEventListener("error", () => {
+    show("lost", "reconnecting");
+    // A server that answers with a refusal ends the stream for good; it is tried again all the same.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(base), 2000);
+  });
+  // Browsers allow six connections to one server: a page that nobody sees gives its own back.
+  const close = () => source.close();
+  window.addEventListener("pagehide", close, { once: true });
+}
+
+export function startNews() {
+  const { base, position: drawn } = document.body.dataset;
+  if (drawn === undefined) return;
+  position = Number(drawn);
+  for (const done of ["focusout", "close", "toggle"]) document.addEventListener(done, () => setTimeout(catchUp), true);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) listen(base); });
+  listen(base);
+}

@@ -1,0 +1,360 @@
+// The waterfall: spans as a tree beside their times. Its rows come page by page from the twin of the list of spans, and
+// only those in sight are drawn. What a reader did to it outlives that the part around it is drawn again.
+
+import { fill, make, makeRow } from "./waterfall_draw.js";
+import { Panel } from "./waterfall_panel.js";
+import { Rows } from "./waterfall_rows.js";
+import { Stretch } from "./waterfall_time.js";
+import { Trace, above, extent, plant, shown } from "./waterfall_tree.js";
+import { toolbar } from "./waterfall_tools.js";
+
+const FIRST_PAGE = 1000;
+const PAGE = 10000;
+const HEAD = 26;
+
+class Waterfall {
+  constructor(part) {
+    this.trace = new Trace();
+    this.collapsed = new Set();
+    this.stretch = new Stretch();
+    this.until = null;
+    this.rows = [];
+    this.chosen = null;
+    this.scrolled = 0;
+    this.hadFocus = false;
+    this.filter = { text: "", kind: "", errors: false };
+    this.readAddress();
+    this.build(part);
+  }
+
+  // -- the elements ---------------------------------------------------------------------------------------------------
+
+  build(part) {
+    this.element = make("div", "wf");
+    this.tools = toolbar(this, part.dataset.kinds.split(" "));
+    this.scroller = make("div", "wf-scroll", { tabIndex: 0 });
+    this.scroller.setAttribute("role", "treegrid");
+    this.scroller.setAttribute("aria-label", "Spans");
+    const head = make("div", "wf-head");
+    head.setAttribute("role", "row");
+    for (const [name, text] of [["wf-name", "Span"], ["wf-took", "Duration"], ["wf-time wf-axis", "Time"]]) {
+      head.append(make("div", name, { textContent: name.includes("axis") ? "" : text }));
+      head.lastChild.setAttribute("role", "columnheader");
+      head.lastChild.setAttribute("aria-label", text);
+    }
+    this.axis = head.lastChild;
+    const body = make("div", "wf-rows");
+    body.setAttribute("role", "rowgroup");
+    this.scroller.append(head, body);
+    this.panel = new Panel(this);
+    const columns = make("div", "wf-columns");
+    columns.append(this.scroller, this.panel.element);
+    this.element.append(this.tools.element, columns);
+    this.list = new Rows(this.scroller, body, makeRow, (element, row) => fill(this, element, row));
+    this.listen(body);
+  }
+
+  listen(body) {
+    const { scroller } = this;
+    scroller.addEventListener("scroll", () => { this.scrolled = scroller.scrollTop; }, { passive: true });
+    scroller.addEventListener("focus", () => { this.hadFocus = true; });
+    scroller.addEventListener("blur", () => { if (scroller.isConnected) this.hadFocus = false; });
+    scroller.addEventListener("wheel", (event) => {
+      const sideways = event.shiftKey ? event.deltaY : event.deltaX;
+      if (!this.stretch.view || Math.abs(sideways) <= Math.abs(event.shiftKey ? 0 : event.deltaY)) return;
+      event.preventDefault();
+      this.stretch.move(sideways / this.axis.clientWidth);
+      this.redraw();
+    }, { passive: false });
+    body.addEventListener("click", (event) => {
+      const row = event.target.closest(".wf-row");
+      if (!row) return;
+      const at = Number(row.dataset.row);
+      if (event.target.closest(".wf-toggle")) this.toggle(at);
+      else this.choose(at, true);
+    });
+    this.axis.addEventListener("pointerdown", (event) => this.drag(event));
+    new ResizeObserver(() => this.drawAxis()).observe(this.axis);
+  }
+
+  // Put it where the part that was just drawn has its place, and show what has been recorded since.
+  attach(part) {
+    this.part = part;
+    this.until = part.dataset.until === "" ? null : Number(part.dataset.until);
+    part.append(this.element);
+    if (this.trace.count) {
+      this.grow();
+      this.scroller.scrollTop = this.scrolled;
+      if (this.hadFocus) this.scroller.focus({ preventScroll: true });
+    }
+    return this.load();
+  }
+
+  // -- what is shown --------------------------------------------------------------------------------------------------
+
+  async load() {
+    if (this.loading) { this.again = true; return; }
+    this.loading = true;
+    try {
+      let more = this.until === null || this.trace.last < this.until;
+      while (more) {
+        const { spans, attempt } = this.part.dataset;
+        const wanted = new URLSearchParams({ attempt, after: this.trace.last, limit: this.trace.count ? PAGE : FIRST_PAGE });
+        if (this.until !== null) wanted.set("until", this.until);
+        const answer = await fetch(`${spans}.json?${wanted}`, { credentials: "same-origin" });
+        if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+        const page = await answer.json();
+        this.trace.add(page.columns);
+        more = page.next !== null;
+        this.tools.tell(more ? `${this.trace.count.toLocaleString("en")} spans, and more to come …` : "");
+        this.grow();
+      }
+      this.isWhole = true;
+      this.openAddressed();
+    } catch (error) {
+      this.tools.tell(`Not all spans could be read: ${error.message}. Load the page again.`);
+    } finally {
+      this.loading = false;
+      if (this.again) { this.again = false; this.load(); }
+    }
+  }
+
+  grow() {
+    // The table that stands there without this program, or before it has anything to show.
+    this.part.querySelector(".wf-plain")?.remove();
+    const count = this.trace.upTo(this.until);
+    this.tree = plant(this.trace, count);
+    this.stretch.whole = extent(this.trace, count);
+    this.tools.count(this.trace, count, this.stretch.whole);
+    this.refresh();
+  }
+
+  matches() {
+    const { text, kind, errors } = this.filter;
+    if (!text && !kind && !errors) return null;
+    const { trace } = this;
+    const wanted = text.toLowerCase();
+    return (span) => (!kind || trace.kind[span] === kind) && (!errors || trace.status[span] === "ERROR")
+      && (!wanted || trace.name[span].toLowerCase().includes(wanted) || trace.id[span] === text);
+  }
+
+  refresh() {
+    if (!this.tree) return;
+    this.match = this.matches();
+    this.rows = shown(this.trace, this.tree, this.collapsed, this.match);
+    this.scroller.setAttribute("aria-rowcount", String(this.rows.length + 1));
+    this.tools.empty(this.rows.length === 0);
+    this.redraw();
+  }
+
+  redraw() {
+    this.drawAxis();
+    this.list.show(this.rows.length);
+    this.point();
+  }
+
+  drawAxis() {
+    this.axis.replaceChildren(...this.stretch.ticks(Math.floor(this.axis.clientWidth / 90)).map(({ share, text }) => {
+      const tick = make("span", "wf-tick", { textContent: text });
+      tick.style.left = `${share * 100}%`;
+      return tick;
+    }));
+  }
+
+  // -- what is done to it ---------------------------------------------------------------------------------------------
+
+  // The shown row of the chosen span; -1 if it is not shown.
+  at() {
+    if (this.chosen === null || !this.tree) return -1;
+    const row = this.rowOf(this.chosen);
+    return row < 0 ? -1 : this.rows.indexOf(row);
+  }
+
+  rowOf(id) {
+    const span = this.trace.id.indexOf(id);
+    return span < 0 || span >= this.tree.count ? -1 : this.tree.row[span];
+  }
+
+  point() {
+    const at = this.at();
+    if (at < 0) this.scroller.removeAttribute("aria-activedescendant");
+    else this.scroller.setAttribute("aria-activedescendant", `wf-row-${at}`);
+  }
+
+  choose(at, opens = false) {
+    if (!this.rows.length) return;
+    const row = this.rows[Math.min(Math.max(at, 0), this.rows.length - 1)];
+    this.chosen = this.trace.id[this.tree.order[row]];
+    this.list.show(this.rows.length);
+    this.list.reveal(Math.min(Math.max(at, 0), this.rows.length - 1), HEAD);
+    this.point();
+    this.writeAddress();
+    if (opens || this.panel.isOpen) this.panel.open(this.chosen);
+  }
+
+  // Choose a span wherever it lies: what hides it is expanded, and no filter hides it.
+  find(id, opens = false) {
+    const row = this.tree ? this.rowOf(id) : -1;
+    if (row < 0) return false;
+    for (const each of above(this.tree, row)) this.collapsed.delete(this.trace.id[this.tree.order[each]]);
+    this.refresh();
+    if (this.rows.indexOf(row) < 0) {
+      this.filter = { text: "", kind: "", errors: false };
+      this.tools.show(this.filter);
+      this.refresh();
+    }
+    this.choose(this.rows.indexOf(row), opens);
+    return true;
+  }
+
+  toggle(at, opens) {
+    const row = this.rows[at];
+    const id = this.trace.id[this.tree.order[row]];
+    const isOpen = !this.collapsed.has(id);
+    if (opens === isOpen || this.tree.end[row] === row + 1) return;
+    if (isOpen) this.collapsed.add(id);
+    else this.collapsed.delete(id);
+    this.refresh();
+  }
+
+  collapseAll(closes) {
+    this.collapsed.clear();
+    for (let row = 0; closes && row < this.tree.count; row += 1) {
+      if (this.tree.end[row] > row + 1 && this.tree.depth[row] > 0) this.collapsed.add(this.trace.id[this.tree.order[row]]);
+    }
+    this.refresh();
+  }
+
+  zoom(factor) {
+    const span = this.chosen === null ? -1 : this.trace.id.indexOf(this.chosen);
+    const start = span < 0 ? null : this.trace.start[span];
+    const isInView = start !== null && this.stretch.place(start, this.trace.end[span]) !== null;
+    this.stretch.zoom(factor, isInView ? (start + (this.trace.end[span] ?? start)) / 2 : undefined);
+    this.redraw();
+  }
+
+  fit(toSpan) {
+    const span = this.chosen === null ? -1 : this.trace.id.indexOf(this.chosen);
+    this.stretch.view = null;
+    if (toSpan && span >= 0 && this.trace.start[span] !== null) {
+      const from = this.trace.start[span];
+      const length = Math.max((this.trace.end[span] ?? from) - from, 0);
+      this.stretch.show(from - length * 0.05, from + length * 1.05);
+    }
+    this.redraw();
+  }
+
+  drag(event) {
+    const box = this.axis.getBoundingClientRect();
+    const share = (x) => Math.min(Math.max((x - box.left) / box.width, 0), 1);
+    const from = share(event.clientX);
+    const mark = this.axis.appendChild(make("i", "wf-mark"));
+    this.axis.setPointerCapture(event.pointerId);
+    const move = ({ clientX }) => {
+      const to = share(clientX);
+      mark.style.left = `${Math.min(from, to) * 100}%`;
+      mark.style.width = `${Math.abs(to - from) * 100}%`;
+    };
+    const end = ({ clientX }) => {
+      this.axis.removeEventListener("pointermove", move);
+      const to = share(clientX);
+      if (Math.abs(to - from) > 0.01) this.stretch.show(this.stretch.at(Math.min(from, to)), this.stretch.at(Math.max(from, to)));
+      this.redraw();
+    };
+    this.axis.addEventListener("pointermove", move);
+    this.axis.addEventListener("pointerup", end, { once: true });
+  }
+
+  sideways(at, opens) {
+    const row = this.rows[at];
+    const isOpen = this.tree.end[row] > row + 1 && !this.collapsed.has(this.trace.id[this.tree.order[row]]);
+    if (opens && isOpen) this.choose(at + 1);
+    else if (opens) this.toggle(at, true);
+    else if (isOpen) this.toggle(at, false);
+    else {
+      const parents = above(this.tree, row);
+      if (parents.length) this.choose(this.rows.indexOf(parents[parents.length - 1]));
+    }
+  }
+
+  // Whether a key meant something here.
+  key(key) {
+    const at = this.at();
+    const acts = {
+      ArrowDown: () => this.choose(at + 1),
+      ArrowUp: () => this.choose(at < 0 ? this.rows.length - 1 : at - 1),
+      PageDown: () => this.choose(at + this.list.page),
+      PageUp: () => this.choose(at - this.list.page),
+      Home: () => this.choose(0),
+      End: () => this.choose(this.rows.length - 1),
+      ArrowRight: () => at >= 0 && this.sideways(at, true),
+      ArrowLeft: () => at >= 0 && this.sideways(at, false),
+      Enter: () => at >= 0 && this.panel.open(this.chosen),
+      Escape: () => this.panel.close(),
+      "+": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      0: () => this.fit(false),
+      z: () => this.fit(true),
+    };
+    const act = acts[{ j: "ArrowDown", k: "ArrowUp" }[key] ?? key];
+    if (!act) return false;
+    act();
+    return true;
+  }
+
+  // -- the address ----------------------------------------------------------------------------------------------------
+
+  readAddress() {
+    const given = new URLSearchParams(location.search);
+    this.filter = { text: given.get("q") ?? "", kind: given.get("kind") ?? "", errors: given.get("errors") === "1" };
+    this.addressed = given.get("span");
+  }
+
+  writeAddress() {
+    const url = new URL(location.href);
+    const { text, kind, errors } = this.filter;
+    for (const [name, value] of [["span", this.chosen], ["q", text], ["kind", kind], ["errors", errors ? "1" : ""]]) {
+      if (value) url.searchParams.set(name, value);
+      else url.searchParams.delete(name);
+    }
+    history.replaceState(history.state, "", url);
+  }
+
+  openAddressed() {
+    if (this.addressed === null) return;
+    if (!this.find(this.addressed, true)) this.tools.tell(`There is no span ${this.addressed} here.`);
+    this.addressed = null;
+  }
+
+  setFilter(filter) {
+    this.filter = filter;
+    this.scroller.scrollTop = 0;
+    this.refresh();
+    this.writeAddress();
+  }
+}
+
+const known = new Map();
+let current = null;
+
+function start() {
+  const part = document.querySelector("[data-waterfall]");
+  // The part says itself that there is no span yet.
+  if (!part || part.querySelector(".wf, .empty")) return;
+  const { rollout, attempt } = part.dataset;
+  const name = JSON.stringify([rollout, attempt]);
+  if (!known.has(name)) known.set(name, new Waterfall(part));
+  current = known.get(name);
+  current.attach(part);
+}
+
+document.addEventListener("rollbook:drawn", start);
+document.addEventListener("keydown", (event) => {
+  if (!current?.element.isConnected || event.ctrlKey || event.metaKey || event.altKey) return;
+  const isInGrid = event.target === current.scroller;
+  const isElsewhere = event.target.closest("input, textarea, select, button, a, summary, dialog[open]");
+  const isOurs = isInGrid || (!isElsewhere && ["j", "k", "Enter", "Escape", "+", "-", "z"].includes(event.key));
+  if ((isOurs || (event.key === "Escape" && current.panel.element.contains(event.target))) && current.key(event.key)) event.preventDefault();
+});
+start();
+

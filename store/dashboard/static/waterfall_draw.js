@@ -1,0 +1,79 @@
+// How one span is drawn into a row of the waterfall.
+
+import { duration } from "./waterfall_time.js";
+
+const INDENT = 14;
+const DEEPEST = 16;
+
+export function make(tag, className, fields = {}) {
+  return Object.assign(document.createElement(tag), { className }, fields);
+}
+
+export function makeRow() {
+  const row = make("div", "wf-row");
+  row.setAttribute("role", "row");
+  for (const name of ["wf-name", "wf-took", "wf-time"]) {
+    const cell = row.appendChild(make("div", name));
+    cell.setAttribute("role", "gridcell");
+  }
+  const [name, , time] = row.children;
+  name.append(make("span", "wf-toggle"), make("span", "wf-text"), make("span", "wf-tag"));
+  time.append(make("i", "wf-bar"));
+  return row;
+}
+
+export function fill(waterfall, element, at) {
+  const { trace, tree, match, chosen, collapsed } = waterfall;
+  const row = waterfall.rows[at];
+  const span = tree.order[row];
+  const isParent = tree.end[row] > row + 1;
+  const isOpen = isParent && !collapsed.has(trace.id[span]);
+  const [name, took, time] = element.children;
+  const [toggle, text, tag] = name.children;
+  element.id = `wf-row-${at}`;
+  element.dataset.row = at;
+  element.dataset.status = trace.status[span];
+  element.dataset.kind = trace.kind[span];
+  element.classList.toggle("chosen", trace.id[span] === chosen);
+  element.classList.toggle("wf-aside", match !== null && !match(span));
+  element.setAttribute("aria-level", tree.depth[row] + 1);
+  element.setAttribute("aria-rowindex", at + 2);
+  element.setAttribute("aria-selected", trace.id[span] === chosen);
+  if (isParent) element.setAttribute("aria-expanded", isOpen);
+  else element.removeAttribute("aria-expanded");
+  name.style.paddingLeft = `${6 + INDENT * Math.min(tree.depth[row], DEEPEST)}px`;
+  toggle.textContent = isParent ? (isOpen ? "▾" : "▸") : "";
+  text.textContent = trace.name[span];
+  name.title = hint(waterfall, span, tree.depth[row]);
+  tag.textContent = remarks(waterfall, span, isParent && !isOpen ? tree.end[row] - row - 1 : 0);
+  const [start, end] = [trace.start[span], trace.end[span]];
+  took.textContent = start === null || end === null ? "–" : duration(end - start);
+  fillBar(waterfall.stretch, time.firstChild, start, end);
+}
+
+function fillBar(stretch, bar, start, end) {
+  const place = stretch.place(start, end === null ? stretch.whole.to : end);
+  bar.hidden = place === null;
+  if (!place) return;
+  bar.classList.toggle("wf-open", end === null);
+  bar.classList.toggle("wf-moment", end !== null && end <= start);
+  bar.style.left = `${place.left * 100}%`;
+  bar.style.width = `${place.width * 100}%`;
+}
+
+function hint({ trace, tree }, span, depth) {
+  const said = [trace.name[span]];
+  if (tree.adrift[span]) said.push(`its parent ${trace.parent[span]} is not above it`);
+  if (trace.start[span] !== null && trace.end[span] < trace.start[span] && trace.end[span] !== null) said.push("it ends before it starts");
+  if (depth > DEEPEST) said.push(`level ${depth + 1}`);
+  return said.join("\n");
+}
+
+function remarks({ trace, tree }, span, hidden) {
+  const said = [];
+  if (hidden) said.push(`+${hidden.toLocaleString("en")}`);
+  if (trace.reward[span] !== null) said.push(`reward ${Number(trace.reward[span].toPrecision(4))}`);
+  if (trace.tokens_out[span] !== null) said.push(`${trace.tokens_in[span] ?? "–"}/${trace.tokens_out[span]} tokens`);
+  if (tree.adrift[span]) said.push("no parent");
+  return said.join(" · ");
+}

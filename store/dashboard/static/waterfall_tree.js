@@ -1,0 +1,167 @@
+// A trace as a tree: which spans stand in which row, whatever parents are missing, go in circles or come late.
+
+const COLUMNS = ["position", "id", "parent", "name", "kind", "start", "end", "status", "sequence", "reward", "tokens_in", "tokens_out", "model"];
+
+export class Trace {
+  // The spans of one attempt in the order in which they were recorded, as columns.
+  constructor() {
+    this.count = 0;
+    for (const name of COLUMNS) this[name] = [];
+  }
+
+  get last() {
+    return this.count ? this.position[this.count - 1] : 0;
+  }
+
+  add(columns) {
+    const { names, kinds } = columns;
+    const from = this.last;
+    for (let at = 0; at < columns.position.length; at += 1) {
+      // What was asked for twice is taken once.
+      if (columns.position[at] <= from) continue;
+      for (const name of COLUMNS) {
+        const value = columns[name][at];
+        this[name].push(name === "name" ? names[value] : name === "kind" ? kinds[value] : value);
+      }
+      this.count += 1;
+    }
+  }
+
+  // How many were recorded up to a position; null stands for all.
+  upTo(position) {
+    if (position === null) return this.count;
+    let low = 0;
+    let high = this.count;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.position[middle] <= position) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+function earlierFirst(trace) {
+  return (one, other) => {
+    const a = trace.start[one] ?? Infinity;
+    const b = trace.start[other] ?? Infinity;
+    if (a !== b) return a < b ? -1 : 1;
+    return trace.sequence[one] - trace.sequence[other] || one - other;
+  };
+}
+
+// The first `count` spans of a trace as rows from top to bottom: `order` names the span of each row, `depth` how deep
+// it lies, `end` the row after its last descendant, `row` the row of each span. `adrift` marks spans whose parent is
+// not there, or is a descendant of theirs.
+export function plant(trace, count) {
+  const places = new Map();
+  for (let span = 0; span < count; span += 1) places.set(trace.id[span], span);
+  const sorted = Array.from({ length: count }, (_, span) => span).sort(earlierFirst(trace));
+  const first = new Int32Array(count).fill(-1);
+  const last = new Int32Array(count).fill(-1);
+  const next = new Int32Array(count).fill(-1);
+  const adrift = new Uint8Array(count);
+  const roots = [];
+  for (const span of sorted) {
+    const name = trace.parent[span];
+    const parent = name === null ? undefined : places.get(name);
+    if (parent === undefined || parent === span) {
+      adrift[span] = name === null ? 0 : 1;
+      roots.push(span);
+    } else if (first[parent] < 0) {
+      first[parent] = last[parent] = span;
+    } else {
+      next[last[parent]] = span;
+      last[parent] = span;
+    }
+  }
+  const order = new Int32Array(count);
+  const depth = new Int32Array(count);
+  const row = new Int32Array(count).fill(-1);
+  let rows = 0;
+  const stack = [];
+  const descend = (root) => {
+    stack.push(root, 0);
+    while (stack.length) {
+      const level = stack.pop();
+      const span = stack.pop();
+      if (row[span] >= 0) continue;
+      row[span] = rows;
+      order[rows] = span;
+      depth[rows] = level;
+      rows += 1;
+      const children = [];
+      for (let child = first[span]; child >= 0; child = next[child]) children.push(child);
+      for (let at = children.length - 1; at >= 0; at -= 1) stack.push(children[at], level + 1);
+    }
+  };
+  for (const root of roots) descend(root);
+  // Whatever no root reaches lies on a circle or hangs from one: it is cut open at its earliest span.
+  for (const span of sorted) {
+    if (row[span] >= 0) continue;
+    adrift[span] = 1;
+    descend(span);
+  }
+  return { count, order, depth, row, adrift, end: ends(depth) };
+}
+
+function ends(depth) {
+  const end = new Int32Array(depth.length);
+  const open = [];
+  for (let row = 0; row < depth.length; row += 1) {
+    while (open.length && depth[open[open.length - 1]] >= depth[row]) end[open.pop()] = row;
+    open.push(row);
+  }
+  while (open.length) end[open.pop()] = depth.length;
+  return end;
+}
+
+// The rows that are shown: without what lies in collapsed spans, and of a filter only what matches and what leads there.
+export function shown(trace, tree, collapsed, matches) {
+  const found = [];
+  const keeps = matches && kept(tree, matches);
+  for (let row = 0; row < tree.count;) {
+    if (keeps && !keeps[row]) { row = tree.end[row]; continue; }
+    found.push(row);
+    row = collapsed.has(trace.id[tree.order[row]]) ? tree.end[row] : row + 1;
+  }
+  return found;
+}
+
+function kept(tree, matches) {
+  const keeps = new Uint8Array(tree.count);
+  const path = [];
+  for (let row = 0; row < tree.count; row += 1) {
+    path[tree.depth[row]] = row;
+    if (!matches(tree.order[row])) continue;
+    for (let level = tree.depth[row]; level >= 0 && !keeps[path[level]]; level -= 1) keeps[path[level]] = 1;
+  }
+  return keeps;
+}
+
+// The rows above one, the outermost first.
+export function above(tree, row) {
+  const found = [];
+  let level = tree.depth[row];
+  for (let at = row - 1; at >= 0 && level > 0; at -= 1) {
+    if (tree.depth[at] < level) {
+      found.unshift(at);
+      level = tree.depth[at];
+    }
+  }
+  return found;
+}
+
+// From the earliest time of any span to the latest, in seconds since the epoch.
+export function extent(trace, count) {
+  let from = Infinity;
+  let to = -Infinity;
+  for (let span = 0; span < count; span += 1) {
+    for (const at of [trace.start[span], trace.end[span]]) {
+      if (at === null) continue;
+      if (at < from) from = at;
+      if (at > to) to = at;
+    }
+  }
+  return from <= to ? { from, to: Math.max(to, from + 1e-6) } : { from: 0, to: 1 };
+}

@@ -1,0 +1,88 @@
+"""Which rollouts do not get on, and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from store.clock import MICROSECONDS
+from store.dashboard.formats import duration
+from store.db.summaries.overview_rows import Active, Overview, Waiting
+
+QUIET_SECONDS: Final = 300.0
+"""After this long without a sign of life an attempt is shown as stuck where no limit of its own says otherwise."""
+UNASKED_SECONDS: Final = 60.0
+"""Who waits this long while nobody asks for work is shown as stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A rollout that does not get on."""
+
+    rollout_id: str
+    status: str
+    attempt: int | None
+    worker_id: str | None
+    since: int
+    """Since when, in µs."""
+    reason: str
+
+
+def stuck(seen: Overview) -> Iterator[Stuck]:
+    """Yield the rollouts that do not get on, those that are worked on first."""
+    for active in seen.active:
+        reason = _why_active(active, seen.now)
+        if reason is not None:
+            since = _sign(active)
+            yield Stuck(active.rollout_id, active.status, active.sequence_id, active.worker_id, since, reason)
+    for waiting in seen.waiting:
+        reason = _why_waiting(waiting, seen)
+        if reason is not None:
+            yield Stuck(waiting.rollout_id, waiting.status, None, None, waiting.since, reason)
+
+
+def _sign(active: Active) -> int:
+    return active.started_at if active.last_sign is None else max(0, int(active.last_sign * MICROSECONDS))
+
+
+def _why_active(active: Active, now: int) -> str | None:
+    config: dict[str, Any] = orjson.loads(active.config)
+    runs, silent = _seconds(now - active.started_at), _seconds(now - _sign(active))
+    timeout, silence = config.get("timeout_seconds"), config.get("unresponsive_seconds")
+    if timeout is not None and runs > timeout:
+        return f"Past its time limit of {duration(timeout)}: it has run for {duration(runs)}."
+    if silence is not None:
+        if silent <= silence:
+            return None
+        return f"No sign of life for {duration(silent)}; its limit is {duration(silence)}."
+    if silent <= QUIET_SECONDS:
+        return None
+    elsewhere = _elsewhere(active)
+    ending = "nothing ends it" if timeout is None else f"its time limit of {duration(timeout)} will end it"
+    return f"No sign of life for {duration(silent)}{elsewhere}; it has no limit for silence, so {ending}."
+
+
+def _elsewhere(active: Active) -> str:
+    if active.worker_id is None or active.worker_rollout_id == active.rollout_id:
+        return ""
+    return ", and its worker is " + ("idle" if active.worker_rollout_id is None else "on another rollout")
+
+
+def _why_waiting(waiting: Waiting, seen: Overview) -> str | None:
+    waits = _seconds(seen.now - waiting.since)
+    asked = seen.workers.last_asked_at
+    if waits <= UNASKED_SECONDS:
+        return None
+    if asked is None:
+        return f"Waits for {duration(waits)}; no worker has ever asked for work."
+    unasked = _seconds(seen.now - asked)
+    if unasked <= UNASKED_SECONDS:
+        return None
+    return f"Waits for {duration(waits)}; no worker has asked for work for {duration(unasked)}."
+
+
+def _seconds(micros: int) -> float:
+    return micros / MICROSECONDS

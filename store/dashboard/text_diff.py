@@ -1,0 +1,106 @@
+"""Two texts side by side: lines that left, came or changed, and within changed lines the words that did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Final, Literal
+
+MOST_LINES: Final = 3_000
+"""Of one side; matching takes up to the square of it."""
+MOST_CHARACTERS: Final = 300_000
+MOST_ROWS: Final = 2_000
+_CONTEXT: Final = 3
+_LONGEST_LINE: Final = 2_000
+"""In a longer one words are not compared."""
+_MOST_PAIRS: Final = 200
+
+Segment = tuple[str, bool]
+"""A piece of a line, and whether it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One line of both sides; a side without one has number None."""
+
+    kind: Literal["same", "changed", "removed", "added", "gap"]
+    """`gap` stands for lines that are the same and left out."""
+    left: int | None
+    """Line numbers begin with 1."""
+    right: int | None
+    old: list[Segment]
+    new: list[Segment]
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How one text became another."""
+
+    rows: list[DiffRow]
+    removed: int
+    """Lines of the old text that are not in the new one."""
+    added: int
+    is_cut: bool
+    """Whether there were more rows than are kept."""
+
+
+def is_comparable(text: str) -> bool:
+    """Say whether a text is small enough for `diff`."""
+    return len(text) <= MOST_CHARACTERS and text.count("\n") < MOST_LINES
+
+
+def diff(old: str, new: str) -> Diff:
+    """Compare two texts line by line, with three lines around what differs; both must be comparable."""
+    before, after = old.splitlines(), new.splitlines()
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    rows: list[DiffRow] = []
+    removed = added = pairs = 0
+    for group in matcher.get_grouped_opcodes(_CONTEXT):
+        if rows or group[0][1] or group[0][3]:
+            rows.append(DiffRow("gap", None, None, [], []))
+        for tag, low, high, start, end in group:
+            if tag == "equal":
+                rows += [_same(low + index, start + index, before[low + index]) for index in range(high - low)]
+                continue
+            removed += high - low
+            added += end - start
+            rows += _block(before, after, (low, high), (start, end), words=pairs < _MOST_PAIRS)
+            pairs += min(high - low, end - start)
+        if len(rows) > MOST_ROWS:
+            break
+    return Diff(rows[:MOST_ROWS], removed, added, len(rows) > MOST_ROWS)
+
+
+def _same(left: int, right: int, line: str) -> DiffRow:
+    return DiffRow("same", left + 1, right + 1, [(line, False)], [(line, False)])
+
+
+def _block(
+    before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], *, words: bool
+) -> list[DiffRow]:
+    """Return lines that were replaced, in pairs while there are any, then what is left of either side."""
+    paired = min(gone[1] - gone[0], come[1] - come[0])
+    rows: list[DiffRow] = []
+    for index in range(paired):
+        left, right = gone[0] + index, come[0] + index
+        old, new = _words(before[left], after[right]) if words else ([(before[left], True)], [(after[right], True)])
+        rows.append(DiffRow("changed", left + 1, right + 1, old, new))
+    rows += [DiffRow("removed", at + 1, None, [(before[at], False)], []) for at in range(gone[0] + paired, gone[1])]
+    rows += [DiffRow("added", None, at + 1, [], [(after[at], False)]) for at in range(come[0] + paired, come[1])]
+    return rows
+
+
+def _words(old: str, new: str) -> tuple[list[Segment], list[Segment]]:
+    if max(len(old), len(new)) > _LONGEST_LINE:
+        return [(old, True)], [(new, True)]
+    before, after = re.findall(r"\w+|\s+|.", old), re.findall(r"\w+|\s+|.", new)
+    left: list[Segment] = []
+    right: list[Segment] = []
+    for tag, low, high, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if high > low:
+            left.append(("".join(before[low:high]), tag != "equal"))
+        if end > start:
+            right.append(("".join(after[start:end]), tag != "equal"))
+    return left, right

@@ -1,0 +1,215 @@
+"""An attempt as it reads: what was said in its order, tools, rewards, and all else in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from store.adapters.calls import response_id
+from store.adapters.conversation import Exchange, Said, ToolCall, exchange_of, tool_use_of
+from store.models import Span
+from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
+
+Kind = Literal["message", "tool", "reward", "log", "error", "span", "same"]
+
+LONGEST: Final = 6_000
+"""How many characters of a text are shown unless all of it is asked for."""
+WHOLE: Final = 400_000
+"""How many of one that is asked for as a whole; the raw tab and the API have the rest."""
+BUDGET: Final = 1_000_000
+"""Characters of one page; what comes after it is cut short."""
+_SHORTEST: Final = 300
+_CONVERSATIONS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, perhaps its beginning only."""
+
+    shown: str
+    length: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more of it."""
+        return len(self.shown) < self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool that was asked for."""
+
+    name: str
+    arguments: Text
+    call_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened. What is not known, or not of this kind, is empty."""
+
+    kind: Kind
+    span_id: str
+    sequence_id: int
+    title: str
+    """Of a message its role; else the name of the span or the tool."""
+    at: float | None
+    seconds: float | None
+    text: Text | None = None
+    thinking: Text | None = None
+    calls: tuple[Call, ...] = ()
+    result: Text | None = None
+    rewards: tuple[tuple[str, float], ...] = ()
+    model: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    is_answer: bool = False
+    attached: int = 0
+    skipped: int = 0
+    """How many messages before it were said in an earlier call already, and are not shown again."""
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class _Budget:
+    whole: frozenset[str]
+    left: int = BUDGET
+
+    def cut(self, text: str, span_id: str) -> Text:
+        most = WHOLE if span_id in self.whole else LONGEST
+        most = min(most, max(self.left, _SHORTEST))
+        shown = text[:most]
+        self.left -= len(shown)
+        return Text(shown, len(text))
+
+    def maybe(self, text: str, span_id: str) -> Text | None:
+        return self.cut(text, span_id) if text else None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was said so far: conversations by their messages, newest last."""
+
+    conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
+    calls: dict[str, str] = field(default_factory=dict[str, str])
+
+    def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
+        """Return how many messages a call begins with that an earlier one had."""
+        return max((_shared(each, keys) for each in self.conversations), default=0)
+
+    def remember(self, keys: list[tuple[Any, ...]]) -> None:
+        self.conversations = [*self.conversations[1 - _CONVERSATIONS :], keys]
+
+
+def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entry]:
+    """Return the entries of some spans of one attempt, in the order of time.
+
+    A message that a call repeats from an earlier one is not shown again; a second span of the same answer (a proxy's
+    beside the agent's) is one line. `whole` names spans whose texts are wanted in full.
+    """
+    budget, memory = _Budget(frozenset(whole)), _Memory()
+    entries: list[Entry] = []
+    for span in sorted(spans, key=_place):
+        entries.extend(_entries(span, budget, memory))
+    return entries
+
+
+def _place(span: Span) -> tuple[float, int]:
+    # One without a time stands where its number puts it among those that were not timed either: first.
+    return (span.start_time or 0.0, span.sequence_id)
+
+
+def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
+    said = summarise(span.name, span.attributes)
+    plain = Entry(
+        "span",
+        span.span_id,
+        span.sequence_id,
+        span.name,
+        span.start_time,
+        None if span.start_time is None or span.end_time is None else span.end_time - span.start_time,
+        rewards=said.rewards,
+        is_error=span.status.status_code == "ERROR",
+    )
+    exchange = exchange_of(span.attributes)
+    if exchange is not None:
+        answer = response_id(span.attributes)
+        first = None if answer is None else memory.calls.setdefault(answer, span.span_id)
+        if first not in {None, span.span_id}:
+            return [replace(plain, kind="same")]
+        called = replace(plain, model=said.model, tokens_in=said.tokens_in, tokens_out=said.tokens_out)
+        return [*_conversation(called, exchange, budget, memory), *_failure(plain, span, budget)]
+    return [_other(plain, span, budget), *_failure(plain, span, budget)]
+
+
+def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
+    used = tool_use_of(span.attributes)
+    if used is not None:
+        call = Call(used.name, budget.cut(used.arguments, span.span_id), None)
+        result = budget.maybe(used.result, span.span_id)
+        return replace(plain, kind="tool", title=used.name, calls=(call,), result=result)
+    if plain.rewards:
+        return replace(plain, kind="reward")
+    for name in (MESSAGE_BODY, OBJECT_LITERAL, OBJECT_JSON):
+        body = span.attributes.get(name)
+        if isinstance(body, str) and body:
+            return replace(plain, kind="log", text=budget.cut(body, span.span_id))
+    return plain
+
+
+def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
+    """Return what a span says of the error it ended with."""
+    attributes = dict(span.attributes)
+    for event in span.events:
+        if event.name == "exception":
+            attributes.update(event.attributes)
+    kind, message = attributes.get("exception.type"), attributes.get("exception.message")
+    if not plain.is_error and span.name != EXCEPTION_SPAN and kind is None:
+        return []
+    told = [str(each) for each in (message, attributes.get("exception.stacktrace")) if each]
+    text = "\n".join(told) or (span.status.description or "")
+    if not text and kind is None:
+        return []
+    title = str(kind) if kind else "error"
+    return [replace(plain, kind="error", title=title, text=budget.maybe(text, span.span_id), rewards=())]
+
+
+def _conversation(plain: Entry, exchange: Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
+    keys = [said.key for said in exchange.asked]
+    known = memory.known(keys)
+    memory.remember([*keys, *(said.key for said in exchange.answered)])
+    made = [_message(plain, said, budget) for said in exchange.asked[known:]]
+    answers = [replace(_message(plain, said, budget), is_answer=True) for said in exchange.answered]
+    entries = [*made, *answers]
+    if not entries:
+        return [replace(plain, kind="message", title="assistant", skipped=known)]
+    entries[0] = replace(entries[0], skipped=known)
+    return entries
+
+
+def _message(plain: Entry, said: Said, budget: _Budget) -> Entry:
+    return replace(
+        plain,
+        kind="message",
+        title=said.role or "message",
+        text=budget.maybe(said.text, plain.span_id),
+        thinking=budget.maybe(said.thinking, plain.span_id),
+        calls=tuple(_call(call, plain.span_id, budget) for call in said.tool_calls),
+        attached=said.attached,
+        is_error=False,
+        rewards=(),
+    )
+
+
+def _call(call: ToolCall, span_id: str, budget: _Budget) -> Call:
+    return Call(call.name, budget.cut(call.arguments, span_id), call.call_id)
+
+
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    shared = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return shared

@@ -1,0 +1,168 @@
+"""The waterfall of a rollout: the spans of one attempt as a tree beside their times, and each span by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.dashboard.rollout_frame import look
+from store.dashboard.span_fields import Field, fields_of
+from store.db.summaries import span_rows
+from store.db.summaries.span_rows import SpanRow, SpansWanted
+from store.errors import NotFound
+from store.models import Event
+
+pages = Pages()
+
+ROWS: Final = 200
+"""How many spans a page shows where no program draws them, and a twin has unless asked otherwise."""
+MOST_ROWS: Final = 10_000
+_MOST_BYTES: Final = 1_500_000
+_BYTES_OF_ROW: Final = 110
+_MOST_EVENTS: Final = 50
+
+
+@pages.get("/ui/rollouts/{rollout_id}/waterfall")
+async def waterfall(asked: Asked) -> Page:
+    """Show an attempt's spans on an axis of time; `span`, `q`, `kind` and `errors` choose what is seen of them."""
+    looked = await look(asked)
+    rows: list[SpanRow] = []
+    if looked.attempt is not None:
+        wanted = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
+        rows = await asked.store.look(partial(span_rows.span_rows, wanted=wanted))
+    more = len(rows) > ROWS
+    values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
+    return looked.page("waterfall", "waterfall.html", values, kinds=span_rows.KINDS)
+
+
+@pages.get("/ui/rollouts/{rollout_id}/spans")
+async def spans(asked: Asked) -> Page:
+    """Give an attempt's spans as columns, page by page: those after the position `after`, and up to `until`."""
+    rollout_id = asked.ids["rollout_id"]
+    attempt_id = await _attempt_id(asked)
+    limit = asked.whole("limit", ROWS, least=1, most=MOST_ROWS)
+    wanted = SpansWanted(rollout_id, attempt_id, asked.whole("after", 0), asked.maybe_whole("until"), limit + 1)
+    found = await asked.store.look(partial(span_rows.span_rows, wanted=wanted))
+    rows = _within_budget(found[:limit])
+    values = {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "columns": columns_of(rows),
+        "next": rows[-1].position if len(rows) < len(found) else None,
+    }
+    return Page("spans.html", values, f"Spans of {rollout_id}", hidden={"spans": rows})
+
+
+@pages.get("/ui/rollouts/{rollout_id}/spans/{span_id}")
+async def span(asked: Asked) -> Page:
+    """Show all that a span holds; long values are cut unless `all=1`."""
+    rollout_id, span_id = asked.ids["rollout_id"], asked.ids["span_id"]
+    attempt_id = await _attempt_id(asked)
+    found = await asked.store.query_spans(rollout_id, attempt_id, span_id=span_id, limit=1)
+    if not found.items:
+        raise NotFound("span", span_id, f"Span {span_id} not found for attempt {attempt_id} of rollout {rollout_id}")
+    shown, whole = found.items[0], asked.among("all", ("0", "1"), "0") == "1"
+    events = _events(shown.events, whole=whole)
+    attributes = fields_of(shown.attributes, whole=whole)
+    resource = fields_of(shown.resource.attributes, whole=whole)
+    values = {
+        "span": shown.model_dump(include=_HEAD),
+        "attributes": attributes,
+        "events": events,
+        "event_count": len(shown.events),
+        "links": [each.context.model_dump(include={"trace_id", "span_id"}) for each in shown.links[:_MOST_EVENTS]],
+        "resource": resource,
+        "whole": whole,
+        "is_cut": _is_cut(attributes, resource, *(each["attributes"] for each in events))
+        or len(events) < len(shown.events),
+    }
+    return Page("span.html", values, f"Span {shown.name[:80]}")
+
+
+_HEAD: Final = {
+    "rollout_id",
+    "attempt_id",
+    "span_id",
+    "parent_id",
+    "trace_id",
+    "sequence_id",
+    "name",
+    "status",
+    "start_time",
+    "end_time",
+}
+
+
+async def _attempt_id(asked: Asked) -> str:
+    """Return which attempt is asked for: by its id or its number, else the latest.
+
+    Raises:
+        NotFound: no such rollout, or it has no such attempt.
+    """
+    rollout_id, wanted = asked.ids["rollout_id"], asked.one("attempt")
+    attempts = (await asked.store.query_attempts(rollout_id)).items
+    if not attempts:
+        raise NotFound.attempts(rollout_id)
+    if wanted in {"", "latest"}:
+        return attempts[-1].attempt_id
+    for attempt in attempts:
+        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
+            return attempt.attempt_id
+    raise NotFound.attempt(wanted, rollout_id)
+
+
+def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
+    """Return rows as columns; `name` and `kind` are places in `names` and `kinds`, since few are many spans'."""
+    names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
+    kinds = {kind: place for place, kind in enumerate(span_rows.KINDS)}
+    return {
+        "position": [row.position for row in rows],
+        "id": [row.span_id for row in rows],
+        "parent": [row.parent_id for row in rows],
+        "names": list(names),
+        "name": [names[row.name] for row in rows],
+        "kinds": list(kinds),
+        "kind": [kinds[row.kind] for row in rows],
+        "start": [row.start for row in rows],
+        "end": [row.end for row in rows],
+        "status": [row.status for row in rows],
+        "sequence": [row.sequence_id for row in rows],
+        "reward": [row.reward for row in rows],
+        "tokens_in": [row.tokens_in for row in rows],
+        "tokens_out": [row.tokens_out for row in rows],
+        "model": [row.model for row in rows],
+    }
+
+
+def _within_budget(rows: list[SpanRow]) -> list[SpanRow]:
+    """Return as many rows as one answer should carry: at least one."""
+    left = _MOST_BYTES
+    for place, row in enumerate(rows):
+        left -= _BYTES_OF_ROW + sum(map(_bytes_of, (row.span_id, row.parent_id, row.name, row.model)))
+        if left < 0 and place:
+            return rows[:place]
+    return rows
+
+
+def _bytes_of(text: str | None) -> int:
+    # An escaped character takes six bytes at most.
+    return 0 if text is None else len(text) if text.isascii() and text.isprintable() else 6 * len(text)
+
+
+def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
+    """Return events as a page shows them; many of them, so less of each."""
+    return [
+        {
+            "name": each.name,
+            "timestamp": each.timestamp,
+            "attributes": fields_of(each.attributes, whole=whole, longest=1_000, most=20),
+        }
+        for each in (given if whole else given[:_MOST_EVENTS])
+    ]
+
+
+def _is_cut(*groups: Sequence[Field]) -> bool:
+    return any(field.is_cut for group in groups for field in group)

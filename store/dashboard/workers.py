@@ -1,0 +1,160 @@
+"""Workers: who is there, what they do, what they did in the last hour, and how they fare."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, get_args
+
+from store.clock import MICROSECONDS, system_clock
+from store.dashboard.asked import Asked
+from store.dashboard.pages import Page, Pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries import worker_rows
+from store.db.summaries.worker_rows import AttemptRow, Stretch, Tally, Window
+from store.errors import NotFound
+from store.models import Worker, WorkerStatus
+
+pages = Pages()
+
+LANE_WIDTH: Final = worker_rows.HOUR // worker_rows.CELL
+"""Of an hour, in the units of the drawing."""
+STALE_SECONDS: Final = 60
+"""A busy worker that was silent for longer is marked."""
+Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of a lane, as it is drawn."""
+
+    x: float
+    width: float
+    outcome: str
+    attempts: int
+    start_at: int
+    end_at: int
+    rollout_id: str | None
+    """Where it is one attempt: whose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    window: Window
+    tallies: dict[str, Tally]
+    stretches: list[Stretch]
+    by_status: dict[str, int]
+    attempts: list[AttemptRow]
+    attempts_by_status: dict[str, int]
+
+
+@pages.get("/ui/workers")
+async def workers(asked: Asked) -> Page:
+    """List workers, those heard of last first, with what they did in the last hour."""
+    status = asked.among("status", ("", *get_args(WorkerStatus)), "")
+    sort = asked.among("sort", get_args(Sort), "last_heartbeat_time")
+    is_descending = asked.among("desc", ("0", "1"), "1") == "1"
+    found = await asked.store.query_workers(
+        status_in=[each for each in get_args(WorkerStatus) if each == status] or None,
+        worker_id_contains=asked.one("q") or None,
+        sort_by=sort,
+        sort_order="desc" if is_descending else "asc",
+        limit=asked.rows,
+        offset=asked.whole("offset", 0),
+    )
+    did = await asked.store.look(partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True)
+    lanes = lanes_of(did.stretches, did.window)
+    values = {
+        "workers": [_told(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
+        "total": found.total,
+        "limit": found.limit,
+        "offset": found.offset,
+        "by_status": did.by_status,
+        "window": did.window,
+    }
+    hidden: dict[str, Any] = {
+        "sort": sort,
+        "is_descending": is_descending,
+        "statuses": get_args(WorkerStatus),
+        "status": status,
+        **_drawing(),
+    }
+    return Page("workers.html", values, "Workers", hidden=hidden)
+
+
+@pages.get("/ui/workers/{worker_id}")
+async def one(asked: Asked) -> Page:
+    """Show a worker, its last hour, its newest attempts, and what its heartbeat says."""
+    worker_id = asked.ids["worker_id"]
+    worker = await asked.store.get_worker_by_id(worker_id)
+    if worker is None:
+        raise NotFound("worker", worker_id)
+    did = await asked.store.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
+    values = {
+        **_told(worker, did),
+        "lane": lanes_of(did.stretches, did.window).get(worker_id, []),
+        "window": did.window,
+        "attempts": did.attempts,
+        "attempts_by_status": did.attempts_by_status,
+    }
+    return Page("worker.html", values, worker_id, hidden=_drawing())
+
+
+async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
+    window = await worker_rows.window(dialect, session, (dialect.clock or system_clock)())
+    attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(dialect, session, newest_of)
+    return _Found(
+        window,
+        await worker_rows.tallies(dialect, session, worker_ids, window),
+        await worker_rows.stretches(dialect, session, worker_ids, window),
+        await worker_rows.by_status(dialect, session),
+        attempts,
+        counts,
+    )
+
+
+def _told(worker: Worker, did: _Found) -> dict[str, Any]:
+    tally = did.tallies.get(worker.worker_id, Tally())
+    return {"worker": worker, "hour": tally, "failure_rate": tally.failure_rate}
+
+
+def _drawing() -> dict[str, Any]:
+    return {"lane_width": LANE_WIDTH, "stale_before": system_clock() / MICROSECONDS - STALE_SECONDS}
+
+
+# -- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def lanes_of(stretches: Iterable[Stretch], window: Window) -> dict[str, list[Bar]]:
+    """Return the lanes of workers: what is too close together to be told apart is one bar, failures drawn last."""
+    found: dict[str, list[Stretch]] = defaultdict(list)
+    last: dict[tuple[str, str], int] = {}
+    for each in stretches:
+        lane, key = found[each.worker_id], (each.worker_id, each.outcome)
+        before = lane[last[key]] if key in last else None
+        if before is not None and each.start_at - before.end_at < worker_rows.CELL:
+            lane[last[key]] = _joined(before, each)
+        else:
+            last[key] = len(lane)
+            lane.append(each)
+    return {
+        worker_id: [_bar(each, window) for each in sorted(lane, key=lambda each: each.outcome == "failed")]
+        for worker_id, lane in found.items()
+    }
+
+
+def _joined(before: Stretch, after: Stretch) -> Stretch:
+    end, attempts = max(before.end_at, after.end_at), before.attempts + after.attempts
+    return Stretch(before.worker_id, before.outcome, before.start_at, end, attempts, before.rollout_id)
+
+
+def _bar(stretch: Stretch, window: Window) -> Bar:
+    scale = LANE_WIDTH / (window.until - window.since)
+    start = max(stretch.start_at - window.since, 0) * scale
+    # As thin as half a cell it can still be seen.
+    width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
+    x = min(start, LANE_WIDTH - width)
+    whose = stretch.rollout_id if stretch.attempts == 1 else None
+    return Bar(round(x, 2), round(width, 2), stretch.outcome, stretch.attempts, stretch.start_at, stretch.end_at, whose)

@@ -1,0 +1,45 @@
+"""Labels of many rollouts: which ones there are, and which ones the rollouts of a list carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, func, select
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries.conditions import big
+
+
+async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:
+    """Return the first labels that any rollout carries, in order."""
+    label = tables.labels.c.label
+    # From each label to the next one by the index: a label that a hundred thousand rollouts carry is one step too.
+    found = select(func.min(label).label("label")).cte("found", recursive=True)
+    following = select(func.min(label)).where(label > found.c.label).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.label.is_not(None)))
+    statement = select(found.c.label).where(found.c.label.is_not(None)).limit(big(limit))
+    return [row[0] for row in await session.fetch(dialect.sql(statement), {})]
+
+
+async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the labels of some rollouts, each list in order; those without any are left out."""
+    if not rollout_ids:
+        return {}
+    row = tables.labels.c
+    statement = (
+        select(row.rollout_id, row.label)
+        .where(dialect.any_of(row.rollout_id, "wanted"))
+        .order_by(row.rollout_id, row.label)
+    )
+    found: dict[str, list[str]] = {}
+    params = {"wanted": dialect.list_param(list(rollout_ids))}
+    for rollout_id, label in await session.fetch(dialect.sql(statement), params):
+        found.setdefault(rollout_id, []).append(label)
+    return found
+
+
+def carries(rollout_id: ColumnElement[str], label: str) -> ColumnElement[bool]:
+    """Return the condition that a rollout carries a label."""
+    row = tables.labels.c
+    return rollout_id.in_(select(row.rollout_id).where(row.label == label))

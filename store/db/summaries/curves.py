@@ -1,0 +1,199 @@
+"""What rollouts earned, cost and came to, by step or by time: one statement for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    FromClause,
+    Integer,
+    Select,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+)
+
+from store.db import tables
+from store.db.columns import Number, Str
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries.conditions import big, one_of
+
+By = Literal["step", "time"]
+MOST_BUCKETS: Final = 500
+SAMPLE: Final = 4_000
+"""Of how many rewards the bins are made."""
+MOST_NAMES: Final = 20
+_WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What the rollouts are grouped along: steps, or microseconds since the epoch in which they ended."""
+
+    by: By
+    start: int
+    width: int
+    """Of one bucket."""
+    count: int
+    """How many buckets there are from the first rollout to the last."""
+
+    def low(self, bucket: int) -> int:
+        """Return where a bucket begins."""
+        return self.start + bucket * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The rollouts of one mode in one bucket whose rewards fall into one bin."""
+
+    bucket: int
+    mode: str | None
+    bin: int | None
+    """How many of the edges do not exceed the reward; None where there is no reward."""
+    rollouts: int
+    reward_sum: float | None
+    reward_min: float | None
+    reward_max: float | None
+    tokens_out: float
+    succeeded: int
+    failed: int
+    ended: int
+    seconds: float
+    """From being enqueued to the end, of all that ended together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose rewards are meant."""
+
+    name: str | None = None
+    """Of the dimension; None for the last primary reward of each rollout, as the lists show it."""
+    modes: Sequence[str] = ()
+    """Of the rollouts; none for all."""
+
+
+async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str, int]]:
+    """Return the dimensions of rewards and how often each was given, the most frequent first."""
+    reward = tables.rewards.c
+    times = func.count()
+    statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
+    rows = await session.fetch(dialect.sql(statement.order_by(times.desc(), reward.name).limit(MOST_NAMES)), {})
+    return [(name, count) for name, count in rows]
+
+
+async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
+    """Return buckets that hold all rollouts, at most `MOST_BUCKETS`; None where no rollout has such a place."""
+    column = _along(by)
+    statement = select(func.min(column), func.max(column)).where(_of_modes(modes))
+    lowest, highest = (await session.fetch(dialect.sql(statement), {}))[0]
+    if lowest is None:
+        return None
+    if by == "step":
+        width = -(-(highest - lowest + 1) // MOST_BUCKETS)
+        return Axis(by, lowest, width, (highest - lowest) // width + 1)
+    span = (highest - lowest) / _SECOND
+    seconds = next((width for width in _WIDTHS if span / width < MOST_BUCKETS / 2), None)
+    # Whole days where even days are too many.
+    width = (seconds or 86400 * -(-int(span) // (86400 * MOST_BUCKETS // 2))) * _SECOND
+    start = lowest // width * width
+    return Axis(by, start, width, (highest - start) // width + 1)
+
+
+async def sample(dialect: Dialect, session: ReadSession, source: Source) -> list[float]:
+    """Return some rewards, in the order of the ids of their rollouts: for all that matters, any."""
+    value, table = _values(source)
+    rollout = tables.rollouts.c
+    statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
+    rows = await session.fetch(dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
+    return [row[0] for row in rows]
+
+
+async def cells(
+    dialect: Dialect, session: ReadSession, source: Source, along: Axis, edges: Sequence[float]
+) -> list[Cell]:
+    """Return the rollouts that have a place on an axis, counted by bucket, mode and bin."""
+    value, table = _values(source)
+    rollout = tables.rollouts.c
+    column = _along(along.by)
+    # Grouped by names, not by expressions: to Postgres two with parameters are never the same.
+    placed = (
+        select(
+            ((column - big(along.start)) // big(along.width)).label("bucket"),
+            rollout.mode,
+            _bin(value, edges).label("bin"),
+            value.label("value"),
+            rollout.tokens_out,
+            rollout.status,
+            (rollout.end_at - rollout.start_at).label("lasted"),
+        )
+        .select_from(table)
+        .where(column.is_not(None), _of_modes(source.modes))
+        .subquery("placed")
+    )
+    each = placed.c
+    keys = (each.bucket, each.mode, each.bin)
+    counted: Sequence[ColumnElement[Any]] = (
+        *keys,
+        func.count(),
+        func.sum(each.value),
+        func.min(each.value),
+        func.max(each.value),
+        func.sum(cast(each.tokens_out, Double)),
+        func.count(case((each.status == "succeeded", _digits(1)))),
+        func.count(case((each.status == "failed", _digits(1)))),
+        func.count(each.lasted),
+        func.coalesce(func.sum(cast(each.lasted, Double)), _digits(0)) / float(_SECOND),
+    )
+    statement = select(*counted).group_by(*keys)
+    return [Cell(*row) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+def _along(by: By) -> ColumnElement[int]:
+    return tables.rollouts.c.step if by == "step" else tables.rollouts.c.end_at
+
+
+def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
+    if not modes:
+        return true()
+    return one_of(tables.rollouts.c.mode, modes)
+
+
+def _values(source: Source) -> tuple[ColumnElement[float], FromClause]:
+    """Return the reward of a rollout, and the tables that have it."""
+    if source.name is None:
+        return tables.rollouts.c.last_reward, tables.rollouts
+    given, later = tables.rewards.c, tables.rewards.alias("later")
+    is_later = or_(
+        later.c.position > given.position,
+        and_(later.c.position == given.position, later.c.ordinal > given.ordinal),
+    )
+    name = literal(source.name, Str)
+    is_last = ~exists().where(later.c.rollout_id == given.rollout_id, later.c.name == name, is_later)
+    table = tables.rollouts.join(
+        tables.rewards,
+        and_(given.rollout_id == tables.rollouts.c.rollout_id, given.name == name, is_last),
+    )
+    return given.value, table
+
+
+def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
+    below = [(value < literal(edge, Number), _digits(index)) for index, edge in enumerate(edges)]
+    return case((value.is_(None), null()), *below, else_=_digits(len(edges)))
+
+
+def _digits(number: int) -> ColumnElement[int]:
+    """Return a number of our own as part of the statement: more parameters only make it longer."""
+    return literal_column(str(number), Integer)

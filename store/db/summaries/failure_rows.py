@@ -1,0 +1,65 @@
+"""Attempts that came to nothing, newest first: what they said, who ran them, when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, func, select
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries.conditions import big, one_of
+
+FAILED: Final = ("failed", "timeout", "unresponsive")
+"""The statuses of attempts that came to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One attempt that came to nothing."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    status: str
+    worker_id: str | None
+    error: str | None
+    """JSON text: type, message and, if it is known, span_id."""
+    at: int
+    """When it was last heard of, in µs."""
+
+
+async def failed_attempts(
+    dialect: Dialect, session: ReadSession, *, limit: int, rollout_id: str | None = None
+) -> list[FailedAttempt]:
+    """Return the newest attempts that came to nothing; with a rollout's id, those of it alone."""
+    attempt, event = tables.attempts.c, tables.events.c
+    newest = (
+        select(*(attempt[name] for name in _COLUMNS), attempt.end_at, attempt.last_position)
+        .where(_has_failed() if rollout_id is None else _has_failed() & (attempt.rollout_id == rollout_id))
+        .order_by(attempt.last_position.desc())
+        .limit(big(limit))
+        .subquery()
+    )
+    at = func.coalesce(newest.c.end_at, event.at)
+    statement: Select[*tuple[Any, ...]] = (
+        select(*(newest.c[name] for name in _COLUMNS), at)
+        .select_from(newest.outerjoin(tables.events, event.position == newest.c.last_position))
+        .order_by(newest.c.last_position.desc())
+    )
+    return [FailedAttempt(*row) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+async def count_failed(dialect: Dialect, session: ReadSession) -> int:
+    """Return how many attempts came to nothing."""
+    statement = select(func.count()).select_from(tables.attempts).where(_has_failed())
+    return int((await session.fetch(dialect.sql(statement), {}))[0][0])
+
+
+def _has_failed() -> ColumnElement[bool]:
+    attempt = tables.attempts.c
+    return one_of(attempt.status, FAILED) & attempt.released_position.is_(None)
+
+
+_COLUMNS: Final = ("rollout_id", "attempt_id", "sequence_id", "status", "worker_id", "error")

@@ -1,0 +1,215 @@
+"""Groups of rollouts, such as the samples of one prompt, from the summary columns of the rollouts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Float, Select, and_, case, cast, func, select
+from sqlalchemy.types import BigInteger
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.encoding import check_text
+from store.db.pages import LONGEST_ID, joins_latest
+from store.db.summaries.conditions import big, one_of
+
+SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
+"""The orders that are offered."""
+SPREADS: Final = ("any", "some", "none")
+"""Whether the rewards of a group differ; where they do not, a group teaches nothing."""
+_OPEN: Final = ("queuing", "preparing", "running", "requeuing")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group; rewards are the rollouts' last primary rewards, None where there is none yet."""
+
+    group_id: str
+    rollouts: int
+    open: int
+    """How many have not ended."""
+    succeeded: int
+    failed: int
+    cancelled: int
+    rewarded: int
+    """How many have a reward."""
+    mean: float | None
+    least: float | None
+    most: float | None
+    spread: float | None
+    step: int | None
+    """The latest training step of any."""
+    tokens_out: int
+    newest_at: int
+    """When the last one began, in microseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsWanted:
+    """Which groups, in which order."""
+
+    id_contains: str | None = None
+    step: int | None = None
+    spread: str = "any"
+    has_siblings: bool = False
+    """Only groups of more than one rollout."""
+    sort: str = "newest"
+    is_descending: bool = True
+    limit: int = 50
+    offset: int = 0
+
+
+async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
+    """Return a page of groups, and how many match."""
+    rollout = tables.rollouts.c
+    columns = _columns()
+    matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
+    if wanted.id_contains:
+        matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
+    if wanted.step is not None:
+        matching.append(rollout.step == wanted.step)
+    newest: ColumnElement[Any] = func.max(rollout.first_position)
+    order = {"newest": newest}.get(wanted.sort, columns.get(wanted.sort, newest))
+    ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
+    # First which groups, then what they are: all sums of every group would take twice as long to sort.
+    which: list[ColumnElement[Any]] = [rollout.group_id, func.count().over()]
+    cut = (
+        select(*which)
+        .where(and_(*matching))
+        .group_by(rollout.group_id)
+        .having(and_(True, *_having(wanted)))
+        .order_by(ordered, newest.desc())
+        .limit(big(wanted.limit))
+        .offset(big(wanted.offset))
+    )
+    found = await session.fetch(dialect.sql(cut), {})
+    if not found:
+        return [], 0
+    ids = [row[0] for row in found]
+    whole = select(*columns.values()).where(dialect.any_of(rollout.group_id, "ids")).group_by(rollout.group_id)
+    rows = await session.fetch(dialect.sql(whole), {"ids": dialect.list_param(ids)})
+    by_id = {row[0]: GroupRow(*row) for row in rows}
+    return [by_id[each] for each in ids if each in by_id], int(found[0][1])
+
+
+async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
+    """Return one group; None for one that there is not."""
+    check_text(group_id, "group_id", LONGEST_ID)
+    rollout = tables.rollouts.c
+    statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
+    rows = await session.fetch(dialect.sql(statement), {})
+    return GroupRow(*rows[0]) if rows else None
+
+
+def _columns() -> dict[str, ColumnElement[Any]]:
+    """Return what is made of a group's rollouts, by the names of `GroupRow`."""
+    rollout = tables.rollouts.c
+    least, most = func.min(rollout.last_reward), func.max(rollout.last_reward)
+    return {
+        "group_id": rollout.group_id,
+        "rollouts": func.count(),
+        "open": _how_many(one_of(rollout.status, _OPEN)),
+        "succeeded": _how_many(rollout.status == "succeeded"),
+        "failed": _how_many(rollout.status == "failed"),
+        "cancelled": _how_many(rollout.status == "cancelled"),
+        "rewarded": func.count(rollout.last_reward),
+        "mean": cast(func.avg(rollout.last_reward), Float),
+        "least": least,
+        "most": most,
+        "spread": most - least,
+        "step": func.max(rollout.step),
+        # Postgres sums 64-bit integers to a numeric.
+        "tokens_out": cast(func.coalesce(func.sum(rollout.tokens_out), 0), BigInteger),
+        "newest_at": func.max(rollout.start_at),
+    }
+
+
+def _having(wanted: GroupsWanted) -> list[ColumnElement[bool]]:
+    reward = tables.rollouts.c.last_reward
+    demands: list[ColumnElement[bool]] = []
+    if wanted.has_siblings:
+        demands.append(func.count() > 1)
+    if wanted.spread == "some":
+        demands.append(func.max(reward) > func.min(reward))
+    elif wanted.spread == "none":
+        demands += [func.count(reward) > 1, func.max(reward) == func.min(reward)]
+    return demands
+
+
+def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+# -- one group -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One rollout of a group; times are microseconds since the epoch."""
+
+    rollout_id: str
+    status: str
+    mode: str | None
+    step: int | None
+    start_at: int
+    end_at: int | None
+    attempts: int
+    reward: float | None
+    spans: int
+    tokens_in: int
+    tokens_out: int
+    attempt_id: str | None
+    worker_id: str | None
+
+
+MEMBER_SORTS: Final = {
+    "reward": "last_reward",
+    "started": "first_position",
+    "tokens": "tokens_out",
+    "spans": "spans",
+    "attempts": "attempt_count",
+}
+"""The column behind each order of a group's rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembersWanted:
+    """Which rollouts of a group, in which order."""
+
+    group_id: str
+    sort: str = "reward"
+    is_descending: bool = True
+    limit: int = 50
+    offset: int = 0
+
+
+async def member_rows(dialect: Dialect, session: ReadSession, wanted: MembersWanted) -> list[MemberRow]:
+    """Return a page of a group's rollouts, each with its latest attempt."""
+    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    order = rollout[MEMBER_SORTS[wanted.sort]]
+    ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
+    statement: Select[Any] = (
+        select(*(rollout[name] for name in _MEMBER), attempt.attempt_id, attempt.worker_id)
+        .select_from(tables.rollouts.outerjoin(tables.attempts, joins_latest(dict(rollout))))
+        .where(rollout.group_id == wanted.group_id)
+        .order_by(ordered, rollout.first_position)
+        .limit(big(wanted.limit))
+        .offset(big(wanted.offset))
+    )
+    return [MemberRow(*row) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+_MEMBER: Final = (
+    "rollout_id",
+    "status",
+    "mode",
+    "step",
+    "start_at",
+    "end_at",
+    "attempt_count",
+    "last_reward",
+    "spans",
+    "tokens_in",
+    "tokens_out",
+)

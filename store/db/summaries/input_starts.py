@@ -1,0 +1,70 @@
+"""How the inputs of some rollouts begin: a bounded stretch of each body, never the whole of a long one."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import orjson
+from sqlalchemy import Select, func, select
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.encoding import ZLIB
+
+MOST_BYTES: Final = 64 * 1024
+"""How much of a body is read, and how much of it uncompressed."""
+_BEFORE_INPUT: Final = b'{"input":'
+
+
+async def input_starts(
+    dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], characters: int
+) -> dict[str, str]:
+    """Return how the input of each of some rollouts begins, as text; one whose body was dropped is left out."""
+    rollout, body = tables.rollouts.c, tables.bodies.c
+    statement: Select[*tuple[Any, ...]] = (
+        select(rollout.rollout_id, body.codec, func.substr(body.body, 1, MOST_BYTES))
+        .select_from(tables.rollouts.join(tables.bodies, body.position == rollout.input_position))
+        .where(dialect.any_of(rollout.rollout_id, "wanted"))
+    )
+    rows = await session.fetch(dialect.sql(statement), {"wanted": dialect.list_param(list(rollout_ids))})
+    return {rollout_id: _start(codec, bytes(stored), characters) for rollout_id, codec, stored in rows}
+
+
+def _start(codec: int, stored: bytes, characters: int) -> str:
+    raw = _unpacked(codec, stored)
+    try:
+        found: Any = orjson.loads(raw)["input"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        # Too long to have been read to its end: as it is written, then.
+        text = raw.removeprefix(_BEFORE_INPUT).decode("utf-8", "ignore")
+    else:
+        text = said(found)
+    text = " ".join(text.split())
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def _unpacked(codec: int, stored: bytes) -> bytes:
+    if codec != ZLIB:
+        return stored
+    try:
+        return zlib.decompressobj().decompress(stored, MOST_BYTES)
+    except zlib.error:
+        return b""
+
+
+def said(value: Any) -> str:
+    """Return the text by which a person knows an input: itself, the one text in it, or its fields on a line."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if len(fields) == 1:
+            return said(*fields.values())
+        return ", ".join(f"{name}: {_brief(field)}" for name, field in fields.items())
+    return _brief(value)
+
+
+def _brief(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

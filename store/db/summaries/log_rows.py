@@ -1,0 +1,143 @@
+"""The log for people, newest first: events without their payload, and what is known of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
+from sqlalchemy.types import Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession
+
+LOOKED_AT: Final = 50_000
+"""How far back is looked for events that match: only the order of the log and that of a stream have an index."""
+SHOWN: Final = 2000
+"""Characters of an event's data that are read; the rest is what `rollbook history` is for."""
+
+_BEYOND: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One event as a list shows it; times are microseconds since the epoch."""
+
+    position: int
+    commit_id: int
+    stream: str
+    version: int
+    type: str
+    at: int
+    actor: str | None
+    cause: int | None
+    data: str
+    """JSON, cut after `SHOWN` characters."""
+    length: int
+    """Of the whole of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which events; None for any."""
+
+    stream: str | None = None
+    type: str | None = None
+    actor: str | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows:
+    """Some events, newest first."""
+
+    events: list[LogRow]
+    next_before: int | None
+    """Where to go on; None at the beginning of the log."""
+    looked_back_to: int
+    """Above this position nothing else matches."""
+
+
+async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
+    """Return the newest events that match, of no more than `LOOKED_AT` positions, or of a stream."""
+    event = tables.events.c
+    before = _BEYOND if sought.before is None else sought.before
+    ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
+    # The log may have grown, but nothing comes in between.
+    floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
+    terms = [event.position < bindparam("before", type_=BigInteger)]
+    if floor:
+        terms.append(event.position > bindparam("floor", type_=BigInteger))
+    for column, value in ((event.stream, sought.stream), (event.type, sought.type), (event.actor, sought.actor)):
+        if value is not None:
+            terms.append(column == bindparam(f"of_{column.name}", type_=Text))
+    order = event.position if sought.stream is None else event.version
+    statement: Select[Any] = select(*_shown()).where(and_(*terms)).order_by(order.desc()).limit(sought.limit + 1)
+    params = {"before": before, "floor": floor, "of_type": sought.type, "of_actor": sought.actor}
+    found = await session.fetch(dialect.sql(statement), params | {"of_stream": sought.stream})
+    rows = [LogRow(*row) for row in found[: sought.limit]]
+    if len(found) > sought.limit:
+        return LogRows(rows, rows[-1].position, rows[-1].position)
+    return LogRows(rows, floor + 1 if floor else None, floor + 1)
+
+
+def _shown() -> Sequence[ColumnElement[Any]]:
+    event = tables.events.c
+    names = ("position", "commit_id", "stream", "version", "type", "at", "actor", "cause")
+    return [*(event[name] for name in names), func.substr(event.data, 1, SHOWN), func.length(event.data)]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What is known of a partition's log and of its database; times are microseconds since the epoch."""
+
+    store_id: str
+    created_at: int
+    log_format: int
+    database: str
+    """Its URL without a password."""
+    size_bytes: int
+    commit_id: int
+    position: int
+    recorded_at: int | None
+    chain_head: str
+    """Hash of the last commit in hex; it covers every commit before it. Empty for an empty log."""
+    events: int
+    rollouts: int
+    attempts: int
+    spans: int
+    resources: int
+    workers: int
+    body_bytes: int
+    """Of payload, uncompressed."""
+
+
+async def whole(dialect: Dialect, session: ReadSession) -> Whole:
+    """Return what is known of a partition, from its last commit."""
+    info, commit = tables.store_info.c, tables.commits.c
+    about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
+    named = await session.fetch(dialect.sql(select(*about)), {})
+    totals: list[ColumnElement[Any]] = [commit[name] for name in _TOTALS]
+    statement = select(*totals).order_by(commit.commit_id.desc()).limit(1)
+    rows = await session.fetch(dialect.sql(statement), {})
+    commit_id, position, at, head, *counts = rows[0] if rows else (0, 0, None, b"", *[0] * 7)
+    place = dialect.url.shown, await dialect.size_bytes()
+    found: list[Any] = [*named[0], *place, commit_id, position, at, bytes(head).hex(), *counts]
+    return Whole(*found)
+
+
+_TOTALS: Final = (
+    "commit_id",
+    "last_position",
+    "recorded_at",
+    "chain_hash",
+    "events",
+    "rollouts",
+    "attempts",
+    "spans",
+    "resources",
+    "workers",
+    "body_bytes",
+)

@@ -1,0 +1,219 @@
+"""What is going on: how many rollouts are in which status, what ended, what runs, what waits, who works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
+
+from store.clock import MICROSECONDS, system_clock
+from store.db import pages, tables
+from store.db.dialect import Dialect, Params, ReadSession
+from store.db.summaries.conditions import big, one_of
+from store.domain.rollout import ACTIVE, TERMINAL
+
+_MINUTE: Final = 60 * MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How many rollouts ended with one status in one minute."""
+
+    minute: int
+    """Whole minutes since the epoch."""
+    status: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A rollout that somebody works on; times are microseconds since the epoch, but for the sign of life."""
+
+    rollout_id: str
+    status: str
+    config: str
+    """JSON text."""
+    attempt_id: str
+    sequence_id: int
+    worker_id: str | None
+    started_at: int
+    last_sign: float | None
+    """The last sign of life, in seconds since the epoch."""
+    worker_rollout_id: str | None
+    """What the worker is busy with, as it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rollout in the queue."""
+
+    rollout_id: str
+    status: str
+    since: int
+    """When it joined the queue, in µs."""
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Those who work."""
+
+    known: int
+    busy: int
+    last_asked_at: int | None
+    """When work was last asked for or claimed, in µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends."""
+
+    position: int
+    commit_id: int
+    recorded_at: int
+    """In µs."""
+    events: int
+    spans: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything of one moment."""
+
+    now: int
+    """By the store's clock, in µs."""
+    statuses: dict[str, int]
+    ended: Sequence[Ended]
+    active: Sequence[Active]
+    """Those that began first, in the order in which their attempts did."""
+    queued: int
+    waiting: Sequence[Waiting]
+    """Those that have waited longest."""
+    workers: Workers
+    log: LogEnd | None
+
+
+async def overview(
+    dialect: Dialect, session: ReadSession, *, minutes: int, most_active: int, most_waiting: int
+) -> Overview:
+    """Return what a store is doing.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        minutes: how far back to count what ended.
+        most_active: how many rollouts that are worked on to return at the most.
+        most_waiting: how many of the queue.
+    """
+    now = (dialect.clock or system_clock)()
+    statuses, ended = await _counted(dialect, session, (now // _MINUTE - minutes + 1) * _MINUTE)
+    return Overview(
+        now=now,
+        statuses=statuses,
+        ended=ended,
+        active=await _active(dialect, session, most_active),
+        queued=await pages.queue_depth(dialect, session),
+        waiting=await _waiting(dialect, session, most_waiting),
+        workers=await _workers(dialect, session),
+        log=await _log_end(dialect, session),
+    )
+
+
+async def rollouts_by_status(
+    dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
+) -> dict[str, int]:
+    """Return how many rollouts have each status that occurs; with a condition, only of those that meet it."""
+    status = tables.rollouts.c.status
+    counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
+    rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
+    return {str(row[0]): int(row[1]) for row in rows}
+
+
+async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
+    """Return how many rollouts have each status, and how many ended in each minute since then: in one scan."""
+    rollout = tables.rollouts.c
+    # A rollout that is tried again keeps the time of its end until it ends again.
+    is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
+    minute = case((is_late, rollout.end_at // big(_MINUTE)))
+    # Selecting the expression as well would give it other parameters, and Postgres would not see that it is the same.
+    statement: Select[*tuple[Any, ...]] = select(func.min(rollout.end_at), rollout.status, func.count()).group_by(
+        minute, rollout.status
+    )
+    statuses: dict[str, int] = {}
+    ended: list[Ended] = []
+    for first_end, status, count in await session.fetch(dialect.sql(statement), {}):
+        statuses[status] = statuses.get(status, 0) + count
+        if status in TERMINAL and first_end is not None and first_end >= since:
+            ended.append(Ended(first_end // _MINUTE, status, count))
+    return statuses, ended
+
+
+async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Active]:
+    rollout, attempt, worker = tables.rollouts.c, tables.attempts.c, tables.workers.c
+    # First the rollouts, which are few: left to itself SQLite would begin with all attempts.
+    begun = (
+        select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
+        .where(one_of(rollout.status, ACTIVE))
+        .order_by(rollout.start_at, rollout.first_position)
+        .limit(big(limit))
+        .subquery()
+    )
+    source = begun.join(tables.attempts, pages.joins_latest(dict(begun.c)))
+    source = source.outerjoin(tables.attempt_signals, pages.signal_of(dict(attempt)))
+    source = source.outerjoin(tables.workers, worker.worker_id == attempt.worker_id)
+    statement: Select[*tuple[Any, ...]] = (
+        select(
+            begun.c.rollout_id,
+            begun.c.status,
+            begun.c.config,
+            attempt.attempt_id,
+            attempt.sequence_id,
+            attempt.worker_id,
+            attempt.start_at,
+            pages.sign_of_life(),
+            worker.current_rollout_id,
+        )
+        .select_from(source)
+        .order_by(attempt.start_at, attempt.first_position)
+    )
+    return [Active(*row) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[Waiting]:
+    queue, rollout, event = tables.queue.c, tables.rollouts.c, tables.events.c
+    source = tables.queue.join(tables.rollouts, rollout.rollout_id == queue.rollout_id)
+    source = source.join(tables.events, event.position == queue.position)
+    statement: Select[*tuple[Any, ...]] = (
+        select(queue.rollout_id, rollout.status, event.at, rollout.attempt_count)
+        .select_from(source)
+        .order_by(queue.position)
+        .limit(big(limit))
+    )
+    return [Waiting(*row) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+async def _workers(dialect: Dialect, session: ReadSession) -> Workers:
+    worker, signal = tables.workers.c, tables.worker_signals.c
+    counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
+    by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
+    # Whoever asks for work without saying who they are is known by the attempts that came of it.
+    asked: Select[*tuple[Any, ...]] = select(
+        select(func.max(signal.last_dequeue_at)).scalar_subquery(),
+        select(func.max(tables.attempts.c.start_at)).scalar_subquery(),
+    )
+    ((dequeued, claimed),) = await session.fetch(dialect.sql(asked), {})
+    last = max((at for at in (dequeued, claimed) if at is not None), default=None)
+    return Workers(sum(by_status.values()), by_status.get("busy", 0), last)
+
+
+async def _log_end(dialect: Dialect, session: ReadSession) -> LogEnd | None:
+    commit = tables.commits.c
+    statement: Select[*tuple[Any, ...]] = (
+        select(commit.last_position, commit.commit_id, commit.recorded_at, commit.events, commit.spans)
+        .order_by(commit.commit_id.desc())
+        .limit(1)
+    )
+    rows = await session.fetch(dialect.sql(statement), {})
+    return LogEnd(*rows[0]) if rows else None

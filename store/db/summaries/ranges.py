@@ -1,0 +1,49 @@
+"""Rollouts within ranges of their numbers: what lies behind a point of a curve or a bar of a histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from sqlalchemy import ColumnElement, literal
+
+from store.clock import MICROSECONDS
+from store.db import tables
+from store.db.columns import Number
+from store.db.summaries.conditions import big
+
+Ranged = Literal["reward", "step", "ended"]
+RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From the least to the most, where they are given; `ended` is in float seconds and ends before its most."""
+
+    of: Ranged
+    least: float | None
+    most: float | None
+
+
+def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
+    """Return the conditions that a rollout lies within all of them; without a number it does not."""
+    rollout = tables.rollouts.c
+    found: list[ColumnElement[bool]] = []
+    for each in ranges:
+        if each.of == "reward":
+            if each.least is not None:
+                found.append(rollout.last_reward >= literal(each.least, Number))
+            if each.most is not None:
+                found.append(rollout.last_reward <= literal(each.most, Number))
+        elif each.of == "step":
+            if each.least is not None:
+                found.append(rollout.step >= big(int(each.least)))
+            if each.most is not None:
+                found.append(rollout.step <= big(int(each.most)))
+        else:
+            if each.least is not None:
+                found.append(rollout.end_at >= big(round(each.least * MICROSECONDS)))
+            if each.most is not None:
+                found.append(rollout.end_at < big(round(each.most * MICROSECONDS)))
+    return found

@@ -1,0 +1,209 @@
+"""Resources as rows of tables: each id with how its rollouts fared, and each version with who set it and its use."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, literal, select, true
+
+from store.db import log, tables
+from store.db.bodies import payload
+from store.db.columns import Str
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries.conditions import big
+from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
+
+MOST_VERSIONS: Final = 200
+MOST_NAMED_BYTES: Final = 64 * 1024
+"""Of larger ones a list does not say what is in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What became of rollouts that were given resources."""
+
+    rollouts: int = 0
+    mean_reward: float | None = None
+    rewarded: int = 0
+    """Rollouts with a reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesRow:
+    """One resources id as a list shows it; times are microseconds since the epoch."""
+
+    resources_id: str
+    version: int
+    created_at: int
+    updated_at: int
+    bytes: int | None
+    """Of its current version."""
+    names: list[str] | None
+    """What is in it; None where it is too large to look."""
+    use: Use
+    """Of all its versions."""
+    current: Use
+    """Of the current version alone."""
+    is_latest: bool
+    """Whether it is what rollouts get that name no resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One version, as it was published."""
+
+    version: int
+    at: int
+    actor: str | None
+    position: int
+    bytes: int | None
+    """None where the body was dropped."""
+    use: Use = field(default_factory=Use)
+    attempts: int = 0
+    first_use_at: int | None = None
+    last_use_at: int | None = None
+
+
+# -- the list --------------------------------------------------------------------------------------------------------
+
+
+async def resources_rows(
+    dialect: Dialect, session: ReadSession, *, contains: str, limit: int, offset: int
+) -> tuple[list[ResourcesRow], int]:
+    """Return resources, the last published first, and how many there are."""
+    row, body = tables.resources.c, tables.bodies.c
+    matching = dialect.contains(row.resources_id, contains) if contains else true()
+    shown: Sequence[ColumnElement[Any]] = (
+        row.resources_id,
+        row.version,
+        row.create_at,
+        row.update_at,
+        row.body_position,
+        body.raw_len,
+        select(func.max(row.last_position)).scalar_subquery() == row.last_position,
+    )
+    statement = (
+        select(*shown)
+        .select_from(tables.resources.outerjoin(tables.bodies, body.position == row.body_position))
+        .where(matching)
+        .order_by(row.last_position.desc())
+        .limit(big(limit))
+        .offset(big(offset))
+    )
+    found = await session.fetch(dialect.sql(statement), {})
+    total = await session.fetch(dialect.sql(select(func.count()).select_from(tables.resources).where(matching)), {})
+    uses = await _uses(dialect, session, [each[0] for each in found])
+    small = [each[4] for each in found if each[5] is not None and each[5] <= MOST_NAMED_BYTES]
+    bodies = await _payloads(dialect, session, small)
+    rows = [
+        ResourcesRow(
+            resources_id=resources_id,
+            version=version,
+            created_at=created_at,
+            updated_at=updated_at,
+            bytes=size,
+            names=list(bodies[position].get("resources", {})) if position in bodies else None,
+            use=_together(uses[resources_id].values()),
+            current=uses[resources_id].get(version, Use()),
+            is_latest=bool(is_latest),
+        )
+        for resources_id, version, created_at, updated_at, position, size, is_latest in found
+    ]
+    return rows, int(total[0][0])
+
+
+async def _uses(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, dict[int | None, Use]]:
+    found: dict[str, dict[int | None, Use]] = defaultdict(dict)
+    if not ids:
+        return found
+    rollout = tables.rollouts.c
+    keys = (rollout.resources_id, rollout.resources_version)
+    counted: Sequence[ColumnElement[Any]] = (
+        *keys,
+        func.count(),
+        func.avg(rollout.last_reward),
+        func.count(rollout.last_reward),
+    )
+    statement = select(*counted).where(dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
+    params = {"ids": dialect.list_param(list(ids))}
+    for resources_id, version, rollouts, mean, rewarded in await session.fetch(dialect.sql(statement), params):
+        found[resources_id][version] = Use(rollouts, mean, rewarded)
+    return found
+
+
+def _together(uses: Any) -> Use:
+    kept: list[Use] = list(uses)
+    rewarded = sum(use.rewarded for use in kept)
+    total = sum((use.mean_reward or 0.0) * use.rewarded for use in kept)
+    return Use(sum(use.rollouts for use in kept), total / rewarded if rewarded else None, rewarded)
+
+
+# -- one id ----------------------------------------------------------------------------------------------------------
+
+
+async def versions(dialect: Dialect, session: ReadSession, resources_id: str) -> list[VersionRow]:
+    """Return the newest versions of an id, at most `MOST_VERSIONS`, the newest first; none of an unknown id."""
+    event, body = tables.events.c, tables.bodies.c
+    stream = literal(f"resources/{resources_id}", Str)
+    statement = (
+        select(*event, body.raw_len)
+        .select_from(tables.events.outerjoin(tables.bodies, body.position == event.position))
+        .where(event.stream == stream)
+        .order_by(event.version.desc())
+        .limit(MOST_VERSIONS)
+    )
+    rows = await session.fetch(dialect.sql(statement), {})
+    if not rows:
+        return []
+    uses = (await _uses(dialect, session, [resources_id]))[resources_id]
+    spans = await _spans_of_use(dialect, session, resources_id)
+    found: list[VersionRow] = []
+    for row in rows:
+        told = log.event_of(row)
+        if isinstance(told.fact, (ResourcesPublished, ResourcesReplaced)):
+            number = told.fact.version
+            use, times = uses.get(number, Use()), spans.get(number, (0, None, None))
+            found.append(VersionRow(number, told.at, told.actor, told.position, row[-1], use, *times))
+    return found
+
+
+async def _spans_of_use(
+    dialect: Dialect, session: ReadSession, resources_id: str
+) -> dict[int | None, tuple[int, int | None, int | None]]:
+    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    counted: Sequence[ColumnElement[Any]] = (
+        attempt.resources_version,
+        func.count(),
+        func.min(attempt.start_at),
+        func.max(attempt.start_at),
+    )
+    statement = (
+        select(*counted)
+        .select_from(tables.rollouts.join(tables.attempts, attempt.rollout_id == rollout.rollout_id))
+        .where(rollout.resources_id == literal(resources_id, Str))
+        .group_by(attempt.resources_version)
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in await session.fetch(dialect.sql(statement), {})}
+
+
+async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
+    """Return the id that was published last before this one was first."""
+    row, other = tables.resources.c, tables.resources.alias("other").c
+    first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
+    statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
+    found = await session.fetch(dialect.sql(statement), {})
+    return found[0][0] if found else None
+
+
+async def content(dialect: Dialect, session: ReadSession, position: int) -> dict[str, Any] | None:
+    """Return the resources that an event published, by name; None where its body was dropped."""
+    found = await _payloads(dialect, session, [position])
+    return found[position].get("resources", {}) if position in found else None
+
+
+async def _payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
+    stored = await log.bodies_at(dialect, session, positions)
+    return {position: payload(codec, body) or {} for position, (codec, body) in stored.items()}

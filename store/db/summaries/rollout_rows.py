@@ -1,0 +1,229 @@
+"""Rollouts as rows of a table: what people sort and filter by, from the summary columns alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import ColumnElement, Select, and_, func, select
+
+from store.db import tables
+from store.db.dialect import Dialect, Params, ReadSession
+from store.db.pages import joins_latest
+from store.db.summaries.annotations import carries, labels_of
+from store.db.summaries.conditions import big, one_of
+from store.db.summaries.overview_rows import rollouts_by_status
+from store.db.summaries.ranges import Range, within
+
+SORTS: Final = {
+    "started": "first_position",
+    "changed": "last_position",
+    "reward": "last_reward",
+    "attempts": "attempt_count",
+    "spans": "spans",
+    "tokens": "tokens_out",
+    "step": "step",
+}
+"""The column behind each order that is offered."""
+NO_ERROR: Final = "(none)"
+"""As a type of error: the attempts that gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """One rollout as a list shows it; times are microseconds since the epoch."""
+
+    rollout_id: str
+    status: str
+    mode: str | None
+    resources_id: str | None
+    resources_version: int | None
+    start_at: int
+    end_at: int | None
+    group_id: str | None
+    step: int | None
+    attempts: int
+    last_reward: float | None
+    spans: int
+    tokens_in: int
+    tokens_out: int
+    error: str | None
+    first_position: int
+    last_position: int
+    attempt_id: str | None
+    attempt_status: str | None
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rollouts, in which order."""
+
+    statuses: Sequence[str] = ()
+    modes: Sequence[str] = ()
+    ids: Sequence[str] = ()
+    group_id: str | None = None
+    step: int | None = None
+    resources_id: str | None = None
+    worker_id: str | None = None
+    """Who made one of its attempts."""
+    attempt_status: str | None = None
+    """Of one of its attempts."""
+    error_type: str | None = None
+    """What one of its attempts failed with; or `NO_ERROR`."""
+    label: str | None = None
+    """Which it carries."""
+    ranges: Sequence[Range] = ()
+    id_contains: str | None = None
+    sort: str = "started"
+    is_descending: bool = True
+    limit: int = 50
+    offset: int = 0
+    after: int | None = None
+    """In the order of `started` alone: only those past the rollout with this `first_position`."""
+    before: int | None = None
+    """As `after`, those on the near side of it; the nearest `limit` of them."""
+    upto: int | None = None
+    """Only those that began at this position of the log or earlier."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its pages are found by a position, and so are as fast and as steady wherever they are."""
+        return self.sort == "started"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPage:
+    """A page of rollouts, and what matches beside it."""
+
+    rows: Sequence[RolloutRow]
+    by_status: dict[str, int]
+    """How many there are in each status that meet all the other conditions."""
+    newer: int
+    """How many began after `upto`."""
+    has_more: bool
+    """Whether there are rows past this page, in the direction it was read."""
+    labels: dict[str, list[str]]
+    """Of those of its rows that carry any."""
+
+
+async def rollout_page(dialect: Dialect, session: ReadSession, wanted: Wanted) -> RolloutPage:
+    """Return a page of rollouts with their latest attempts."""
+    matching = _matching(dialect, wanted)
+    others = _matching(dialect, replace(wanted, statuses=()))
+    params = {"ids": dialect.list_param(list(wanted.ids))} if wanted.ids else {}
+    rows = await _rows(dialect, session, wanted, matching, params)
+    newer = 0
+    if wanted.upto is not None:
+        past = tables.rollouts.c.first_position > big(wanted.upto)
+        counted = select(func.count()).select_from(tables.rollouts).where(matching, past)
+        newer = int((await session.fetch(dialect.sql(counted), params))[0][0])
+    by_status = await rollouts_by_status(dialect, session, others, params)
+    shown = rows[: wanted.limit]
+    labels = await labels_of(dialect, session, rollout_ids=[row.rollout_id for row in shown])
+    return RolloutPage(shown, by_status, newer, len(rows) > wanted.limit, labels)
+
+
+async def _rows(
+    dialect: Dialect, session: ReadSession, wanted: Wanted, matching: ColumnElement[bool], params: Params
+) -> list[RolloutRow]:
+    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    is_back = wanted.before is not None
+    is_down = wanted.is_descending is not is_back
+    order = rollout[SORTS[wanted.sort]]
+    ordered = order.desc().nulls_last() if is_down else order.asc().nulls_last()
+    orders = (ordered,) if wanted.is_keyed else (ordered, rollout.first_position.desc())
+    if wanted.is_keyed:
+        # Without a word about nulls, which there are none of: else no index gives this order on Postgres.
+        orders = (order.desc() if is_down else order.asc(),)
+    # One row more than the page has says whether there is another page.
+    cut = (
+        select(rollout.rollout_id)
+        .where(matching, *_window(wanted))
+        .order_by(*orders)
+        .limit(big(wanted.limit + 1))
+        .offset(big(wanted.offset))
+    )
+    statement: Select[*tuple[Any, ...]] = (
+        select(*(rollout[name] for name in _ROLLOUT), attempt.attempt_id, attempt.status, attempt.worker_id)
+        .select_from(tables.rollouts.outerjoin(tables.attempts, joins_latest(dict(rollout))))
+        .where(rollout.rollout_id.in_(cut))
+        .order_by(*orders)
+    )
+    return [RolloutRow(*row) for row in await session.fetch(dialect.sql(statement), params)]
+
+
+def _window(wanted: Wanted) -> list[ColumnElement[bool]]:
+    first = tables.rollouts.c.first_position
+    found: list[ColumnElement[bool]] = []
+    if wanted.upto is not None:
+        found.append(first <= big(wanted.upto))
+    if wanted.is_keyed:
+        if wanted.after is not None:
+            found.append(first < big(wanted.after) if wanted.is_descending else first > big(wanted.after))
+        if wanted.before is not None:
+            found.append(first > big(wanted.before) if wanted.is_descending else first < big(wanted.before))
+    return found
+
+
+def _matching(dialect: Dialect, wanted: Wanted) -> ColumnElement[bool]:
+    rollout = tables.rollouts.c
+    found: list[ColumnElement[bool]] = []
+    for column, values in ((rollout.status, wanted.statuses), (rollout.mode, wanted.modes)):
+        if values:
+            found.append(one_of(column, values))
+    if wanted.ids:
+        found.append(dialect.any_of(rollout.rollout_id, "ids"))
+    for column, value in ((rollout.group_id, wanted.group_id), (rollout.resources_id, wanted.resources_id)):
+        if value is not None:
+            found.append(column == value)
+    if wanted.step is not None:
+        found.append(rollout.step == big(wanted.step))
+    if wanted.label is not None:
+        found.append(carries(rollout.rollout_id, wanted.label))
+    if wanted.id_contains:
+        found.append(dialect.contains(rollout.rollout_id, wanted.id_contains))
+    found += within(wanted.ranges)
+    of_attempts = _of_attempts(dialect, wanted)
+    if of_attempts:
+        found.append(rollout.rollout_id.in_(select(tables.attempts.c.rollout_id).where(*of_attempts)))
+    return and_(True, *found)
+
+
+def _of_attempts(dialect: Dialect, wanted: Wanted) -> list[ColumnElement[bool]]:
+    """Return what one and the same attempt of a rollout has to be."""
+    attempt = tables.attempts.c
+    found: list[ColumnElement[bool]] = []
+    if wanted.worker_id is not None:
+        found.append(attempt.worker_id == wanted.worker_id)
+    if wanted.attempt_status is not None:
+        found.append(attempt.status == wanted.attempt_status)
+    if wanted.error_type == NO_ERROR:
+        found.append(attempt.error.is_(None))
+    elif wanted.error_type is not None:
+        # Within a JSON text a quotation mark that is not escaped begins or ends a string: no message can hold this.
+        found.append(dialect.contains(attempt.error, f'"type":{orjson.dumps(wanted.error_type).decode()}'))
+    return [*found, attempt.released_position.is_(None)] if found else []
+
+
+_ROLLOUT: Final = (
+    "rollout_id",
+    "status",
+    "mode",
+    "resources_id",
+    "resources_version",
+    "start_at",
+    "end_at",
+    "group_id",
+    "step",
+    "attempt_count",
+    "last_reward",
+    "spans",
+    "tokens_in",
+    "tokens_out",
+    "error",
+    "first_position",
+    "last_position",
+)

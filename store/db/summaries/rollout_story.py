@@ -1,0 +1,138 @@
+"""What one rollout went through: pages of its events, its turns, and what it waits for. Never its bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
+from sqlalchemy.types import BigInteger, Text
+
+from store.db import log, tables
+from store.db.dialect import Dialect, ReadSession
+from store.db.listing import compiled
+
+MOST_TURNS: Final = 400
+"""Of a rollout with more turns the first are shown."""
+TURNS: Final = ("attempt.started", "attempt.status_changed", "claim.released", "rollout.status_changed")
+_SIGNS: Final = "span.recorded"
+_END: Final = 2**62
+
+
+def _int(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=BigInteger)
+
+
+def _within(dialect: Dialect, *, typed: bool) -> Select[Any]:
+    event = tables.events.c
+    statement = select(*event).where(
+        event.stream == bindparam("of_stream", type_=Text),
+        event.version > _int("after"),
+        event.position <= _int("until"),
+    )
+    if typed:
+        statement = statement.where(dialect.any_of(event.type, "types"))
+    return statement.order_by(event.version).limit(_int("at_most"))
+
+
+async def events(
+    dialect: Dialect,
+    session: ReadSession,
+    rollout_id: str,
+    *,
+    types: Sequence[str] = (),
+    after: int = 0,
+    until: int | None = None,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """Return events of a rollout in their order, as the fields of `HistoryEvent` without the body.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        rollout_id: whose events.
+        types: only these; all if there are none.
+        after: only those beyond this number.
+        until: only those up to this position of the log.
+        limit: at most so many.
+    """
+    sql = compiled(dialect, ("rollout_events", bool(types)), lambda: _within(dialect, typed=bool(types)))
+    params: dict[str, Any] = {"types": dialect.list_param(list(types))} if types else {}
+    params |= {
+        "of_stream": f"rollout/{rollout_id}",
+        "after": after,
+        "until": _END if until is None else until,
+        "at_most": limit,
+    }
+    return [log.described(row, None) for row in await session.fetch(sql, params)]
+
+
+async def event_types(
+    dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None = None
+) -> list[tuple[str, int]]:
+    """Return the types of a rollout's events, and how many there are of each."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event = tables.events.c
+        return (
+            select(event.type, func.count())
+            .where(event.stream == bindparam("of_stream", type_=Text), event.position <= _int("until"))
+            .group_by(event.type)
+            .order_by(event.type)
+        )
+
+    params = {"of_stream": f"rollout/{rollout_id}", "until": _END if until is None else until}
+    rows = await session.fetch(compiled(dialect, "rollout_event_types", build), params)
+    return [(str(name), int(count)) for name, count in rows]
+
+
+async def turns(
+    dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
+) -> list[dict[str, Any]]:
+    """Return the events by which a rollout and its attempts changed their status; with `signs` its spans' too."""
+    types = (*TURNS, _SIGNS) if signs else TURNS
+    return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a rollout in the queue waits for, or when a running one is judged; times are microseconds."""
+
+    ahead: int | None
+    """How many rollouts stand before it in the queue; None where it is not in it."""
+    idle_workers: int
+    """How many workers are idle."""
+    workers: int
+    asked_at: int | None
+    """When a worker last asked for work; None if none ever has."""
+    check_at: int | None
+    """When the watchdog looks at it again."""
+
+
+async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> Waiting:
+    """Return what stands between a rollout and its next turn."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        queue, worker, signal, watch = (
+            tables.queue.c,
+            tables.workers.c,
+            tables.worker_signals.c,
+            tables.watch.c,
+        )
+        ahead = select(func.count()).select_from(tables.queue).where(queue.position < _int("queued"))
+        workers = select(func.count()).select_from(tables.workers)
+        asked = select(func.max(signal.last_dequeue_at))
+        check = select(watch.check_at).where(watch.rollout_id == bindparam("rollout", type_=Text))
+        return select(
+            ahead.scalar_subquery(),
+            workers.where(worker.status == "idle").scalar_subquery(),
+            workers.scalar_subquery(),
+            asked.scalar_subquery(),
+            check.scalar_subquery(),
+        )
+
+    params = {"queued": queued_position or 0, "rollout": rollout_id}
+    row = (await session.fetch(compiled(dialect, "rollout_waiting", build), params))[0]
+    ahead, idle, workers, asked_at, check_at = row
+    return Waiting(None if queued_position is None else int(ahead), int(idle), int(workers), asked_at, check_at)

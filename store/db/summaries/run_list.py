@@ -1,0 +1,137 @@
+"""Runs as rows of a table, and when the nodes of one began and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal_column, select
+from sqlalchemy.types import Text
+
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.models.runs import PHASE_KINDS
+
+_STARTED: Final = PHASE_KINDS[0]
+_AT_ONCE: Final = 1000
+_ONE: Final[ColumnElement[int]] = literal_column("1", Integer)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as a list shows it; times are microseconds since the epoch."""
+
+    rollout_id: str
+    status: str
+    group_id: str | None
+    start_at: int
+    end_at: int | None
+    attempts: int
+    head: int | None
+    """The attempt whose view is the run's."""
+    tokens_in: int
+    tokens_out: int
+    error: str | None
+    phases_done: int = 0
+    """Phases of scopes that were completed or skipped, by what was said of them last."""
+    phases_begun: int = 0
+
+
+async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None, limit: int) -> list[RunRow]:
+    """Return the newest rollouts that have said something as runs do, by their ids, which rise with time.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        before: only those of smaller ids.
+        limit: at most so many.
+    """
+    params = {"page": limit} if before is None else {"page": limit, "before": before}
+    rows = await session.fetch(dialect.sql(_ids(is_cut=before is not None)), params)
+    return await _rows(dialect, session, [row[0] for row in rows])
+
+
+def _ids(*, is_cut: bool) -> Select[Any]:
+    """Return the statement that leaps from run to run, however many events each has, and past all other rollouts."""
+    said = tables.run_events.alias("said").c
+    begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
+    start: Select[Any] = select(*begun)
+    if is_cut:
+        start = start.where(said.rollout_id < bindparam("before", type_=Text))
+    found = start.cte("found", recursive=True)
+    older = tables.run_events.alias("older").c
+    next_one = select(func.max(older.rollout_id)).where(older.rollout_id < found.c.rollout_id).scalar_subquery()
+    is_wanted = and_(found.c.rollout_id.is_not(None), found.c.number < bindparam("page", type_=Integer))
+    found = found.union_all(select(next_one, found.c.number + 1).where(is_wanted))
+    return select(found.c.rollout_id).where(found.c.rollout_id.is_not(None)).order_by(found.c.number)
+
+
+async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> list[RunRow]:
+    if not ids:
+        return []
+    rollout = tables.rollouts.c
+    shown: list[ColumnElement[Any]] = [rollout[name] for name in _COLUMNS]
+    wanted = dialect.any_of(rollout.rollout_id, "ids")
+    statement = select(*shown).where(wanted).order_by(rollout.rollout_id.desc())
+    rows = await session.fetch(dialect.sql(statement), {"ids": dialect.list_param(list(ids))})
+    phases = await _phases(dialect, session, ids)
+    found: list[Sequence[Any]] = [[*row, *phases.get(row[0], (0, 0))] for row in rows]
+    return [RunRow(*each) for each in found]
+
+
+async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return of each run how many phases are done, and how many were begun."""
+    said = tables.run_events.c
+
+    def last(*kinds: str) -> ColumnElement[Any]:
+        return func.coalesce(func.max(case((_is_any(said.kind, kinds), said.version))), 0)
+
+    shown: list[ColumnElement[Any]] = [said.rollout_id, last(_STARTED), last(*PHASE_KINDS[1:])]
+    statement: Select[Any] = (
+        select(*shown)
+        .where(dialect.any_of(said.rollout_id, "ids"), _is_any(said.kind, PHASE_KINDS))
+        .group_by(said.rollout_id, said.scope, said.phase)
+    )
+    found: dict[str, tuple[int, int]] = {}
+    for run, started, ended in await session.fetch(dialect.sql(statement), {"ids": dialect.list_param(list(ids))}):
+        done, begun = found.get(run, (0, 0))
+        found[run] = done + (ended > started), begun + 1
+    return found
+
+
+def _is_any(column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
+    # Words of our own, so they may stand in the statement.
+    return column.in_([literal_column(f"'{word}'", Text) for word in words])
+
+
+async def recorded_at(
+    dialect: Dialect, session: ReadSession, rollout_id: str, versions: Sequence[int]
+) -> dict[int, int]:
+    """Return when some events of a run were recorded, in microseconds, by their versions."""
+    said, event = tables.run_events, tables.events
+    shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
+    found: dict[int, int] = {}
+    for start in range(0, len(versions), _AT_ONCE):
+        # Versions are numbers of the database's own, so they may stand in the statement.
+        wanted: list[ColumnElement[int]] = [literal_column(str(int(each))) for each in versions[start:][:_AT_ONCE]]
+        of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
+        source = said.join(event, event.c.position == said.c.position)
+        statement: Select[Any] = select(*shown).select_from(source).where(of_run)
+        rows: Sequence[Row] = await session.fetch(dialect.sql(statement), {"rollout": rollout_id})
+        found |= {row[0]: row[1] for row in rows}
+    return found
+
+
+_COLUMNS: Final = (
+    "rollout_id",
+    "status",
+    "group_id",
+    "start_at",
+    "end_at",
+    "attempt_count",
+    "head",
+    "tokens_in",
+    "tokens_out",
+    "error",
+)

@@ -1,0 +1,141 @@
+"""Spans as rows of a waterfall: what is drawn of each, from its row and its event's data, without the bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy.types import BigInteger, Text
+
+from store import semconv
+from store.db import tables
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.encoding import check_text
+from store.db.listing import compiled
+from store.db.pages import LONGEST_ID
+from store.domain.events import SpanRecorded
+from store.domain.upcast import upcast
+
+_KINDS: Final = {
+    semconv.MESSAGE_SPAN: "message",
+    semconv.OBJECT_SPAN: "object",
+    semconv.EXCEPTION_SPAN: "exception",
+    semconv.OPERATION_SPAN: "operation",
+    semconv.ANNOTATION_SPAN: "annotation",
+}
+KINDS: Final = ("model", "tool", "reward", "annotation", "message", "object", "operation", "exception", "span")
+"""What `SpanRow.kind` may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """One span as a waterfall shows it; times are float seconds since the epoch, as they were sent."""
+
+    position: int
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: str
+    """One of `KINDS`: a call of a model, of a tool, a reward …"""
+    start: float | None
+    end: float | None
+    status: str
+    sequence_id: int
+    reward: float | None
+    tokens_in: int | None
+    tokens_out: int | None
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpansWanted:
+    """Which spans of one attempt."""
+
+    rollout_id: str
+    attempt_id: str
+    after: int = 0
+    """Only spans recorded after this position of the log."""
+    until: int | None = None
+    """Only spans recorded up to this position; None for all."""
+    limit: int = 200
+
+
+async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted) -> list[SpanRow]:
+    """Return spans of an attempt in the order in which they were recorded."""
+
+    def build() -> Select[Any]:
+        span, event = tables.spans.c, tables.events.c
+        columns: list[ColumnElement[Any]] = [*(span[name] for name in _COLUMNS), event.type, event.shape, event.data]
+        return (
+            select(*columns)
+            .select_from(tables.spans.join(tables.events, event.position == span.position))
+            .where(
+                span.rollout_id == bindparam("of_rollout", type_=Text),
+                span.attempt_id == bindparam("of_attempt", type_=Text),
+                span.position > bindparam("after", type_=BigInteger),
+                span.position <= bindparam("until", type_=BigInteger),
+            )
+            .order_by(span.position)
+            .limit(bindparam("most", type_=BigInteger))
+        )
+
+    params = {
+        "of_rollout": check_text(wanted.rollout_id, "rollout_id", LONGEST_ID),
+        "of_attempt": check_text(wanted.attempt_id, "attempt_id", LONGEST_ID),
+        "after": wanted.after,
+        "until": 2**62 if wanted.until is None else wanted.until,
+        "most": wanted.limit,
+    }
+    return [_row(row) for row in await session.fetch(compiled(dialect, "waterfall", build), params)]
+
+
+_COLUMNS: Final = (
+    "position",
+    "span_id",
+    "parent_id",
+    "name",
+    "start_time",
+    "end_time",
+    "status_code",
+    "sequence_id",
+)
+
+
+def _row(row: Row) -> SpanRow:
+    position, span_id, parent_id, name, start, end, status, sequence_id, type_, shape, data = row
+    fact = upcast(type_, shape, orjson.loads(data))
+    assert isinstance(fact, SpanRecorded)  # a span's position is that of the event that recorded it
+    reward = _reward(fact.rewards)
+    return SpanRow(
+        position,
+        span_id,
+        parent_id,
+        name,
+        _kind(name, fact, reward),
+        start,
+        end,
+        status,
+        sequence_id,
+        reward,
+        fact.tokens_in,
+        fact.tokens_out,
+        fact.model,
+    )
+
+
+def _reward(rewards: Sequence[Sequence[Any]] | None) -> float | None:
+    """Return the value of a span's first reward: its primary one."""
+    return float(rewards[0][1]) if rewards else None
+
+
+def _kind(name: str, fact: SpanRecorded, reward: float | None) -> str:
+    if reward is not None:
+        return "reward"
+    if fact.kind and fact.kind.startswith("tool"):
+        return "tool"
+    if fact.model or fact.response_id or fact.tokens_out is not None:
+        return "model"
+    return _KINDS.get(name, "span")

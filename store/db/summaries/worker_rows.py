@@ -1,0 +1,207 @@
+"""What workers did: their attempts over an hour as lanes, how many came to what, and the newest of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import ColumnElement, Integer, case, func, literal, literal_column, select
+
+from store.clock import MICROSECONDS
+from store.db import tables
+from store.db.columns import Str
+from store.db.dialect import Dialect, ReadSession
+from store.db.summaries.conditions import big, one_of
+
+HOUR: Final = 3_600 * MICROSECONDS
+CELL: Final = 10 * MICROSECONDS
+"""Attempts of one worker that begin so close together are one stretch of its lane."""
+MOST_STRETCHES: Final = 10_000
+MOST_ATTEMPTS: Final = 100
+_OPEN: Final = ("preparing", "running")
+
+Outcome = Literal["succeeded", "failed", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The hour that is looked at, in microseconds since the epoch."""
+
+    since: int
+    until: int
+    is_now: bool
+    """Whether it ends now; else it is the last hour in which anything was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Attempts of one worker that began close together and came to the same."""
+
+    worker_id: str
+    outcome: Outcome
+    start_at: int
+    end_at: int
+    attempts: int
+    rollout_id: str
+    """Of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many attempts of a worker ended within the window, and how."""
+
+    succeeded: int = 0
+    failed: int = 0
+    """Failed, timed out, or not heard of any more."""
+
+    @property
+    def failure_rate(self) -> float | None:
+        """The share that failed; None where none ended."""
+        ended = self.succeeded + self.failed
+        return self.failed / ended if ended else None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt as the page of its worker shows it; times are microseconds since the epoch."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    status: str
+    start_at: int
+    end_at: int | None
+    rollout_status: str
+    last_reward: float | None
+    """Of the rollout, whichever attempt gave it."""
+
+
+async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
+    """Return the last hour; where nothing happened in it, the hour up to the last time anything did."""
+    attempt = tables.attempts.c
+    counted: Sequence[ColumnElement[Any]] = (
+        func.max(_ended(attempt)),
+        func.count(case((one_of(attempt.status, _OPEN), _one()))),
+    )
+    last, still_open = (await session.fetch(dialect.sql(select(*counted)), {}))[0]
+    if last is not None and not still_open and last < now - HOUR:
+        return Window(last - HOUR, last, is_now=False)
+    # A clock that runs behind the log's must not cut off what was just done.
+    until = now if last is None else max(now, last)
+    return Window(until - HOUR, until, is_now=True)
+
+
+async def stretches(dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window) -> list[Stretch]:
+    """Return what some workers did within a window, the newest `MOST_STRETCHES` if there are more, oldest first."""
+    if not worker_ids:
+        return []
+    attempt = tables.attempts.c
+    is_open = one_of(attempt.status, _OPEN)
+    end = case((is_open, big(within.until)), else_=_ended(attempt))
+    done = (
+        select(
+            attempt.worker_id,
+            _outcome(attempt).label("outcome"),
+            ((attempt.start_at - big(within.since)) // big(CELL)).label("cell"),
+            attempt.start_at,
+            end.label("end_at"),
+            attempt.rollout_id,
+        )
+        .where(dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
+        .where(end >= big(within.since))
+        .subquery("done")
+    )
+    each = done.c
+    counted: Sequence[ColumnElement[Any]] = (
+        each.worker_id,
+        each.outcome,
+        func.min(each.start_at).label("since"),
+        func.max(each.end_at),
+        func.count(),
+        func.min(each.rollout_id),
+    )
+    statement = select(*counted).group_by(each.worker_id, each.outcome, each.cell)
+    newest = statement.order_by(func.min(each.start_at).desc()).limit(MOST_STRETCHES)
+    params = {"workers": dialect.list_param(list(worker_ids))}
+    rows = await session.fetch(dialect.sql(newest), params)
+    return [Stretch(*row) for row in reversed(rows)]
+
+
+async def tallies(
+    dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
+) -> dict[str, Tally]:
+    """Return how the attempts of some workers ended that did so within a window."""
+    if not worker_ids:
+        return {}
+    attempt = tables.attempts.c
+    is_open = one_of(attempt.status, _OPEN)
+    counted: Sequence[ColumnElement[Any]] = (
+        attempt.worker_id,
+        func.count(case((attempt.status == "succeeded", _one()))),
+        func.count(case((attempt.status != "succeeded", _one()))),
+    )
+    statement = (
+        select(*counted)
+        .where(dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
+        .where(~is_open, _ended(attempt) >= big(within.since))
+        .group_by(attempt.worker_id)
+    )
+    params = {"workers": dialect.list_param(list(worker_ids))}
+    rows = await session.fetch(dialect.sql(statement), params)
+    return {worker_id: Tally(succeeded, failed) for worker_id, succeeded, failed in rows}
+
+
+async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:
+    """Return how many workers there are in each status."""
+    status = tables.workers.c.status
+    counted: Sequence[ColumnElement[Any]] = (status, func.count())
+    rows = await session.fetch(dialect.sql(select(*counted).group_by(status).order_by(status)), {})
+    return {row[0]: row[1] for row in rows}
+
+
+async def attempts_of(
+    dialect: Dialect, session: ReadSession, worker_id: str
+) -> tuple[list[AttemptRow], dict[str, int]]:
+    """Return the newest attempts of a worker, and how many it made in all by their status."""
+    attempt, rollout = tables.attempts.c, tables.rollouts.c
+    is_own = attempt.worker_id == literal(worker_id, Str)
+    shown: Sequence[ColumnElement[Any]] = (
+        attempt.rollout_id,
+        attempt.attempt_id,
+        attempt.sequence_id,
+        attempt.status,
+        attempt.start_at,
+        attempt.end_at,
+        rollout.status,
+        rollout.last_reward,
+    )
+    statement = (
+        select(*shown)
+        .select_from(tables.attempts.join(tables.rollouts, rollout.rollout_id == attempt.rollout_id))
+        .where(is_own, attempt.released_position.is_(None))
+        .order_by(attempt.first_position.desc())
+        .limit(MOST_ATTEMPTS)
+    )
+    counted: Sequence[ColumnElement[Any]] = (attempt.status, func.count())
+    totals = select(*counted).where(is_own, attempt.released_position.is_(None)).group_by(attempt.status)
+    rows = await session.fetch(dialect.sql(statement), {})
+    counts = await session.fetch(dialect.sql(totals.order_by(attempt.status)), {})
+    return [AttemptRow(*row) for row in rows], {row[0]: row[1] for row in counts}
+
+
+def _one() -> ColumnElement[int]:
+    return literal_column("1", Integer)
+
+
+def _ended(attempt: Any) -> ColumnElement[int]:
+    # One that was given up may have no end of its own.
+    return func.coalesce(attempt.end_at, attempt.start_at)
+
+
+def _outcome(attempt: Any) -> ColumnElement[str]:
+    return case(
+        (attempt.status == "succeeded", literal("succeeded", Str)),
+        (one_of(attempt.status, _OPEN), literal("open", Str)),
+        else_=literal("failed", Str),
+    )

@@ -1,0 +1,409 @@
+"""The dashboard over HTTP: `/ui/…` of each partition, its files, the way in with a key, and the news for open pages.
+
+A browser cannot send a key as programs do. Whoever gives theirs on the login page gets it back as a cookie that pages'
+programs cannot read and other sites' pages do not send (`SameSite=Strict`); and what changes something must besides
+come from a page of this very origin, as `Origin` says (`store.server.auth`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from store import actors
+from store.dashboard import live, rendering
+from store.dashboard.asked import Asked, Visitor
+from store.dashboard.pages import Done, File, Page, Route
+from store.dashboard.site import NAVIGATION, ROUTES
+from store.errors import StoreError, Unauthorized, Unsupported
+from store.server.admission import Admission, while_admitted
+from store.server.call import Call, ClientLeft, headers_of
+from store.server.keyring import KeyRing
+from store.server.parked import Parked
+from store.server.partitions import Partitions
+from store.server.refusals import Headers, refusal
+from store.server.routing import Operation, Routes, path_within
+from store.sql_store import SQLStore
+from store.wire.errors import status_of
+
+logger = logging.getLogger("store.server")
+
+ROOT: Final = "/ui"
+LOGIN, LOGOUT, STATIC, LIVE = "/ui/login", "/ui/logout", "/ui/static/{version}/{name}", "/ui/live"
+COOKIE: Final = "rollbook_key"
+TOLD: Final = "rollbook_told"
+_IN_URLS: Final = "%/?#[]@!$&'()*+,;=:~"
+"""What is written as it is where a URL is given: all that means something there, and what is escaped already."""
+_THEMES: Final = ("auto", "light", "dark")
+_MAX_FORM: Final = 64 * 1024
+_GZIP_FROM: Final = 1024
+
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+
+
+async def _never(call: Call) -> bytes:
+    raise AssertionError(call.scope["path"])
+
+
+def _operations() -> list[Operation]:
+    own = [("GET", LOGIN), ("POST", LOGIN), ("POST", LOGOUT), ("GET", STATIC), ("GET", LIVE)]
+    paths = [*own, *((route.method, route.path) for route in ROUTES)]
+    return [Operation(method, path, _never, "dashboard") for method, path in paths]
+
+
+OPERATIONS: Final = tuple(_operations())
+"""For the table of who may; they are answered here."""
+_BY_PATH: Final[Mapping[tuple[str, str], Route]] = {(route.method, route.path): route for route in ROUTES}
+
+
+def is_page(path: str) -> bool:
+    """Say whether a path within a partition is one of the dashboard."""
+    return path == ROOT or path.startswith("/ui/")
+
+
+def without_twin(path: str) -> str:
+    """Return the path of a page, also of one that was asked for as JSON."""
+    if path == "/ui/overview.json":
+        return "/ui/"
+    return path.removesuffix(".json") if is_page(path) and not path.startswith("/ui/static/") else path
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    media_type: str = "text/html; charset=utf-8"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class DashboardLayer:
+    """An ASGI layer that answers requests for pages, and hands on the rest. It needs the layer that finds the store.
+
+    Args:
+        app: what answers all else.
+        parked: the calls that wait; closing it ends all streams.
+        partitions: of whom links are offered.
+        ring: the keys of visitors; None asks for none.
+        is_read_only: whether nothing can be changed here.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        parked: Parked,
+        partitions: Partitions,
+        ring: KeyRing | None = None,
+        *,
+        is_read_only: bool = False,
+    ) -> None:
+        self._app = app
+        self._parked = parked
+        self._partitions = partitions
+        self._ring = ring
+        self._is_read_only = is_read_only
+        self._routes = Routes(OPERATIONS)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer, or hand on."""
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        path = path_within(scope, scope.get("root_path", ""))
+        if path == "/" and _wants_html(scope) and scope["method"] == "GET":
+            return _send(scope, send, _redirect(f"{scope.get('root_path', '')}/ui/"))
+        if not is_page(path):
+            return self._app(scope, receive, send)
+        return self._page(scope, receive, send, path)
+
+    async def _page(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        call = Call(scope, receive, {})
+        try:
+            answered = await self._answer(call, send, path)
+        except ClientLeft:
+            return
+        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+            answered = self._refused(call, path, error)
+        if answered is not None:
+            await _send(scope, send, answered)
+
+    async def _answer(self, call: Call, send: Send, path: str) -> _Answer | None:
+        scope, method = call.scope, "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
+        if path == ROOT:
+            return _redirect(f"{scope.get('root_path', '')}/ui/")
+        asked_for, path = path, without_twin(path)
+        operation = self._routes.find(method, path, call.ids)
+        if operation is None:
+            return self._missing(call, asked_for)
+        scope["rollbook.route"] = operation.path
+        match (method, operation.path):
+            case ("GET", "/ui/static/{version}/{name}"):
+                return self._static(call)
+            case ("GET", "/ui/login"):
+                return await self._login_page(call)
+            case ("POST", "/ui/login"):
+                return await self._login(call)
+            case ("POST", "/ui/logout"):
+                return _redirect(LOGIN, _cookie(COOKIE, "", scope, seconds=0))
+            case ("GET", "/ui/live"):
+                await self._live(call, send)
+                return None
+            case _:
+                return await self._view(call, _BY_PATH[method, operation.path], path, as_json=asked_for != path)
+
+    async def _view(self, call: Call, route: Route, path: str, *, as_json: bool) -> _Answer:
+        params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])
+        asked = self._asked(call, path, params)
+        if route.method == "POST" and self._is_read_only:
+            raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
+        # Before anything is read: what happens meanwhile is news.
+        position = await asked.store.position()
+        # What an action does is their doing, and the log says so.
+        acting = actors.current.set(asked.visitor.actor if route.method == "POST" else None)
+        try:
+            answered = await route.view(asked)
+        finally:
+            actors.current.reset(acting)
+        match answered:
+            case Done(location, told):
+                return _redirect(location, *([_cookie(TOLD, quote(told), call.scope, seconds=60)] if told else []))
+            case File(name, body, media_type):
+                disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
+                return _Answer(200, body, media_type, ((b"content-disposition", disposition),))
+            case Page() if as_json:
+                return _Answer(answered.status, rendering.json(answered), "application/json")
+            case Page():
+                return self._drawn(call, answered, asked, position=position)
+
+    def _drawn(self, call: Call, page: Page, asked: Asked, **frame: Any) -> _Answer:
+        told = unquote(_cookies(call.scope).get(TOLD, ""))
+        body = rendering.html(page, asked, navigation=NAVIGATION, told=told, **frame)
+        forget = (_cookie(TOLD, "", call.scope, seconds=0),) if told else ()
+        return _Answer(page.status, body, headers=forget)
+
+    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]]) -> Asked:
+        scope = call.scope
+        store = scope["rollbook.store"]
+        if not isinstance(store, SQLStore):
+            raise Unsupported("the dashboard", "the store that is served here is no database of Rollbook's")
+        admission: Admission | None = scope.get("rollbook.admission")
+        visitor = Visitor()
+        partitions = [name for name, _ in self._partitions.open_stores()]
+        if admission is not None:
+            visitor = Visitor(admission.key.role, f"key:{admission.key.key_id}", has_key=True)
+            if admission.key.partition is not None:
+                partitions = [admission.key.partition]
+        theme = _cookies(scope).get("rollbook_theme", "auto")
+        return Asked(
+            store,
+            scope.get("root_path", ""),
+            scope["rollbook.partition"],
+            path,
+            call.ids,
+            params,
+            visitor,
+            is_read_only=self._is_read_only,
+            partitions=partitions,
+            theme=theme if theme in _THEMES else "auto",
+            extra={
+                "keys_url": None if self._ring is None else self._ring.url,
+                "key_partition": None if admission is None else admission.key.partition,
+            },
+        )
+
+    # -- what is no page ---------------------------------------------------------------------------------------------
+
+    def _missing(self, call: Call, path: str) -> _Answer:
+        return self._told_off(call, path, 404, "There is no such page", "It may have been another version's.")
+
+    def _refused(self, call: Call, path: str, error: Exception) -> _Answer:
+        status, body, headers = refusal(error, own_status=True)
+        if isinstance(error, StoreError) and not path.endswith(".json"):
+            advice = getattr(error, "hint", None) or ""
+            return self._told_off(call, path, status, str(error), str(advice))
+        if not path.endswith(".json"):
+            return self._told_off(call, path, status, "Something went wrong here", "The server's log says more.")
+        return _Answer(status, body, "application/json", tuple(headers))
+
+    def _told_off(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
+        page = Page("error.html", {"error": text, "advice": advice, "status": status}, text, status)
+        if path.endswith(".json"):
+            return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
+        try:
+            asked = self._asked(call, without_twin(path), {})
+        except StoreError:
+            return _Answer(status, text.encode(), "text/plain; charset=utf-8")
+        return self._drawn(call, page, asked)
+
+    def _static(self, call: Call) -> _Answer:
+        name = call.ids["name"]
+        found = rendering.static_file(name)
+        if found is None:
+            return _Answer(404, b"There is no such file.", "text/plain; charset=utf-8")
+        call.scope["rollbook.cacheable"] = True
+        # What is asked for under another version is given, but not kept.
+        is_current = call.ids["version"] == rendering.version()
+        kept = b"public, max-age=31536000, immutable" if is_current else b"no-cache"
+        return _Answer(200, *found, ((b"cache-control", kept),))
+
+    async def _live(self, call: Call, send: Send) -> None:
+        params = _params(call.scope["query_string"])
+        last = call.header(b"last-event-id")
+        if last is not None:
+            params["after"] = [last.decode("latin-1")]
+        asked = self._asked(call, LIVE, params)
+        after = asked.whole("after", 0)
+        await call.read()
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        headers.append((b"content-security-policy", _POLICY))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if call.scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+
+        async def follow() -> None:
+            async for text in live.news(asked.store, after):
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+        try:
+            await self._parked.run(call.receive, while_admitted(call.scope, follow))
+        except ClientLeft:
+            return
+        except StoreError as error:
+            logger.info("a page hears no more: %s", error)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    # -- the way in --------------------------------------------------------------------------------------------------
+
+    async def _login_page(self, call: Call, wrong: str = "") -> _Answer:
+        query = _params(call.scope["query_string"])
+        back = _local(query.get("next", [""])[-1])
+        asks = self._ring is not None and await self._ring.are_demanded()
+        values = {"wrong": wrong, "next": back, "asks": asks}
+        # Not 401, which would ask for a header that no form can send.
+        page = Page("login.html", values, "Log in", 422 if wrong else 200)
+        return self._drawn(call, page, self._asked(call, LOGIN, query))
+
+    async def _login(self, call: Call) -> _Answer:
+        form = await _form(call)
+        text = form.get("key", [""])[-1].strip()
+        back = _local(form.get("next", [""])[-1])
+        if self._ring is None or not await self._ring.are_demanded():
+            return _redirect(back)
+        try:
+            key = self._ring.find(text)
+        except Unauthorized as error:
+            return await self._login_page(call, str(error))
+        home = "/ui/" if key.partition in {None, self._partitions.root_name} else f"/p/{key.partition}/ui/"
+        return _redirect(home if back == "/ui/" else back, _cookie(COOKIE, text, call.scope))
+
+
+def asks_to_log_in(scope: Scope) -> bool:
+    """Say whether a request without a key is one of a person, who is better shown where to give it."""
+    return scope["type"] == "http" and scope["method"] == "GET" and _wants_html(scope)
+
+
+async def show_login(scope: Scope, send: Send) -> None:
+    """Send a person to the login page, and from there to where they wanted to go."""
+    await _send(scope, send, _redirect(f"{LOGIN}?next={quote(_wanted(scope), safe='')}"))
+
+
+def _wanted(scope: Scope) -> str:
+    query = scope["query_string"].decode("latin-1")
+    # As it was written: an id may hold what separates the parts of a path.
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    return path + (f"?{query}" if query else "")
+
+
+async def show_refusal(scope: Scope, send: Send, error: StoreError) -> None:
+    """Tell a person whose key is not enough, or cannot be judged, so that they may log in with another."""
+    status = status_of(error)
+    body = rendering.bare("refused.html", status=status, error=str(error), back=_wanted(scope))
+    await _send(scope, send, _Answer(status, body))
+
+
+def _local(path: str) -> str:
+    """Return where to go after the login: nowhere but here."""
+    parts = urlsplit(path)
+    is_ours = not parts.scheme and not parts.netloc and path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_ours and "\\" not in path and path.isprintable() else "/ui/"
+
+
+# -- what is read and written ----------------------------------------------------------------------------------------
+
+
+def key_of(scope: Scope) -> str | None:
+    """Return the key that a browser keeps."""
+    return _cookies(scope).get(COOKIE) or None
+
+
+def _cookies(scope: Scope) -> dict[str, str]:
+    found: dict[str, str] | None = scope.get("rollbook.cookies")
+    if found is None:
+        jar = SimpleCookie()
+        for name, value in scope["headers"]:
+            if name == b"cookie":
+                try:
+                    jar.load(value.decode("latin-1"))
+                except CookieError:
+                    continue
+        found = scope["rollbook.cookies"] = {name: morsel.value for name, morsel in jar.items()}
+    return found
+
+
+def _cookie(name: str, value: str, scope: Scope, *, seconds: int | None = None) -> tuple[bytes, bytes]:
+    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
+    if scope.get("scheme") == "https":
+        parts.append("Secure")
+    if seconds is not None:
+        parts.append(f"Max-Age={seconds}")
+    return b"set-cookie", "; ".join(parts).encode("ascii")
+
+
+def _params(query: bytes) -> dict[str, list[str]]:
+    return parse_qs(query.decode("latin-1"), keep_blank_values=True)
+
+
+async def _form(call: Call) -> dict[str, list[str]]:
+    body = await call.read()
+    if len(body) > _MAX_FORM:
+        raise Unsupported("this form", f"it has {len(body)} bytes, and {_MAX_FORM} are taken")
+    return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+
+
+def _wants_html(scope: Scope) -> bool:
+    return b"text/html" in headers_of(scope).get(b"accept", b"")
+
+
+def _redirect(location: str, *headers: tuple[bytes, bytes]) -> _Answer:
+    return _Answer(303, b"", headers=((b"location", quote(location, safe=_IN_URLS).encode()), *headers))
+
+
+async def _send(scope: Scope, send: Send, answered: _Answer) -> None:
+    body = answered.body
+    headers: Headers = [(b"content-type", answered.media_type.encode()), *answered.headers]
+    headers += [(b"content-security-policy", _POLICY), (b"vary", b"Accept-Encoding, Cookie")]
+    if len(body) >= _GZIP_FROM and b"gzip" in headers_of(scope).get(b"accept-encoding", b""):
+        headers.append((b"content-encoding", b"gzip"))
+        is_kept = bool(scope.get("rollbook.cacheable"))
+        body = _packed(body) if is_kept else await asyncio.to_thread(gzip.compress, body, 4)
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+@lru_cache(64)
+def _packed(body: bytes) -> bytes:
+    """Return one of the files compressed, as it stays."""
+    return gzip.compress(body, 9, mtime=0)

@@ -1,0 +1,64 @@
+"""Fixtures: stores and their dashboards, asked over plain HTTP (`api`), or seen in a browser (`page`, `site`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page
+
+from store import open_store
+from store.interface import Store
+from store.server.partitions import Partitions
+from store.sql_store import SQLStore
+from tests.client.served import Served
+from tests.dashboard.browsing import Site, running, watched
+from tests.server.api import Api, speaking_to
+
+
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    """The databases that a server is meant for."""
+    return durable_url
+
+
+@pytest.fixture
+async def api(store: Store) -> AsyncIterator[Api]:
+    """A client of a server of an empty store; a page is `await api.get("//ui/rollouts.json")`."""
+    async with speaking_to(Partitions(store)) as api:
+        yield api
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    """One server for all tests with a browser, in a thread of its own."""
+    with Served() as served:
+        yield served
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """The browser of this test process."""
+    async with running() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """An empty tab; the test fails at its end if a request left the origin or the console shows an error.
+
+    Its module says `pytestmark = BROWSER` (`tests.dashboard.browsing`).
+    """
+    async with watched(browser) as (page, watch):
+        yield page
+        watch.check()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(server: Served, store_url: str) -> AsyncIterator[Site]:
+    """An empty store on each database, and its dashboard."""
+    async with await open_store(store_url, scan_debounce_seconds=0) as store:
+        assert isinstance(store, SQLStore)
+        with server.serving(store) as url:
+            yield Site(url, store)

@@ -1,0 +1,142 @@
+"""Keys and what else an admin looks after: nobody is shown a secret twice, and nobody locks themselves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.testing import ManualClock
+from tests.conftest import POSTGRES, SQLITE
+from tests.dashboard.given import HOSTILE, Read, succeeded
+from tests.server.api import Answer, Api
+from tests.server.keyed import Keyed, keyed_server, own_database
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return own_database(request, tmp_path)
+
+
+@pytest.fixture
+async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterator[Keyed]:
+    async with keyed_server(store, store_url, clock) as keyed:
+        yield keyed
+
+
+async def made(keyed: Keyed, key: str | None, **fields: str) -> Answer:
+    """Send the form that makes a key."""
+    answer = await keyed.ask(key, "POST", "//ui/admin/keys", data=fields)
+    keyed.grow_old()
+    return answer
+
+
+def secret_in(answer: Answer) -> str:
+    """Return the key that a page shows."""
+    found = re.search(r"rbk_[0-9a-f]{10}_[a-z2-7]{32}", answer.body.decode())
+    assert found is not None, answer
+    return found[0]
+
+
+async def test_the_first_key_is_one_that_can_make_others(keyed: Keyed) -> None:
+    assert "There is no key" in Read((await keyed.ask(None, path="//ui/admin")).body).text
+    for fields in ({"role": "reader"}, {"role": "admin", "days": "1"}, {"role": "admin", "partition": "default"}):
+        refused = await made(keyed, None, **fields)
+        assert refused.status == 409
+        assert "close this page to everybody" in Read(refused.body).text
+    first = secret_in(await made(keyed, None, role="admin", name="me"))
+    assert (await keyed.ask(None, path="//ui/admin.json")).status == 401
+    (row,) = (await keyed.ask(first, path="//ui/admin.json")).ok()["keys"]
+    assert (row["name"], row["role"], row["partition"], row["state"], row["is_own"]) == (
+        "me",
+        "admin",
+        None,
+        "active",
+        True,
+    )
+
+
+async def test_a_secret_is_shown_once_and_nowhere_else(keyed: Keyed) -> None:
+    admin = await keyed.key("admin")
+    answer = await made(keyed, admin, role="runner", name=HOSTILE, days="7")
+    secret = secret_in(answer)
+    assert answer.headers["cache-control"] == "no-store"
+    assert (await keyed.ask(secret, path="/statistics")).status == 200
+    for path in ("//ui/admin", "//ui/admin.json", "//ui/admin?all=1"):
+        shown = await keyed.ask(admin, path=path)
+        assert secret.encode() not in shown.body
+        assert secret.rpartition("_")[2].encode() not in shown.body
+    read = Read((await keyed.ask(admin, path="//ui/admin")).body)
+    assert HOSTILE in read.text
+    assert not [mark for mark in read.marks if "onerror" in mark]
+    rows = {row["name"]: row for row in (await keyed.ask(admin, path="//ui/admin.json")).ok()["keys"]}
+    assert rows[HOSTILE]["expires_at"] - rows[HOSTILE]["created_at"] == 7 * 86_400 * 1_000_000
+
+
+async def test_a_revoked_key_counts_no_more_and_ones_own_is_not_revoked(keyed: Keyed) -> None:
+    own, admin = await keyed.make("admin")
+    other, text = await keyed.make("reader")
+    refused = await keyed.ask(admin, "POST", f"//ui/admin/keys/{own.key_id}/revoke")
+    assert refused.status == 409
+    assert "log in with another key" in Read(refused.body).text
+    done = await keyed.ask(admin, "POST", f"//ui/admin/keys/{other.key_id}/revoke", allow_redirects=False)
+    assert (done.status, done.headers["location"]) == (303, "/ui/admin")
+    keyed.grow_old()
+    assert (await keyed.ask(text)).status == 401
+    assert (await keyed.ask(admin)).status == 200
+    page = (await keyed.ask(admin, path="//ui/admin.json")).ok()
+    assert ([row["key_id"] for row in page["keys"]], page["ended"]) == ([own.key_id], 1)
+    every = (await keyed.ask(admin, path="//ui/admin.json?all=1")).ok()["keys"]
+    assert [row["state"] for row in every] == ["active", "revoked"]
+    assert (await keyed.ask(admin, "POST", "//ui/admin/keys/nope/revoke")).status == 404
+
+
+async def test_whoever_is_no_admin_sees_nothing_of_keys(keyed: Keyed) -> None:
+    await keyed.key("admin")
+    other, _ = await keyed.make("reader")
+    key = await keyed.key("algorithm")
+    for method, path in (
+        ("GET", "//ui/admin.json"),
+        ("POST", "//ui/admin/keys"),
+        ("POST", f"//ui/admin/keys/{other.key_id}/revoke"),
+        ("GET", "//ui/audit/seal"),
+        ("POST", "//ui/audit/verify"),
+    ):
+        assert (await keyed.ask(key, method, path)).status == 403, path
+    assert "Seal" not in Read((await keyed.ask(key, path="//ui/audit")).body).text
+
+
+async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keyed) -> None:
+    head, _ = await keyed.make("admin")
+    key = await keyed.key("admin", partition="default")
+    page = (await keyed.ask(key, path="//ui/admin.json")).ok()
+    assert [row["partition"] for row in page["keys"]] == ["default"]
+    assert [each["name"] for each in page["partitions"]] == ["default"]
+    assert (await keyed.ask(key, "POST", f"//ui/admin/keys/{head.key_id}/revoke")).status == 403
+    await made(keyed, key, role="admin", partition="")
+    assert [each.partition for each in await keyed.keys.unrevoked()].count(None) == 1
+    assert "/metrics" not in Read((await keyed.ask(key, path="//ui/admin")).body).links
+
+
+async def test_the_database_is_described_without_its_password(keyed: Keyed, store: Store) -> None:
+    await succeeded(store)
+    page: Any = (await keyed.ask(None, path="//ui/admin.json")).ok()
+    whole = page["whole"]
+    assert (whole["rollouts"], whole["attempts"]) == (1, 1)
+    assert whole["size_bytes"] > 0
+    assert whole["events"] == len([event async for event in store.tail()])
+    assert whole["chain_head"] == (await store.verify()).chain_head
+    text = Read((await keyed.ask(None, path="//ui/admin")).body).text
+    assert "Nothing is ever dropped" in text
+    assert re.search(r"Migrations revision \d{4}", text)
+
+
+async def test_a_server_that_takes_no_keys_says_so(api: Api) -> None:
+    page = (await api.get("//ui/admin.json")).ok()
+    assert (page["takes_keys"], page["keys"], page["partitions"]) == (False, [], None)
+    refused = await api.send("POST", "//ui/admin/keys", data={"role": "admin"})
+    assert refused.status == 422

@@ -1,0 +1,162 @@
+"""The log as a page: all of it, in its order, with what proves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import Seal
+from store.dashboard import audit
+from store.db.summaries import log_rows
+from store.interface import Store
+from store.models import LoggedEvent
+from tests import databases
+from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.server.api import Api
+
+
+async def logged(store: Store) -> list[LoggedEvent]:
+    """Return the whole log, newest first."""
+    return [event async for event in store.tail()][::-1]
+
+
+async def walked(api: Api, query: str = "") -> list[Any]:
+    """Return all events that the pages show, page by page."""
+    found, before = list[Any](), ""
+    while True:
+        page = (await api.get(f"//ui/audit.json?limit=3{query}{before}")).ok()
+        found += page["events"]
+        if page["next_before"] is None:
+            return found
+        before = f"&before={page['next_before']}"
+
+
+async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: Store) -> None:
+    await succeeded(store)
+    await failed(store)
+    await store.update_worker("w-2", {"cpu": 1})
+    shown = await walked(api)
+    for event, row in zip(await logged(store), shown, strict=True):
+        assert (row["position"], row["stream"], row["version"]) == (event.position, event.stream, event.number)
+        assert (row["type"], row["actor"], row["cause"]) == (event.type, event.actor, event.cause)
+        assert (row["commit_id"], row["at"] / 1e6, row["data"]) == (event.commit_id, event.at, event.data)
+
+
+async def test_events_are_found_by_stream_type_and_actor(api: Api, store: Store) -> None:
+    first = await succeeded(store)
+    await failed(store, worker="w-1")
+    log = await logged(store)
+    wanted = {
+        f"&stream=rollout/{first.rollout_id}": [each for each in log if each.stream == f"rollout/{first.rollout_id}"],
+        "&type=attempt.started": [each for each in log if each.type == "attempt.started"],
+        "&actor=worker:w-1": [each for each in log if each.actor == "worker:w-1"],
+        "&actor=worker:w-1&type=worker.seen": [each for each in log if each.type == "worker.seen"],
+    }
+    for query, events in wanted.items():
+        assert events
+        assert [row["position"] for row in await walked(api, query)] == [each.position for each in events], query
+    nothing = await api.get("//ui/audit?actor=nobody")
+    assert "No event matches" in Read(nothing.body).text
+
+
+async def test_what_matches_rarely_is_looked_for_in_pieces(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_rows, "LOOKED_AT", 4)
+    await store.enqueue_rollout({"question": 1})
+    for _ in range(5):
+        await succeeded(store)
+    page = (await api.get("//ui/audit.json?type=rollout.enqueued")).ok()
+    last = page["position"]
+    assert (page["events"], page["looked_back_to"], page["next_before"]) == ([], last - 3, last - 3)
+    assert "there are older events" in Read((await api.get("//ui/audit?type=rollout.enqueued")).body).text
+    assert [row["position"] for row in await walked(api, "&type=rollout.enqueued")] == [1]
+
+
+async def test_a_stream_leads_to_its_page(api: Api, store: Store) -> None:
+    run = await failed(store, worker="a b")
+    await store.update_resources("r#1", {})
+    pages = {row["stream"]: row["page"] for row in await walked(api)}
+    assert pages == {
+        f"rollout/{run.rollout_id}": f"/ui/rollouts/{run.rollout_id}",
+        "worker/a b": "/ui/workers/a%20b",
+        "resources/r#1": "/ui/resources/r%231",
+    }
+    links = Read((await api.get("//ui/audit")).body).links
+    assert set(pages.values()) <= set(links)
+
+
+async def test_long_data_is_cut_and_says_so(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_rows, "SHOWN", 12)
+    await store.enqueue_rollout({"question": 1})
+    (row,) = await walked(api)
+    assert row["data"] is None
+    assert len(row["data_begins"]) == 12
+    assert row["data_length"] > 12
+    assert "characters in all" in Read((await api.get("//ui/audit")).body).text
+
+
+async def test_the_words_of_strangers_stay_words_in_the_log(api: Api, store: Store) -> None:
+    await failed(store, worker=HOSTILE)
+    await store.update_resources(HOSTILE, {})
+    read = Read((await api.get("//ui/audit")).body)
+    assert not [mark for mark in read.marks if "onerror" in mark]
+    assert f"worker:{HOSTILE}" in read.marked("title")
+    assert f"resources/{HOSTILE}" in read.marked("title")
+
+
+async def test_an_empty_log_says_what_begins_it(api: Api) -> None:
+    page = (await api.get("//ui/audit.json")).ok()
+    assert (page["events"], page["total"], page["chain_head"], page["next_before"]) == ([], 0, "", None)
+    assert "enqueue_rollout" in Read((await api.get("//ui/audit")).body).text
+
+
+# -- proof -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_verified_is_told_with_the_head_that_the_page_shows(api: Api, store: Store) -> None:
+    await succeeded(store)
+    head = (await api.get("//ui/audit.json")).ok()["chain_head"]
+    asked = Read((await api.get("//ui/audit/verify")).body)
+    assert "Verify now" in asked.text
+    report = Read((await api.send("POST", "//ui/audit/verify")).body)
+    assert "Intact" in report.text
+    assert head in report.text
+    assert head == (await store.verify()).chain_head
+
+
+async def test_what_somebody_changed_beside_the_log_is_found(api: Api, store: Store, store_url: str) -> None:
+    run = await succeeded(store)
+    database = await databases.connect(store_url)
+    await database.execute("UPDATE rollouts SET status = 'queuing'")
+    await database.close()
+    read = Read((await api.send("POST", "//ui/audit/verify")).body)
+    assert "Not intact" in read.text
+    assert run.rollout_id in read.text
+    assert "rollbook rebuild" in read.text
+
+
+async def test_a_large_log_is_left_to_the_command_line(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "VERIFIED_AT_MOST", 1)
+    await succeeded(store)
+    asked = Read((await api.get("//ui/audit/verify")).body)
+    assert "Verify now" not in asked.text
+    assert "rollbook verify" in asked.text
+    refused = await api.send("POST", "//ui/audit/verify")
+    assert refused.status == 409
+    assert "rollbook verify" in Read(refused.body).text
+
+
+async def test_a_seal_from_the_page_seals_the_log(api: Api, store: Store, tmp_path: Path) -> None:
+    await succeeded(store)
+    answer = await api.get("//ui/audit/seal")
+    assert answer.headers["content-disposition"].startswith("attachment; ")
+    file = tmp_path / "kept.json"
+    file.write_bytes(answer.body)
+    assert Seal.model_validate_json(answer.body).chain_head == (await store.verify()).chain_head
+    await succeeded(store)
+    report = await store.verify(file)
+    assert report.ok
+    assert report.seal_checked

@@ -1,0 +1,161 @@
+"""Comparing two rollouts, or two attempts of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store.dashboard.compare import MOST_PATHS
+from store.dashboard.said_diff import SaidRow, Saying, compare_sayings
+from store.dashboard.span_paths import compare_paths
+from store.db.summaries.span_rows import SpanRow
+from store.interface import Store
+from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.traces import a_span, answered, member
+from tests.server.api import Api
+
+
+async def compared(api: Api, a: str, b: str, query: str = "") -> dict[str, Any]:
+    """Return what a comparison shows."""
+    return (await api.get(f"//ui/compare.json?a={a}&b={b}{query}")).ok()
+
+
+def text(segments: list[list[Any]]) -> str:
+    return "".join(each[0] for each in segments)
+
+
+def other(segments: list[list[Any]]) -> str:
+    """Return what differs in a text."""
+    return "".join(each[0] for each in segments if each[1])
+
+
+async def test_what_differs_of_two_rollouts_is_marked_from_the_first_place_on(api: Api, store: Store) -> None:
+    one = await member(store, "g", 1.0, "It is forty-two.", worker_id="w-1")
+    two = await member(store, "g", 0.0, "It is forty-three.", worker_id="w-2")
+    shown = await compared(api, one.rollout_id, two.rollout_id)
+    differing = {fact["name"]: (fact["a"], fact["b"]) for fact in shown["facts"] if fact["differs"]}
+    assert differing["Reward"] == (1.0, 0.0)
+    assert differing["Worker"] == ("w-1", "w-2")
+    assert "Status" not in differing
+    assert "Group" not in differing
+    first = next(row for row in shown["said"] if row["is_first"])
+    assert (first["who_a"], text(first["a"]).strip(), other(first["a"])) == ("assistant", "It is forty-two.", "two")
+    assert (text(first["b"]).strip(), other(first["b"])) == ("It is forty-three.", "three")
+    assert shown["said_differing"] == 2
+    assert shown["paths_differing"] == 0
+
+
+async def test_two_attempts_of_one_rollout_are_told_apart_by_their_numbers(api: Api, store: Store) -> None:
+    first = await store.start_rollout("task", config=None)
+    await store.add_many_spans([a_span(first, 1, "agent"), a_span(first, 2, "tool", 1, status="ERROR")])
+    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    second = await store.start_attempt(first.rollout_id)
+    spans = [a_span(second, 1, "agent"), a_span(second, 2, "tool", 1), a_span(second, 3, "chat", 1)]
+    await store.add_many_spans([*spans[:2], spans[2].model_copy(update={"attributes": answered("Who?", "Me.")})])
+    shown = await compared(api, f"{first.rollout_id}:1", first.rollout_id)
+    assert [side["attempt"] for side in shown["sides"]] == [1, 2]
+    assert [(path["name"], path["depth"], path["change"]) for path in shown["paths"]] == [
+        ("tool", 1, "status"),
+        ("chat", 1, "only b"),
+    ]
+    same = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:{second.attempt.attempt_id}")
+    assert (same["said_differing"], same["paths"]) == (0, [])
+    whole = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:2", "&all=1")
+    assert [path["name"] for path in whole["paths"]] == ["agent", "tool", "chat"]
+
+
+async def test_what_cannot_be_compared_is_named(api: Api, store: Store) -> None:
+    rollout = await store.enqueue_rollout("task")
+    page = Read((await api.get("//ui/compare")).body)
+    assert "Name two rollouts" in page.text
+    assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}&b=nobody")).status == 404
+    assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}:7&b={rollout.rollout_id}")).status == 404
+    # Two that nobody has worked on yet differ in nothing.
+    shown = await compared(api, rollout.rollout_id, rollout.rollout_id)
+    assert (shown["said_differing"], shown["paths"]) == (0, [])
+
+
+async def test_hostile_words_stay_words(api: Api, store: Store) -> None:
+    one, two = await member(store, HOSTILE, 1.0, HOSTILE), await member(store, "g", 1.0, f"{HOSTILE} and more")
+    page = Read((await api.get(f"//ui/compare?a={one.rollout_id}&b={two.rollout_id}")).body)
+    assert [mark for mark in page.marks if mark.get("src") == "x"] == []
+    assert "onerror" in page.text
+
+
+async def test_long_traces_give_a_page_of_bounded_size(api: Api, store: Store) -> None:
+    sides = [await store.start_rollout("x" * 100_000) for _ in range(2)]
+    for number, side in enumerate(sides):
+        words = f"{number} " + "<b>& " * 1_000
+        spans = [
+            a_span(side, each, f"{number} step {each}", attributes=answered("Go on", words + str(each)))
+            for each in range(1, 2 * MOST_PATHS)
+        ]
+        await store.add_many_spans(spans)
+    answer = await api.get(f"//ui/compare?a={sides[0].rollout_id}&b={sides[1].rollout_id}")
+    assert answer.status == 200
+    assert len(answer.body) < 2_000_000
+    assert "Not all are shown" in Read(answer.body).text
+
+
+def said(*words: str) -> list[Saying]:
+    return [Saying("assistant", each, None) for each in words]
+
+
+def kinds(rows: list[SaidRow]) -> list[str]:
+    return [row.kind for row in rows]
+
+
+def test_what_is_alike_is_left_out_but_for_what_stands_beside_a_difference() -> None:
+    rows, differing = compare_sayings(said(*"abcdefg"), said(*"abcXefg"))
+    assert kinds(rows) == ["gap", "same", "changed", "same", "gap"]
+    assert (rows[0].skipped, rows[-1].skipped, differing) == (2, 2, 1)
+    rows, _ = compare_sayings(said(*"abcdefg"), said(*"abcXefg"), folds=False)
+    assert kinds(rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
+
+
+def test_what_only_one_side_says_stands_alone() -> None:
+    rows, differing = compare_sayings(said("a", "b", "c"), said("a", "c"))
+    assert kinds(rows) == ["same", "only_a", "same"]
+    assert (differing, rows[1].is_first) == (1, True)
+    rows, differing = compare_sayings([], said("a"))
+    assert (kinds(rows), differing) == (["only_b"], 1)
+
+
+def row(number: int, name: str, parent: int | None = None, *, seconds: float = 1.0, status: str = "OK") -> SpanRow:
+    parent_id = None if parent is None else str(parent)
+    return SpanRow(
+        number, str(number), parent_id, name, "span", 0.0, seconds, status, number, None, None, None, None
+    )  # fmt: skip
+
+
+def test_paths_say_what_was_done_by_one_side_alone_more_often_or_slower() -> None:
+    a = [row(1, "agent"), row(2, "plan", 1), row(3, "search", 1), row(4, "write", 1), row(5, "check", 4)]
+    b = [
+        row(1, "agent"),
+        row(2, "search", 1, seconds=2.0),
+        row(3, "write", 1, status="ERROR"),
+        row(4, "check", 3, seconds=0.5),
+        row(5, "check", 1),
+        row(6, "agent"),
+    ]
+    found = {(each.name, each.depth): each.change for each in compare_paths(a, b)}
+    assert found == {
+        ("agent", 0): "count",
+        ("plan", 1): "only a",
+        ("search", 1): "slower",
+        ("write", 1): "status",
+        ("check", 2): "faster",
+        ("check", 1): "only b",
+    }
+    assert {each.change for each in compare_paths(a, a)} == {"same"}
+
+
+def test_paths_of_broken_and_deep_traces_are_found() -> None:
+    circle = [row(1, "a", 2), row(2, "b", 1), row(3, "orphan", 99), row(4, "self", 4)]
+    assert sorted((each.name, each.depth) for each in compare_paths(circle, [])) == [
+        ("a", 1),
+        ("b", 0),
+        ("orphan", 0),
+        ("self", 0),
+    ]
+    deep = [row(number, "down", number - 1 if number > 1 else None) for number in range(1, 5_001)]
+    assert len(compare_paths(deep, deep[::-1])) == 5_000

@@ -1,0 +1,91 @@
+"""What every page owes whoever looks: it stays on its origin, shows text as text, and can be used by everybody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Error
+
+from store import open_store
+from store.sql_store import SQLStore
+from tests.client.served import Served
+from tests.dashboard.browsing import BROWSER, Site, watched
+from tests.dashboard.filled import Filled, address, fill, page_paths
+
+pytestmark = BROWSER
+
+WIDTHS = (400, 1280, 1920)
+
+_MARKUP = r"""() => [...document.querySelectorAll("*")].filter((element) =>
+    element.matches(".hit, script:not([src]):not([type='application/json']), style, iframe, object, embed, base")
+    || element.getAttributeNames().some((name) => name.startsWith("on"))
+    || /^\s*javascript:/i.test(element.getAttribute("href") ?? "")
+).map((element) => element.outerHTML.slice(0, 200))"""
+
+_TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
+    [...document.querySelectorAll("body *")].filter((element) => element.getBoundingClientRect().right > innerWidth)
+        .filter((element) => !element.parentElement.closest(".scroll, nav"))
+        .map((element) => element.outerHTML.slice(0, 120)).slice(0, 5)"""
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def filled(server: Served) -> AsyncIterator[tuple[Site, Filled]]:
+    """A store that nobody changes any more."""
+    async with await open_store("memory://") as store:
+        assert isinstance(store, SQLStore)
+        with server.serving(store) as url:
+            yield Site(url, store), await fill(store)
+
+
+@cache
+def axe() -> str:
+    return (Path(__file__).parent / "vendor/axe.min.js").read_text()
+
+
+async def violations(page: Any) -> list[str]:
+    """Return what a judge of accessibility holds to be serious or worse."""
+    await page.evaluate(axe())
+    found = await page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {node['html'][:160]} {node['failureSummary']}"
+        for each in found["violations"]
+        if each["impact"] in {"serious", "critical"}
+        for node in each["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize("path", page_paths())
+async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_can_be_used_by_everybody(
+    browser: Browser, filled: tuple[Site, Filled], path: str
+) -> None:
+    site, given = filled
+    async with watched(browser, color_scheme="light", reduced_motion="reduce") as (page, watch):
+        try:
+            answer = await page.goto(site.url + address(path, given))
+        except Error as error:
+            # What is to be saved is no page.
+            if "Download is starting" not in str(error):
+                raise
+            return
+        assert answer is not None
+        assert answer.status == 200, await answer.text()
+        await watch.settled(page)
+        found = {"light": await violations(page)}
+        await page.emulate_media(color_scheme="dark")
+        await watch.settled(page)
+        found["dark"] = await violations(page)
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 900})
+            await watch.settled(page)
+            found[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
+        await page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")
+        await watch.settled(page)
+        found["markup"] = await page.evaluate(_MARKUP)
+        found["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
+        assert found == {name: [None] if name == "hit" else [] for name in found}
+        watch.check()

@@ -1,0 +1,120 @@
+"""Failures are put together by what they said, and lead to what failed."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from store.dashboard.failing import alike
+from store.interface import Store
+from store.models import AttemptError, RolloutConfig
+from store.testing import ManualClock
+from tests.dashboard.given import HOSTILE, Read, failed
+from tests.server.api import Api
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("429: try again in 20 s", "429: try again in 1.5 s"),
+        ("no row 17", "no row 4"),
+        ("object at 0x7f3a", "object at 0x11"),
+        ("span 00f067aa0ba902b7 is gone", "span 11f067aa0ba902b7 is gone"),
+        ("of 123e4567-e89b-12d3-a456-426614174000", "of 523e4567-e89b-12d3-a456-426614174fff"),
+    ],
+)
+def test_messages_that_differ_in_numbers_and_ids_are_alike(one: str, other: str) -> None:
+    assert alike(one) == alike(other)
+
+
+@pytest.mark.parametrize("one, other", [("no answer", "no reward"), ("facade", "decade"), ("", "1")])
+def test_messages_that_differ_in_words_are_not(one: str, other: str) -> None:
+    assert alike(one) != alike(other)
+
+
+async def kinds(api: Api, query: str = "") -> list[dict[str, Any]]:
+    """Return the kinds of failures that the page shows."""
+    return (await api.get(f"//ui/failures.json{query}")).ok()["kinds"]
+
+
+async def test_attempts_are_counted_by_type_and_message(api: Api, store: Store, clock: ManualClock) -> None:
+    first = clock()
+    for seconds in (5, 17):
+        clock.advance(1)
+        await failed(store, AttemptError(type="RateLimitError", message=f"try again in {seconds} s"))
+    newest = await failed(
+        store, AttemptError(type="RateLimitError", message="quota used up", span_id="5b"), worker="w-2"
+    )
+    await failed(store, AttemptError(type="KeyError", message="'reward'"))
+    limited, key = await kinds(api)
+    assert (limited["type"], limited["status"], limited["count"], limited["rollouts"]) == (
+        "RateLimitError",
+        "failed",
+        3,
+        3,
+    )
+    assert limited["workers"] == 2
+    assert first < limited["first_at"] <= limited["last_at"]
+    assert [(each["message"], each["count"]) for each in limited["sayings"]] == [
+        ("try again in # s", 2),
+        ("quota used up", 1),
+    ]
+    assert limited["newest"]["rollout_id"] == newest.rollout_id
+    # What was said once is told as it was.
+    assert [each["message"] for each in key["sayings"]] == ["'reward'"]
+
+
+async def test_attempts_out_of_time_and_silent_ones_are_kinds_of_their_own(
+    api: Api, store: Store, clock: ManualClock
+) -> None:
+    await failed(store)
+    for config in (RolloutConfig(timeout_seconds=5), RolloutConfig(unresponsive_seconds=5)):
+        await store.start_rollout({"question": 1}, config=config, worker_id="w-1")
+    clock.advance(10)
+    found = {(kind["status"], kind["type"]) for kind in await kinds(api)}
+    assert found == {("failed", None), ("timeout", None), ("unresponsive", None)}
+    text = Read((await api.get("//ui/failures")).body).text
+    assert "past the time limit" in text
+    assert "no sign of life" in text
+    assert "no reason given" in text
+
+
+async def test_each_kind_leads_to_as_many_rollouts_as_it_says(api: Api, store: Store, clock: ManualClock) -> None:
+    for error in (None, AttemptError(type="KeyError"), AttemptError(type="Key"), AttemptError(type='Odd"Error')):
+        await failed(store, error)
+    await failed(store, AttemptError(type="Key", message='"type":"KeyError"'))
+    await store.start_rollout({"question": 1}, config=RolloutConfig(timeout_seconds=5))
+    clock.advance(10)
+    page = Read((await api.get("//ui/failures")).body)
+    links = [link for link in page.links if link.startswith("/ui/rollouts?")]
+    totals = [(await api.get(f"/{link.replace('?', '.json?', 1)}")).ok()["total"] for link in links]
+    assert totals == [kind["rollouts"] for kind in await kinds(api)] == [2, 1, 1, 1, 1]
+
+
+async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store) -> None:
+    await failed(store, AttemptError(type="KeyError", message="'reward'"))
+    await failed(store, AttemptError(type="ValueError", message="no answer"))
+    assert [kind["type"] for kind in await kinds(api, "?type=KeyError")] == ["KeyError"]
+    assert [kind["type"] for kind in await kinds(api, "?q=answer")] == ["ValueError"]
+    assert await kinds(api, "?status=timeout") == []
+    assert "No attempt has failed like that." in Read((await api.get("//ui/failures?status=timeout")).body).text
+
+
+async def test_what_cannot_be_found_any_more_is_told(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.dashboard.failures.MOST", 2)
+    for number in range(3):
+        await failed(store, AttemptError(type=f"Error{number}"))
+    values = (await api.get("//ui/failures.json")).ok()
+    assert (values["looked_at"], values["total"]) == (2, 3)
+    assert {kind["type"] for kind in values["kinds"]} == {"Error1", "Error2"}
+    assert "of the newest 2 of 3" in Read((await api.get("//ui/failures")).body).text
+
+
+async def test_what_errors_say_stays_text(api: Api, store: Store) -> None:
+    await failed(store, AttemptError(type=HOSTILE, message=HOSTILE, span_id=HOSTILE), worker=HOSTILE)
+    for query in ("", f"?type={quote(HOSTILE)}", f"?q={quote(HOSTILE)}"):
+        page = Read((await api.get(f"//ui/failures{query}")).body)
+        assert "img" not in page.tags[page.tags.index("main") :]
+        assert HOSTILE in page.text

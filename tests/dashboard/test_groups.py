@@ -1,0 +1,126 @@
+"""Groups and comparisons: how the rollouts of a task differ in reward, in words and in deeds."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from store.dashboard.groups import WIDTH, Scale
+from store.interface import Store
+from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.traces import member
+from tests.server.api import Api
+
+
+async def listed(api: Api, **params: Any) -> list[dict[str, Any]]:
+    """Return the groups that the list shows."""
+    return (await api.get(f"//ui/groups.json?{urlencode(params)}")).ok()["groups"]
+
+
+async def ids(api: Api, **params: Any) -> list[str]:
+    """Return their ids, in the order of the list."""
+    return [row["group_id"] for row in await listed(api, **params)]
+
+
+async def given(store: Store) -> None:
+    """Three groups: one whose rewards differ, one whose do not, one with a single rollout and no reward."""
+    for reward in (0.0, 0.5, 1.0):
+        await member(store, "differs", reward, step=1)
+    for _ in range(2):
+        await member(store, "agrees", 0.75, step=2)
+    await member(store, "alone", step=3)
+
+
+async def test_a_group_tells_how_its_rollouts_ended_and_what_they_earned(api: Api, store: Store) -> None:
+    await given(store)
+    begun = await store.start_rollout("task", metadata={"rollbook.group": "differs"})
+    await store.update_rollout(begun.rollout_id, status="cancelled")
+    await store.enqueue_rollout("task", metadata={"rollbook.group": "differs"})
+    await store.enqueue_rollout("of no group")
+    rows = {row["group_id"]: row for row in await listed(api)}
+    assert set(rows) == {"differs", "agrees", "alone"}
+    row = rows["differs"]
+    assert (row["rollouts"], row["succeeded"], row["cancelled"], row["open"], row["failed"]) == (5, 3, 1, 1, 0)
+    assert (row["rewarded"], row["mean"], row["least"], row["most"], row["spread"]) == (3, 0.5, 0.0, 1.0, 1.0)
+    assert (row["step"], row["tokens_out"]) == (1, 15)
+    assert rows["agrees"]["spread"] == 0.0
+    assert rows["alone"]["mean"] is None
+    assert rows["alone"]["spread"] is None
+
+
+async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> None:
+    await given(store)
+    assert await ids(api) == ["alone", "agrees", "differs"]
+    assert await ids(api, sort="mean") == ["agrees", "differs", "alone"]
+    assert await ids(api, sort="mean", desc=0) == ["differs", "agrees", "alone"]
+    assert await ids(api, sort="rollouts") == ["differs", "agrees", "alone"]
+    assert await ids(api, sort="spread", desc=0) == ["agrees", "differs", "alone"]
+    assert await ids(api, spread="some") == ["differs"]
+    assert await ids(api, spread="none") == ["agrees"]
+    assert await ids(api, siblings=1) == ["agrees", "differs"]
+    assert await ids(api, step=2) == ["agrees"]
+    assert await ids(api, q="f") == ["differs"]
+    page = (await api.get("//ui/groups.json?limit=1&offset=1")).ok()
+    assert ([row["group_id"] for row in page["groups"]], page["total"]) == (["agrees"], 3)
+    assert (await api.get("//ui/groups.json?sort=nonsense")).status == 422
+
+
+async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_and_worst(
+    api: Api, store: Store
+) -> None:
+    made = [await member(store, "g", reward) for reward in (0.5, None, 1.0, 0.0)]
+    shown = (await api.get("//ui/groups/g.json")).ok()
+    assert [row["reward"] for row in shown["rollouts"]] == [1.0, 0.5, 0.0, None]
+    page = Read((await api.get("//ui/groups/g")).body)
+    chosen = {mark["name"]: mark["value"] for mark in page.marks if mark.get("type") == "radio" and "checked" in mark}
+    assert chosen == {"a": made[2].rollout_id, "b": made[3].rollout_id}
+    assert "/ui/compare" in page.marked("action")
+    oldest_first = (await api.get("//ui/groups/g.json?sort=started&desc=0")).ok()["rollouts"]
+    assert [row["rollout_id"] for row in oldest_first] == [rollout.rollout_id for rollout in made]
+
+
+async def test_equal_rewards_are_said_to_teach_nothing(api: Api, store: Store) -> None:
+    await given(store)
+    assert "teach nothing" in Read((await api.get("//ui/groups/agrees")).body).text
+    assert "teach nothing" not in Read((await api.get("//ui/groups/differs")).body).text
+
+
+async def test_without_groups_the_page_says_how_to_make_one(api: Api) -> None:
+    assert "rollbook.group" in Read((await api.get("//ui/groups")).body).text
+    assert "No group matches" in Read((await api.get("//ui/groups?q=x")).body).text
+    assert (await api.get("//ui/groups/nobody.json")).status == 404
+
+
+async def test_a_hostile_group_stays_text(api: Api, store: Store) -> None:
+    await member(store, HOSTILE, 1.0, worker_id=HOSTILE)
+    for path in ("groups", f"groups/{quote(HOSTILE, safe='')}"):
+        page = Read((await api.get(f"//ui/{path}")).body)
+        assert [mark for mark in page.marks if mark.get("src") == "x"] == []
+        assert HOSTILE[:20] in page.text
+
+
+@pytest.mark.parametrize(
+    "values, value, bar",
+    [
+        ([0.0, 1.0], 0.5, (0, 50, 0)),
+        ([-1.0, 1.0], -0.5, (25, 25, 50)),
+        ([-1.0, 1.0], 1.0, (50, 50, 50)),
+        ([2.0, None, 4.0], 4.0, (0, WIDTH, 0)),
+        ([-2.0, -1.0], -2.0, (0, WIDTH, WIDTH)),
+    ],
+)
+def test_bars_begin_at_zero_and_share_a_scale(
+    values: list[float | None], value: float, bar: tuple[float, float, float]
+) -> None:
+    found = Scale.of(values).bar(value)
+    assert (found.x, found.width, found.zero) == bar
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-12, 1e308, -1e308])
+def test_bars_of_odd_values_stay_in_their_field(value: float) -> None:
+    found = Scale.of([value, -1e308, 1e308]).bar(value)
+    assert found.x >= 0
+    assert found.x + found.width <= WIDTH
+    assert found.width > 0

@@ -1,0 +1,149 @@
+"""What only a browser shows: pages live, outlive their server, and let people in and act."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from store import open_store
+from store.keys import Keys
+from store.server.app import build_app
+from store.server.keyring import KeyRing
+from store.server.listening import bind
+from store.server.partitions import Partitions
+from store.server.serving import Server
+from tests.client.server_process import ServerProcess
+from tests.dashboard.browsing import BROWSER, Site, watched
+
+pytestmark = BROWSER
+
+
+async def test_a_list_hears_of_what_happens_without_being_asked_again(page: Page, site: Site) -> None:
+    await page.goto(site.at("rollouts"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    rollout = await site.store.enqueue_rollout({"question": 1})
+    await expect(page.locator(f"#row-{rollout.rollout_id}")).to_contain_text("queuing")
+    await site.store.dequeue_rollout(worker_id="w-1")
+    await expect(page.locator(f"#row-{rollout.rollout_id}")).to_contain_text("preparing")
+
+
+@pytest.mark.parametrize("path, tells", [("rollouts", "queuing {number}"), ("audit", "{rollout_id}")])
+async def test_a_page_outlives_its_server_and_misses_nothing(
+    browser: Browser, durable_url: str, path: str, tells: str
+) -> None:
+    async with await open_store(durable_url) as store:
+        server = ServerProcess(durable_url)
+        server.start()
+        try:
+            # Its complaints are those of a network that is gone.
+            async with watched(browser) as (page, watch):
+                await page.goto(f"{server.url}/ui/{path}")
+                await expect(page.locator("#live-state")).to_have_text("live")
+                first = await store.enqueue_rollout({"question": 1})
+                main = page.locator("main")
+                await expect(main).to_contain_text(tells.format(number=1, rollout_id=first.rollout_id))
+                server.kill()
+                await expect(page.locator("#live-state")).to_have_text("reconnecting")
+                meanwhile = await store.enqueue_rollout({"question": 2})
+                server.start()
+                await expect(page.locator("#live-state")).to_have_text("live")
+                await expect(main).to_contain_text(tells.format(number=2, rollout_id=meanwhile.rollout_id))
+                after = await store.enqueue_rollout({"question": 3})
+                await expect(main).to_contain_text(tells.format(number=3, rollout_id=after.rollout_id))
+                assert watch.foreign == []
+        finally:
+            server.kill()
+
+
+async def test_a_person_logs_in_and_out_and_acts_between(browser: Browser, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rollbook.db'}"
+    async with await open_store(url) as store:
+        rollout = await store.enqueue_rollout({"question": 1})
+        keys = await Keys.open(url, create=True)
+        _, key = await keys.create("algorithm")
+        await keys.close()
+        listener = bind("127.0.0.1", 0)
+        root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        ring = await KeyRing.open(url)
+        started = asyncio.Event()
+        server = Server(build_app(Partitions(store), ring=ring, is_local=True), started.set)
+        serving = asyncio.ensure_future(server.serve([listener]))
+        await started.wait()
+        try:
+            async with watched(browser) as (page, watch):
+                await _act(page, f"{root}/ui/rollouts/{rollout.rollout_id}", key)
+                watch.check()
+        finally:
+            server.should_exit = True
+            await serving
+            await ring.close()
+        (cancelled,) = [event for event in await store.history(rollout.rollout_id) if "cancelled" in str(event.data)]
+        assert cancelled.actor is not None
+        assert cancelled.actor.startswith("key:")
+
+
+async def _act(page: Page, wanted: str, key: str) -> None:
+    await page.goto(wanted)
+    await page.get_by_label("Key").fill(key)
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page).to_have_url(wanted)
+    await expect(page.locator("#live-state")).to_have_text("live")
+    await page.get_by_role("button", name="Cancel").first.click()
+    await page.locator("dialog[open] button:not([type=button])").click()
+    await expect(page.locator(".status[data-status=cancelled]").first).to_be_visible()
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("Key")).to_be_visible()
+    await page.goto(wanted)
+    await expect(page.get_by_label("Key")).to_be_visible()
+
+
+async def test_keys_alone_lead_through_a_list(page: Page, site: Site) -> None:
+    rollouts = [await site.store.enqueue_rollout({"question": number}) for number in range(3)]
+    await page.goto(site.at("rollouts?sort=started&desc=0"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    chosen = page.locator("tr.chosen")
+    await page.keyboard.press("j")
+    await page.keyboard.press("j")
+    await expect(chosen).to_have_attribute("id", f"row-{rollouts[1].rollout_id}")
+    # What is drawn anew meanwhile takes nothing from whoever works with it.
+    await site.store.enqueue_rollout({"question": 4})
+    await expect(page.locator("main")).to_contain_text("queuing 4")
+    await page.keyboard.press("/")
+    await expect(page.locator("input[type=search]")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await page.locator("input[type=search]").blur()
+    await expect(chosen).to_have_attribute("id", f"row-{rollouts[1].rollout_id}")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(site.at(f"rollouts/{rollouts[1].rollout_id}"))
+
+
+async def test_what_is_being_worked_with_is_drawn_anew_when_that_is_done(page: Page, site: Site) -> None:
+    rollout = await site.store.enqueue_rollout({"question": 1})
+    await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    await page.get_by_role("button", name="Cancel").first.click()
+    dialog = page.locator("dialog[open]")
+    await expect(dialog).to_be_visible()
+    await site.store.dequeue_rollout(worker_id="w-1")
+    position = await site.store.position()
+    await expect(page.locator("body")).to_have_attribute("data-heard", str(position))
+    await expect(dialog).to_be_visible()
+    await dialog.get_by_role("button", name="Leave it").click()
+    await expect(page.locator(".status[data-status=preparing]").first).to_be_visible()
+
+
+async def test_a_theme_that_is_chosen_is_kept(page: Page, site: Site) -> None:
+    await page.goto(site.at("rollouts"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    colour = partial(page.evaluate, "() => getComputedStyle(document.documentElement).backgroundColor")
+    before = await colour()
+    for theme in ("light", "dark"):
+        await page.get_by_role("button", name="Theme").click()
+        await expect(page.locator("html")).to_have_attribute("data-theme", theme)
+    assert await colour() != before
+    await page.reload()
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")

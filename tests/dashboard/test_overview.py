@@ -1,0 +1,95 @@
+"""The first page says what is going on, and leads to each part of it."""
+
+from __future__ import annotations
+
+from store.interface import Store
+from store.models import AttemptError, RolloutConfig
+from store.testing import ManualClock
+from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.server.api import Api
+
+
+async def test_an_empty_store_says_what_to_do_first(api: Api) -> None:
+    values = (await api.get("//ui/overview.json")).ok()
+    assert values["total"] == 0
+    assert set(values["statuses"].values()) == {0}
+    assert len(values["ended"]) == 60
+    page = Read((await api.get("//ui/")).body)
+    assert "enqueue_rollout" in page.text
+    assert "rollbook runner" in page.text
+    assert "Nothing ended in the last hour." in page.text
+
+
+async def test_counts_by_status_lead_to_the_rollouts_in_it(api: Api, store: Store) -> None:
+    await succeeded(store)
+    await failed(store)
+    await store.enqueue_rollout({"question": 1})
+    values = (await api.get("//ui/overview.json")).ok()
+    assert {name: count for name, count in values["statuses"].items() if count} == {
+        "queuing": 1,
+        "failed": 1,
+        "succeeded": 1,
+    }
+    page = Read((await api.get("//ui/")).body)
+    for status, count in values["statuses"].items():
+        (link,) = [link for link in page.links if link == f"/ui/rollouts?status={status}"]
+        assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == count
+
+
+async def test_what_ended_is_counted_in_its_minute(api: Api, store: Store, clock: ManualClock) -> None:
+    await succeeded(store)
+    clock.advance(3 * 60)
+    await succeeded(store)
+    await failed(store)
+    cancelled = await store.enqueue_rollout({"question": 1})
+    await store.update_rollout(cancelled.rollout_id, status="cancelled")
+    clock.advance(60)
+    values = (await api.get("//ui/overview.json")).ok()
+    counted = [(minute["succeeded"], minute["failed"], minute["cancelled"]) for minute in values["ended"]]
+    assert counted[-5:] == [(1, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 1), (0, 0, 0)]
+    assert values["throughput"] == {"per_minute": 4 / 5, "last_hour": 4, "succeeded_share": 0.5}
+    page = Read((await api.get("//ui/")).body)
+    assert "1 succeeded, 1 failed, 1 cancelled" in page.text
+    clock.advance(3600)
+    assert (await api.get("//ui/overview.json")).ok()["throughput"]["last_hour"] == 0
+
+
+async def test_one_that_is_tried_again_has_not_ended(api: Api, store: Store) -> None:
+    begun = await failed(store)
+    await store.update_rollout(begun.rollout_id, status="queuing")
+    await store.dequeue_rollout()
+    assert (await api.get("//ui/overview.json")).ok()["throughput"]["last_hour"] == 0
+
+
+async def test_the_stuck_are_named_with_their_reasons(api: Api, store: Store, clock: ManualClock) -> None:
+    silent = await store.start_rollout({"question": 1}, worker_id="w-1")
+    waiting = await store.enqueue_rollout({"question": 2})
+    clock.advance(600)
+    alive = await store.start_rollout({"question": 3}, worker_id="w-2")
+    clock.advance(100)
+    values = (await api.get("//ui/overview.json")).ok()
+    reasons = {row["rollout_id"]: row["reason"] for row in values["stuck"]}
+    assert reasons.keys() == {silent.rollout_id, waiting.rollout_id}
+    assert reasons[silent.rollout_id].startswith("No sign of life for 11 min 40 s")
+    assert "no worker has asked for work for 1 min 40 s" in reasons[waiting.rollout_id]
+    assert [row["rollout_id"] for row in values["running"]] == [silent.rollout_id, alive.rollout_id]
+    assert values["queue"]["oldest"]["rollout_id"] == waiting.rollout_id
+
+
+async def test_a_heartbeat_unsticks(api: Api, store: Store, clock: ManualClock) -> None:
+    begun = await store.start_rollout({"question": 1}, config=RolloutConfig(unresponsive_seconds=1000))
+    clock.advance(600)
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, last_heartbeat_time=clock() / 1e6)
+    values = (await api.get("//ui/overview.json")).ok()
+    assert values["stuck"] == []
+    assert values["running"][0]["last_sign"] == clock() / 1e6
+
+
+async def test_what_workers_and_attempts_are_called_stays_text(api: Api, store: Store) -> None:
+    error = AttemptError(type=HOSTILE, message=HOSTILE, span_id=HOSTILE)
+    await failed(store, error, worker=HOSTILE)
+    await store.start_rollout({"question": 1}, worker_id=HOSTILE)
+    page = Read((await api.get("//ui/")).body)
+    assert "img" not in page.tags[page.tags.index("main") :]
+    assert page.tags.count("script") == Read((await api.get("//ui/previews")).body).tags.count("script")
+    assert HOSTILE in page.text

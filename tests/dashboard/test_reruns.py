@@ -1,0 +1,168 @@
+"""Running a part of a run again from its page: looked at first, begun once, and undone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from store.interface import Store
+from store.models import AttemptedRollout
+from store.sql_store import SQLStore
+from tests.dashboard.given import HOSTILE, Read
+from tests.runs.given import auto_run, begin, do_phase, ended, say, seen, whole_rerun
+from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, phase
+from tests.server.api import Answer, Api
+
+TRADER = "node=Trader&scope=RIG"
+
+
+async def form_of(api: Api, run: AttemptedRollout, query: str = TRADER) -> dict[str, str]:
+    """Return the hidden fields of the form that confirms a plan."""
+    page = await api.get(f"//ui/runs/{run.rollout_id}/rerun?{query}")
+    hidden = [mark for mark in Read(page.body).marks if mark.get("type") == "hidden"]
+    return {str(mark["name"]): mark["value"] or "" for mark in hidden}
+
+
+async def confirm(api: Api, run: AttemptedRollout, form: dict[str, str], **ticked: str) -> Answer:
+    """Send the form."""
+    fields = {"confirm_side_effects": "1"} | form | ticked
+    return await api.send("POST", f"//ui/runs/{run.rollout_id}/rerun", data=fields, allow_redirects=False)
+
+
+async def test_from_a_node_on_only_its_phase_runs_again_and_what_follows_from_it(api: Api, store: Store) -> None:
+    assert isinstance(store, SQLStore)
+    run = await auto_run(store)
+    before = await store.position()
+    page = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json?{TRADER}")).ok()
+    again = {(node["scope"], node["node_id"]) for node in page["nodes"] if node["runs_again"]}
+    reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
+    assert again == {("RIG", name) for name in (*DEBATE, *RISK)} | {(FUND, name) for name in PORTFOLIO}
+    kept = {(MARKET, name) for name in SCAN} | {("RIG", name) for name in ANALYSTS}
+    assert reused == kept | {("TSDD", name) for name in (*ANALYSTS, *DEBATE, *RISK)}
+    assert page["sums"]["again"]["tokens"] == 15 * len(again)
+    plan = (await api.post(f"/rollouts/{run.rollout_id}/forks:plan", {"node": "Trader", "scopes": ["RIG"]})).ok()
+    assert page["plan"] == plan
+    assert await store.position() == before
+
+
+async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) -> None:
+    run = await auto_run(store)
+    page = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json?{TRADER}")).ok()
+    reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
+    answer = await confirm(api, run, await form_of(api, run), reason=HOSTILE, state_patch='{"news": "a strike"}')
+    assert answer.status == 303
+    assert answer.headers["location"] == f"/ui/runs/{run.rollout_id}?view=attempt%3A2"
+    head = await seen(store, run)
+    assert {(each.scope, each.node_id) for each in head.items if each.node_id not in {None, "tool_x"}} == reused
+    (_, second) = await store.list_lineage(run.rollout_id)
+    assert second.fork is not None
+    assert (second.fork.state_patch, second.fork.reason) == ({"news": "a strike"}, HOSTILE)
+    (forked,) = [event for event in await store.history(run.rollout_id) if event.type == "attempt.forked"]
+    assert forked.actor == "dashboard"
+    assert HOSTILE in Read((await api.get(f"//ui/runs/{run.rollout_id}")).body).text
+
+
+async def test_a_form_that_is_sent_twice_begins_one_attempt(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    form = await form_of(api, run)
+    answers = await asyncio.gather(*(confirm(api, run, form) for _ in range(3)))
+    assert {(answer.status, answer.headers["location"]) for answer in answers} == {
+        (303, f"/ui/runs/{run.rollout_id}?view=attempt%3A2")
+    }
+    assert len(await store.list_lineage(run.rollout_id)) == 2
+
+
+async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    form = await form_of(api, run)
+    refused = await confirm(api, run, form, confirm_side_effects="")
+    assert refused.status == 428
+    read = Read(refused.body)
+    assert "Tick that they are wanted" in read.text
+    assert "confirm_side_effects" in read.marked("name")
+    assert len(await store.list_lineage(run.rollout_id)) == 1
+    # The others left alone, there is nothing to confirm.
+    alone = await form_of(api, run, f"{TRADER}&cascade=0")
+    assert (await confirm(api, run, alone, confirm_side_effects="")).status == 303
+
+
+async def test_a_plan_that_somebody_overtook_is_made_again(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    form = await form_of(api, run)
+    await whole_rerun(store, run, "risk", "RIG")
+    overtaken = await confirm(api, run, form)
+    assert overtaken.status == 412
+    assert "Somebody was faster" in Read(overtaken.body).text
+    hidden = {str(mark["name"]): mark["value"] for mark in Read(overtaken.body).marks if mark.get("type") == "hidden"}
+    assert (form["expected_head"], hidden["expected_head"]) == ("1", "2")
+    assert len(await store.list_lineage(run.rollout_id)) == 2
+
+
+async def test_an_attempt_at_work_is_ended_only_where_that_was_ticked(api: Api, store: Store) -> None:
+    run = await begin(store)
+    for name, scope in (("scan", MARKET), ("analysts", "RIG")):
+        await do_phase(store, run, name, scope)
+    form = await form_of(api, run)
+    refused = await confirm(api, run, form)
+    assert refused.status == 409
+    assert "supersede" in Read(refused.body).marked("name")
+    assert (await confirm(api, run, form, supersede="1")).status == 303
+    first, second = await store.list_lineage(run.rollout_id)
+    assert (first.status, second.status) == ("failed", "preparing")
+
+
+async def test_without_a_checkpoint_all_of_the_scope_is_offered(api: Api, store: Store) -> None:
+    run = await begin(store)
+    await say(store, run, phase("analysts", "RIG"))
+    await ended(store, run)
+    missing = await api.get(f"//ui/runs/{run.rollout_id}/rerun?{TRADER}")
+    assert missing.status == 424
+    (offered,) = [link for link in Read(missing.body).links if "on_missing=full" in link]
+    page = (await api.get(f"/{offered.replace('/rerun?', '/rerun.json?')}")).ok()
+    assert page["plan"]["degraded"]["checkpoint"] == "analysts_checkpoint"
+    assert page["plan"]["phases"] == ["analysts", "debate_and_trader", "risk"]
+    assert "all of it runs again" in Read((await api.get(f"/{offered}")).body).text
+
+
+@pytest.mark.parametrize("patch", ["{", "[1]", '"text"'])
+async def test_a_state_that_is_no_object_is_refused(api: Api, store: Store, patch: str) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    refused = await confirm(api, run, await form_of(api, run), state_patch=patch)
+    assert refused.status == 422
+    assert "state_patch" in Read(refused.body).text
+    assert len(await store.list_lineage(run.rollout_id)) == 1
+
+
+async def test_whoever_names_nothing_is_asked_what(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    page: Any = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json")).ok()
+    assert page["choices"]["phases"] == ["scan", "analysts", "debate_and_trader", "risk", "portfolio"]
+    assert page["choices"]["scopes"] == [MARKET, "RIG", FUND]
+    unknown = await api.get(f"//ui/runs/{run.rollout_id}/rerun?node=Nobody&scope=RIG")
+    assert unknown.status == 422
+
+
+async def test_a_command_is_offered_that_plans_the_same(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    page = Read((await api.get(f"//ui/runs/{run.rollout_id}/rerun?node=Bull+Researcher&scope=RIG&cascade=0")).body)
+    commands = page.marked("data-copy")
+    assert f"rollbook rerun {run.rollout_id} --node 'Bull Researcher' --scope RIG --no-cascade --plan" in commands
+
+
+async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, store: Store) -> None:
+    run = await auto_run(store, tickers=["RIG"])
+    before = await seen(store, run)
+    await whole_rerun(store, run, "risk", "RIG")
+    page = (await api.get(f"//ui/runs/{run.rollout_id}")).body.decode()
+    assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 stays", page)
+    fields = {"attempt": "1", "reason": "the old one was right"}
+    answer = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data=fields, allow_redirects=False)
+    assert (answer.status, answer.headers["location"]) == (303, f"/ui/runs/{run.rollout_id}")
+    assert (await seen(store, run)).items == before.items
+    (*_, moved) = await store.history(run.rollout_id)
+    assert (moved.type, moved.actor, moved.data["to"]) == ("rollout.head_moved", "dashboard", 1)
+    missing = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data={"attempt": "9"})
+    assert missing.status == 404

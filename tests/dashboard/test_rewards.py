@@ -1,0 +1,223 @@
+"""Curves say what the rollouts behind them say, and each point of one leads to exactly those."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from store.dashboard.curves import MOST_BINS, edges_for, histogram, quantile
+from store.db.summaries.curves import MOST_BUCKETS, Cell
+from store.interface import Store
+from store.models import RolloutMode
+from store.testing import ManualClock
+from store.testing.samples import make_span
+from tests.dashboard.given import HOSTILE, Read
+from tests.server.api import Api
+
+
+async def _rewarded(
+    store: Store,
+    *rewards: float,
+    step: int | None = None,
+    mode: RolloutMode | None = "train",
+    status: Any = "succeeded",
+    names: tuple[str, ...] = (),
+) -> str:
+    """Return a rollout that gave rewards, of several dimensions at once where they are named, and ended."""
+    metadata = {} if step is None else {"rollbook.step": step}
+    begun = await store.start_rollout({"question": 1}, mode=mode, metadata=metadata)
+    if names:
+        attributes: dict[str, Any] = {}
+        for index, (name, reward) in enumerate(zip(names, rewards, strict=True)):
+            attributes[f"agentlightning.reward.{index}.name"] = name
+            attributes[f"agentlightning.reward.{index}.value"] = reward
+        await store.add_span(make_span(begun.attempt, 1, attributes=attributes))
+    else:
+        for number, reward in enumerate(rewards, 1):
+            attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward}
+            await store.add_span(make_span(begun.attempt, number, attributes=attributes))
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status=status)
+    return begun.rollout_id
+
+
+async def _curves(api: Api, query: str = "") -> Any:
+    return (await api.get(f"//ui/rewards.json{query}")).ok()
+
+
+def _line(values: Any, chart_id: str, mode: str | None) -> Any:
+    (chart,) = [chart for chart in values["charts"] if chart["id"] == chart_id]
+    (line,) = [line for line in chart["series"] if line["mode"] == mode]
+    return line
+
+
+async def test_an_empty_store_says_how_curves_begin(api: Api) -> None:
+    assert (await _curves(api))["charts"] == []
+    assert "rollbook.step" in Read((await api.get("//ui/rewards")).body).text
+
+
+async def test_a_mean_is_of_the_last_rewards_of_the_rollouts_of_its_step_and_mode(api: Api, store: Store) -> None:
+    for step, rewards in ((1, (0.0, 1.0)), (2, (0.5, 0.25)), (4, (1.0,))):
+        for reward in rewards:
+            await _rewarded(store, 9.0, reward, step=step)
+    await _rewarded(store, 0.125, step=2, mode="val")
+    await _rewarded(store, 77.0)
+    values = await _curves(api)
+    assert values["by"] == "step"
+    assert values["charts"][0]["start"] == [1, 2, 4]
+    assert _line(values, "reward", "train")["mean"] == [0.5, 0.375, 1.0]
+    assert _line(values, "reward", "train")["count"] == [2, 2, 1]
+    assert _line(values, "reward", "val")["mean"] == [None, 0.125, None]
+    assert {line["mode"] for line in (await _curves(api, "?mode=val"))["charts"][0]["series"]} == {"val"}
+
+
+async def test_the_band_holds_the_middle_four_fifths(api: Api, store: Store) -> None:
+    for reward in range(11):
+        await _rewarded(store, float(reward), step=1)
+    line = _line(await _curves(api), "reward", "train")
+    assert (line["low"], line["median"], line["high"]) == ([1.0], [5.0], [9.0])
+
+
+async def test_failures_count_those_that_failed_and_not_those_that_were_cancelled(api: Api, store: Store) -> None:
+    for status in ("succeeded", "succeeded", "succeeded", "failed"):
+        await _rewarded(store, step=1, status=status)
+    cancelled = await store.enqueue_rollout({"question": 1}, mode="train", metadata={"rollbook.step": 1})
+    await store.update_rollout(cancelled.rollout_id, status="cancelled")
+    line = _line(await _curves(api), "failures", "train")
+    assert (line["mean"], line["count"]) == ([0.25], [4])
+
+
+async def test_length_and_duration_are_means_over_rollouts(api: Api, store: Store, clock: ManualClock) -> None:
+    for tokens, seconds in ((100, 2.0), (300, 4.0)):
+        begun = await store.start_rollout({"question": 1}, mode="train", metadata={"rollbook.step": 1})
+        await store.add_span(make_span(begun.attempt, attributes={"gen_ai.usage.output_tokens": tokens}))
+        clock.advance(seconds)
+        await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
+    values = await _curves(api)
+    assert _line(values, "length", "train")["mean"] == [200.0]
+    assert _line(values, "duration", "train")["mean"] == [pytest.approx(3.0, abs=0.01)]
+
+
+async def test_curves_by_time_follow_the_ends_of_rollouts(api: Api, store: Store, clock: ManualClock) -> None:
+    for reward in (0.0, 1.0, 0.5):
+        await _rewarded(store, reward, mode=None)
+        clock.advance(60)
+    values = await _curves(api)
+    chart = values["charts"][0]
+    assert values["by"] == "time"
+    assert _line(values, "reward", None)["mean"] == [0.0, 1.0, 0.5]
+    for start, reward in zip(chart["start"], (0.0, 1.0, 0.5), strict=True):
+        path = f"//ui/rollouts.json?ended_min={start}&ended_max={start + chart['width']}"
+        (row,) = (await api.get(path)).ok()["rollouts"]
+        assert row["last_reward"] == reward
+
+
+async def test_each_dimension_that_is_chosen_has_a_curve(api: Api, store: Store) -> None:
+    await _rewarded(store, 1.0, 0.25, step=1, names=("primary", "brevity"))
+    await _rewarded(store, 0.0, 0.75, step=1, names=("primary", "brevity"))
+    values = await _curves(api, "?name=brevity")
+    assert {each["name"]: each["count"] for each in values["names"]} == {"primary": 2, "brevity": 2}
+    assert _line(values, "reward", "train")["mean"] == [0.5]
+    assert _line(values, "reward-0", "train")["mean"] == [0.5]
+    assert (await _curves(api, "?name=brevity"))["charts"][1]["title"] == "Reward “brevity”"
+
+
+async def test_a_dimension_shows_the_last_value_of_a_rollout(api: Api, store: Store) -> None:
+    await _rewarded(store, 0.1, 0.2, 0.9, step=1)
+    assert _line(await _curves(api, "?name=primary"), "reward-0", "train")["mean"] == [0.9]
+
+
+async def test_every_bar_of_the_histogram_leads_to_the_rollouts_it_counts(api: Api, store: Store) -> None:
+    drawn = random.Random(5)
+    for _ in range(60):
+        await _rewarded(store, round(drawn.gauss(0, 2), 3), step=1)
+    bins = (await _curves(api))["histogram"]
+    assert sum(each["count"] for each in bins) == 60
+    links = [link for link in Read((await api.get("//ui/rewards")).body).links if "reward_min" in link]
+    assert len(links) == len(bins)
+    for link, each in zip(links, bins, strict=True):
+        assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == each["count"]
+
+
+async def test_every_row_under_a_chart_leads_to_the_rollouts_it_counts(api: Api, store: Store) -> None:
+    for step in range(3):
+        for _ in range(step + 1):
+            await _rewarded(store, 1.0, step=step)
+    links = [link for link in Read((await api.get("//ui/rewards")).body).links if "step=" in link]
+    totals = [(await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] for link in links[:3]]
+    assert totals == [3, 2, 1]
+
+
+async def test_far_steps_share_buckets_and_a_bucket_leads_to_all_of_its_steps(api: Api, store: Store) -> None:
+    for step in (0, 1, 2_000):
+        await _rewarded(store, 1.0, step=step)
+    chart = (await _curves(api))["charts"][0]
+    assert (chart["start"], chart["width"]) == ([0, 2000], 5)
+    assert 2_001 / chart["width"] <= MOST_BUCKETS
+    links = [link for link in Read((await api.get("//ui/rewards")).body).links if "step_min=0" in link]
+    assert (await api.get(f"/{links[0].replace('?', '.json?')}")).ok()["total"] == 2
+
+
+async def test_hostile_names_of_dimensions_stay_text(api: Api, store: Store) -> None:
+    await _rewarded(store, 1.0, 0.5, step=1, names=("primary", HOSTILE))
+    page = Read((await api.get(f"//ui/rewards?name={quote(HOSTILE, safe='')}")).body)
+    assert "img" not in page.tags[page.tags.index("main") :]
+    assert HOSTILE in page.text
+
+
+async def test_an_axis_or_an_end_of_a_range_that_there_is_not_is_refused(api: Api) -> None:
+    for path in (
+        "rewards.json?by=colour",
+        "rollouts.json?reward_min=nan",
+        "rollouts.json?reward_max=much",
+        "rollouts.json?step_min=1e300",
+        "rollouts.json?ended_min=-1e13",
+    ):
+        assert (await api.get(f"//ui/{path}")).status == 422, path
+
+
+# -- without a store -------------------------------------------------------------------------------------------------
+
+
+def _cells(values: list[float], edges: list[float]) -> list[Cell]:
+    held: dict[int, list[float]] = {}
+    for value in values:
+        held.setdefault(sum(edge <= value for edge in edges), []).append(value)
+    return [
+        Cell(0, None, index, len(each), sum(each), min(each), max(each), 0.0, 0, 0, 0, 0.0)
+        for index, each in held.items()
+    ]
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [3.0], [0.0] * 9 + [1.0], [-2.5, 0.0, 0.0, 7.25, 7.25]])
+def test_quantiles_of_few_values_are_exact(values: list[float]) -> None:
+    cells = _cells(values, edges_for(values))
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        ordered, rank = sorted(values), share * (len(values) - 1)
+        below = int(rank)
+        above = min(below + 1, len(values) - 1)
+        wanted = ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+        assert quantile(cells, share) == pytest.approx(wanted)
+
+
+def test_quantiles_of_many_values_are_near_even_beside_outliers() -> None:
+    drawn = random.Random(3)
+    values = [drawn.random() for _ in range(2_000)] + [-1e9, 1e9]
+    cells = _cells(values, edges_for(values))
+    deciles = statistics.quantiles(values, n=10, method="inclusive")
+    for share, wanted in ((0.1, deciles[0]), (0.5, deciles[4]), (0.9, deciles[8])):
+        assert quantile(cells, share) == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [1.0], [1e-300, 1e300], [5e-324 * n for n in range(100)], [1e308 * (-1) ** n * n / 100 for n in range(100)]],
+)
+def test_bins_of_any_rewards_are_few_and_hold_all_of_them(values: list[float]) -> None:
+    edges = edges_for(values)
+    assert edges == sorted(set(edges))
+    assert len(edges) <= MOST_BINS * 2
+    assert sum(each.count for each in histogram(_cells(values, edges), edges)) == len(values)

@@ -1,0 +1,244 @@
+"""A rollout's page: now or as of any of its events, in all tabs, with what may be done to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store import actors
+from store.dashboard.formats import duration
+from store.models import AttemptError, RolloutConfig, Span
+from store.sql_store import SQLStore
+from tests.dashboard.given import HOSTILE, Read, failed
+from tests.server.api import Answer, Api
+
+TABS = ("", "/transcript", "/waterfall", "/events", "/training", "/raw")
+
+
+def _span(rollout_id: str, attempt_id: str, number: int, name: str = "step", **attributes: Any) -> Span:
+    return Span.from_attributes(
+        attributes={key.replace("__", "."): value for key, value in attributes.items()},
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        name=name,
+        start_time=100.0 + number,
+        end_time=100.5 + number,
+    )
+
+
+async def _story(store: SQLStore) -> str:
+    """Return a rollout that failed once and then succeeded, with spans and a reward."""
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    rollout = await store.enqueue_rollout({"question": HOSTILE}, mode="train", config=config)
+    for number in (1, 2):
+        claimed = await store.dequeue_rollout(worker_id=f"w-{number}")
+        assert claimed is not None
+        attempt_id = claimed.attempt.attempt_id
+        said = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": f"ask {number} {HOSTILE}"}
+        spans = [
+            _span(rollout.rollout_id, attempt_id, 10 * number + 1, "openai.chat.completion", **said),
+            _span(rollout.rollout_id, attempt_id, 10 * number + 2, HOSTILE),
+            _span(rollout.rollout_id, attempt_id, 10 * number + 3, "agentlightning.reward", reward=0.5),
+        ]
+        for span in spans:
+            await store.add_span(span)
+        if number == 1:
+            error = AttemptError(type="ValueError", message=HOSTILE)
+            await store.update_attempt(rollout.rollout_id, attempt_id, status="failed", error=error)
+        else:
+            await store.update_attempt(rollout.rollout_id, attempt_id, status="succeeded")
+    return rollout.rollout_id
+
+
+async def _twin(api: Api, rollout_id: str, tab: str = "", **params: Any) -> Any:
+    query = "&".join(f"{name}={value}" for name, value in params.items())
+    return (await api.get(f"//ui/rollouts/{rollout_id}{tab}.json{'?' if query else ''}{query}")).ok()
+
+
+async def _act(api: Api, rollout_id: str, action: str) -> Answer:
+    origin = {"Origin": api.url.rstrip("/"), "Content-Type": "application/x-www-form-urlencoded"}
+    path = f"//ui/rollouts/{rollout_id}/{action}"
+    return await api.send("POST", path, headers=origin, data=b"", allow_redirects=False)
+
+
+# -- the past --------------------------------------------------------------------------------------------------------
+
+
+async def test_as_of_each_of_its_events_the_page_shows_what_the_store_says_of_that_moment(
+    store: SQLStore, api: Api
+) -> None:
+    rollout_id = await _story(store)
+    history = await store.history(rollout_id)
+    for event in history:
+        then = await store.get_rollout_by_id(rollout_id, at=event.number)
+        attempts = (await store.query_attempts(rollout_id, at=event.number)).items
+        assert then is not None
+        twin = await _twin(api, rollout_id, "/raw", at=event.number)
+        assert twin["rollout"]["status"] == then.status
+        assert [(each["attempt_id"], each["status"]) for each in twin["attempts"]] == [
+            (each.attempt_id, each.status) for each in attempts
+        ]
+        assert (twin["at"], twin["last"], twin["event"]["type"]) == (event.number, len(history), event.type)
+        if attempts:
+            spans = await store.query_spans(rollout_id, attempts[-1].attempt_id, at=event.number)
+            assert [each["span_id"] for each in twin["index"]] == [each.span_id for each in spans.items]
+
+
+async def test_every_tab_shows_the_moment_and_leads_to_the_others_at_it(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    for tab in TABS:
+        now = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}")).body)
+        assert "You look at the past" not in now.text
+        past = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}?at=6")).body)
+        assert "You look at the past: event 6 of" in past.text
+        for other in TABS:
+            if other != "/transcript":
+                assert f"/ui/rollouts/{rollout_id}{other}?at=6" in past.links
+        assert past.marked("max") == [str((await _twin(api, rollout_id))["last"])]
+
+
+async def test_an_event_that_there_is_not_is_refused(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    for wrong in ("0", "1000", "x", "-1"):
+        answer = await api.get(f"//ui/rollouts/{rollout_id}?at={wrong}")
+        assert answer.status == 422, wrong
+    assert (await api.get("//ui/rollouts/ro-none")).status == 404
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_latest_attempt_is_shown_unless_another_is_named(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    attempts = (await store.query_attempts(rollout_id)).items
+    assert (await _twin(api, rollout_id))["attempt"] == attempts[1].attempt_id
+    for named in ("1", attempts[0].attempt_id):
+        twin = await _twin(api, rollout_id, "", attempt=named)
+        assert twin["attempt"] == attempts[0].attempt_id
+        assert twin["entries"][0]["text"]["shown"] == f"ask 1 {HOSTILE}"
+        page = Read((await api.get(f"//ui/rollouts/{rollout_id}?attempt={named}")).body)
+        assert f"ValueError : {HOSTILE}" in page.text
+        assert f"/ui/rollouts/{rollout_id}/events?attempt=1" in page.links
+    assert (await api.get(f"//ui/rollouts/{rollout_id}?attempt=3")).status == 422
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_strangers_wrote_stays_text_in_every_tab(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    for tab in (*TABS, "/raw?span=" + f"{22:016x}", "?attempt=1"):
+        page = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}")).body)
+        assert page.tags.count("img") == 1, tab  # the sign of the house
+        assert not page.marked("onerror")
+    raw = Read((await api.get(f"//ui/rollouts/{rollout_id}/raw")).body)
+    assert HOSTILE in raw.text
+
+
+async def test_no_page_is_larger_than_two_megabytes_unasked(store: SQLStore, api: Api) -> None:
+    started = await store.start_rollout({"context": "x" * 1_000_000})
+    rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
+    said = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "y" * 500_000}
+    await store.add_many_spans(
+        [_span(rollout_id, attempt_id, number, **{**said, "gen_ai.prompt.0.content": f"{number}{'y' * 500_000}"})
+         for number in range(1, 9)]
+    )  # fmt: skip
+    for tab in TABS:
+        for suffix in ("", ".json"):
+            if not (suffix and not tab):
+                assert len((await api.get(f"//ui/rollouts/{rollout_id}{tab}{suffix}")).body) < 2_000_000, tab
+    cut = (await _twin(api, rollout_id))["entries"][0]
+    assert len(cut["text"]["shown"]) < cut["text"]["length"] == 500_001
+    whole = (await _twin(api, rollout_id, "", full=cut["span_id"]))["entries"][0]
+    assert len(whole["text"]["shown"]) > 100_000
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    history = await store.history(rollout_id)
+    first = await _twin(api, rollout_id, "/events", limit=4)
+    assert [each["number"] for each in first["events"]] == [1, 2, 3, 4]
+    assert first["more"]
+    rest = await _twin(api, rollout_id, "/events", after=4)
+    assert [each["number"] for each in rest["events"]] == [each.number for each in history[4:]]
+    assert not rest["more"]
+    spans = await _twin(api, rollout_id, "/events", type="span.recorded")
+    assert [each["number"] for each in spans["events"]] == [e.number for e in history if e.type == "span.recorded"]
+    assert ["span.recorded", 6] in spans["types"]
+    assert (await _twin(api, rollout_id, "/events", type="no.such"))["events"] == []
+    known = {each["number"]: each for each in first["events"]}
+    assert known[1]["body_hash"] == history[0].body_hash
+    assert known[2]["actor"] == "worker:w-1"
+
+
+# -- what it waits for, and what may be done -------------------------------------------------------------------------
+
+
+async def test_a_rollout_that_waits_says_what_for(store: SQLStore, api: Api) -> None:
+    rollouts = [await store.enqueue_rollout(number) for number in range(3)]
+    page = Read((await api.get(f"//ui/rollouts/{rollouts[2].rollout_id}")).body)
+    assert "2 rollouts stand before it in the queue. No worker has ever asked for work" in page.text
+    await store.dequeue_rollout(worker_id="w-1")
+    await store.update_worker("w-2")
+    page = Read((await api.get(f"//ui/rollouts/{rollouts[1].rollout_id}")).body)
+    assert "It is next in the queue. " in page.text
+    assert "of 2 workers are idle" in page.text
+    twin = await _twin(api, rollouts[2].rollout_id)
+    assert twin["waiting"]["ahead"] == 1
+    ended = await failed(store)
+    assert (await _twin(api, ended.rollout_id))["waiting"] is None
+
+
+async def test_a_rollout_is_cancelled_and_tried_again_by_who_asks(store: SQLStore, api: Api) -> None:
+    rollout = await store.enqueue_rollout(1)
+    page = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
+    assert "cancel-it" in page.marked("id")
+    assert "retry-it" not in page.marked("id")
+    assert (await _act(api, rollout.rollout_id, "cancel")).status == 303
+    assert (await _act(api, rollout.rollout_id, "cancel")).status == 409
+    assert (await _act(api, rollout.rollout_id, "retry")).status == 303
+    assert (await _act(api, rollout.rollout_id, "retry")).status == 409
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    assert found.status == "requeuing"
+    changes = [event for event in await store.history(rollout.rollout_id) if event.type == "rollout.status_changed"]
+    assert [(event.data["to"], event.actor) for event in changes] == [
+        ("cancelled", "dashboard"),
+        ("requeuing", "dashboard"),
+    ]
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.rollout_id == rollout.rollout_id
+
+
+async def test_nothing_is_offered_in_the_past(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    ids = Read((await api.get(f"//ui/rollouts/{rollout_id}?at=3")).body).marked("id")
+    assert not {"cancel-it", "retry-it"} & set(ids)
+
+
+async def test_a_call_is_of_whom_its_task_acts_for_unless_it_says_so_itself(store: SQLStore) -> None:
+    token = actors.current.set("key:k-1")
+    try:
+        first = await store.enqueue_rollout(1)
+        second = await store.start_rollout(2, worker_id="w-1")
+    finally:
+        actors.current.reset(token)
+    third = await store.enqueue_rollout(3)
+    named = [(await store.history(each.rollout_id))[0].actor for each in (first, second, third)]
+    assert named == ["key:k-1", "worker:w-1", None]
+
+
+async def test_the_lane_of_an_attempt_that_was_cancelled_ends_with_the_rollout(store: SQLStore, api: Api) -> None:
+    started = await store.start_rollout(1)
+    await store.update_rollout(started.rollout_id, status="cancelled")
+    ended = await store.get_rollout_by_id(started.rollout_id)
+    assert ended is not None
+    assert ended.end_time is not None
+    page = Read((await api.get(f"//ui/rollouts/{started.rollout_id}")).body)
+    (label,) = [text for text in page.marked("aria-label") if text.startswith("preparing after")]
+    assert label == f"preparing after {duration(ended.end_time - started.start_time)}"

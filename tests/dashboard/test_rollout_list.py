@@ -1,0 +1,214 @@
+"""The list of rollouts: every row once, whatever happens meanwhile; found by any filter; never by reading bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from store.interface import Store
+from store.models import AttemptError, EnqueueRolloutRequest
+from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.server.api import Api
+
+
+async def listed(api: Api, **params: Any) -> dict[str, Any]:
+    """Return what the list shows."""
+    return (await api.get(f"//ui/rollouts.json?{urlencode(params, doseq=True)}")).ok()
+
+
+async def ids(api: Api, **params: Any) -> list[str]:
+    """Return the ids that the list shows, in its order."""
+    return [row["rollout_id"] for row in (await listed(api, **params))["rollouts"]]
+
+
+async def enqueued(store: Store, count: int) -> list[str]:
+    """Return the ids of new rollouts, the newest first."""
+    made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(count)])
+    return [rollout.rollout_id for rollout in reversed(made)]
+
+
+async def linked(api: Api, path: str, rel: str) -> str | None:
+    """Return where a page says the next or the previous one is."""
+    page = Read((await api.get(f"/{path}")).body)
+    return next((mark["href"] for mark in page.marks if mark.get("rel") == rel), None)
+
+
+async def shown(api: Api, path: str) -> list[str]:
+    """Return the ids that a page shows."""
+    page = Read((await api.get(f"/{path}")).body)
+    return [value.removeprefix("row-") for value in page.marked("id") if value.startswith("row-")]
+
+
+@pytest.mark.parametrize("order", ["", "&desc=0", "&sort=reward"])
+async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: Api, store: Store, order: str) -> None:
+    made = await enqueued(store, 7)
+    path: str | None = f"/ui/rollouts?limit=3{order}"
+    there: list[str] = []
+    visited: list[str] = []
+    while path is not None:
+        visited.append(path)
+        there += await shown(api, path)
+        path = await linked(api, path, "next")
+    assert len(visited) == 3
+    assert sorted(there) == sorted(made)
+    back = await linked(api, visited[-1], "prev")
+    assert back is not None
+    assert await shown(api, back) == there[3:6]
+    first = await linked(api, back, "prev")
+    assert first is not None
+    assert await shown(api, first) == there[:3]
+    assert await linked(api, first, "prev") is None
+
+
+async def test_a_page_past_the_first_stays_as_it_is_while_new_rollouts_come(api: Api, store: Store) -> None:
+    made = await enqueued(store, 6)
+    second = await linked(api, "/ui/rollouts?limit=2", "next")
+    assert second is not None
+    assert await shown(api, second) == made[2:4]
+    new = await enqueued(store, 3)
+    assert await shown(api, second) == made[2:4]
+    # Back from there no row is left out, though the first page is another one now.
+    before = await linked(api, second, "prev")
+    assert before is not None
+    assert await shown(api, before) == made[0:2]
+    newest = await linked(api, before, "prev")
+    assert newest is not None
+    assert await shown(api, newest) == new[1:3]
+
+
+async def test_the_first_page_is_asked_for_again_without_what_is_new_and_says_how_many_that_are(
+    api: Api, store: Store
+) -> None:
+    made = await enqueued(store, 3)
+    page = Read((await api.get("//ui/rollouts?status=queuing")).body)
+    (again,) = page.marked("data-again")
+    new = await enqueued(store, 2)
+    await failed(store)
+    assert await shown(api, again) == made
+    told = Read((await api.get(f"/{again}")).body)
+    assert "2 new" in told.text
+    # It goes on being asked for like that, and no link of it but that to its own JSON stays in the past.
+    assert told.marked("data-again") == [again]
+    assert not [link for link in told.links if "upto" in link and ".json" not in link]
+    (pill,) = [mark["href"] for mark in told.marks if mark.get("id") == "newer"]
+    assert pill is not None
+    assert await shown(api, pill) == [*new, *made]
+
+
+async def test_statuses_are_counted_under_the_other_filters(api: Api, store: Store) -> None:
+    await succeeded(store, mode="train")
+    await failed(store, mode="train")
+    await succeeded(store, mode="val")
+    values = await listed(api, mode="train", status="failed")
+    assert values["total"] == 1
+    assert {name: count for name, count in values["by_status"].items() if count} == {"succeeded": 1, "failed": 1}
+    assert (await listed(api, status=["failed", "succeeded"]))["total"] == 3
+
+
+async def test_each_filter_finds_its_rollouts(api: Api, store: Store) -> None:
+    metadata = {"rollbook.group": "g/1", "rollbook.step": 4}
+    await store.update_resources("prompts", {})
+    one = await failed(store, AttemptError(type="KeyError"), worker="w 1", metadata=metadata, resources_id="prompts")
+    other = await succeeded(store, worker_id="w 2", resources_id="none", metadata={"rollbook.step": 5})
+    await store.annotate_rollout(one.rollout_id, add_labels=["odd one"])
+    for name, value in (
+        ("label", "odd one"),
+        ("group", "g/1"),
+        ("step", 4),
+        ("resources", "prompts"),
+        ("worker", "w 1"),
+        ("error", "KeyError"),
+        ("attempt", "failed"),
+        ("q", one.rollout_id[3:]),
+        ("id", one.rollout_id),
+    ):
+        assert await ids(api, **{name: value}) == [one.rollout_id], name
+    assert await ids(api, id=[one.rollout_id, other.rollout_id]) == [other.rollout_id, one.rollout_id]
+    assert await ids(api, worker="w 1", attempt="timeout") == []
+    assert "odd one" in Read((await api.get("//ui/rollouts")).body).text
+
+
+async def test_what_no_list_has_is_refused_by_name(api: Api) -> None:
+    for name, value in {
+        "sort": "size",
+        "desc": "2",
+        "limit": "0",
+        "after": "x",
+        "step": "one",
+        "attempt": "succeeded",
+    }.items():
+        answer = await api.get(f"//ui/rollouts.json?{name}={value}")
+        assert answer.status == 422
+        assert answer.json["field"] == name
+
+
+async def test_what_a_form_left_empty_is_no_filter_and_in_no_link(api: Api, store: Store) -> None:
+    await enqueued(store, 2)
+    page = Read((await api.get("//ui/rollouts?q=&mode=&group=&step=&limit=1")).body)
+    # The navigation leads to the whole list; a way back to it would be another such link.
+    assert page.links.count("/ui/rollouts") == 1
+    assert not [link for link in page.links if "group=" in link and ".json" not in link]
+
+
+async def test_rows_say_why_a_rollout_failed(api: Api, store: Store) -> None:
+    await failed(store, AttemptError(type="KeyError"))
+    assert "failed KeyError" in Read((await api.get("//ui/rollouts")).body).text
+
+
+async def test_an_empty_list_says_what_to_do(api: Api) -> None:
+    assert "enqueue_rollout" in Read((await api.get("//ui/rollouts")).body).text
+    assert "No rollout matches." in Read((await api.get("//ui/rollouts?status=failed")).body).text
+
+
+# -- how inputs begin ------------------------------------------------------------------------------------------------
+
+
+async def previewed(api: Api, store: Store, given: Any) -> str:
+    """Return what is shown of an input."""
+    rollout = await store.enqueue_rollout(given)
+    values = (await api.get(f"//ui/previews.json?id={rollout.rollout_id}")).ok()
+    return values["previews"][rollout.rollout_id]
+
+
+async def test_an_input_is_known_by_how_it_begins(api: Api, store: Store) -> None:
+    for given, text in (
+        ("What is 2 + 2?", "What is 2 + 2?"),
+        ({"question": "What is\n 2 + 2?"}, "What is 2 + 2?"),
+        ({"question": 1, "of": "many", "with": {"x": 2}}, 'question: 1, of: many, with: {"x":2}'),
+        ({"question": 1}, "1"),
+        ([1, 2], "[1,2]"),
+        (None, "null"),
+        ("x" * 500, "x" * 119 + "…"),
+        (HOSTILE, HOSTILE),
+    ):
+        assert await previewed(api, store, given) == text
+
+
+async def test_a_long_input_is_shown_though_only_its_beginning_is_read(api: Api, store: Store) -> None:
+    # The first is stored compressed, the second cannot be.
+    for given in ({"question": "é" * 300_000}, {"question": "".join(map(chr, range(0x4E00, 0x9FFF))) * 2}):
+        text = await previewed(api, store, given)
+        assert text.startswith('{"question":"' + given["question"][:20])
+        assert len(text) == 120
+
+
+async def test_previews_of_what_is_not_there_are_left_out(api: Api, store: Store) -> None:
+    rollout = await store.enqueue_rollout("yes")
+    values = (await api.get(f"//ui/previews.json?id={rollout.rollout_id}&id=nobody")).ok()
+    assert values["previews"] == {rollout.rollout_id: "yes"}
+    assert "?id=" in Read((await api.get("//ui/previews")).body).text
+
+
+async def test_what_strangers_wrote_stays_text(api: Api, store: Store) -> None:
+    metadata = {"rollbook.group": HOSTILE, "rollbook.step": 1}
+    begun = await failed(
+        store, AttemptError(type=HOSTILE), worker=HOSTILE, metadata=metadata, resources_id=HOSTILE, input=HOSTILE
+    )
+    filtered = urlencode({"q": "", "group": HOSTILE, "worker": HOSTILE, "resources": HOSTILE, "error": HOSTILE})
+    for path in ("//ui/rollouts", f"//ui/rollouts?{filtered}", f"//ui/previews?id={begun.rollout_id}"):
+        page = Read((await api.get(path)).body)
+        assert "img" not in page.tags[page.tags.index("main") :]
+        assert begun.rollout_id in str(page.links)
+    assert f"/ui/groups/{quote(HOSTILE, safe='')}" in Read((await api.get("//ui/rollouts")).body).links

@@ -1,0 +1,102 @@
+"""The slider of a rollout, in a browser: what is shown at an event is what the store says of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from playwright.async_api import Page, expect
+
+from store.models import RolloutConfig, Span
+from tests.dashboard.browsing import BROWSER, Site
+
+pytestmark = BROWSER
+
+
+async def _story(site: Site) -> str:
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    rollout = await site.store.enqueue_rollout({"question": "Who?"}, config=config)
+    for status in ("failed", "succeeded"):
+        claimed = await site.store.dequeue_rollout(worker_id="w-1")
+        assert claimed is not None
+        for number in range(1, 4):
+            span = Span.from_attributes(
+                attributes={},
+                rollout_id=rollout.rollout_id,
+                attempt_id=claimed.attempt.attempt_id,
+                sequence_id=number,
+                name=f"{status} {number}",
+                start_time=100.0 + number,
+                end_time=101.0 + number,
+            )
+            await site.store.add_span(span)
+        await site.store.update_attempt(rollout.rollout_id, claimed.attempt.attempt_id, status=status)
+    return rollout.rollout_id
+
+
+async def _shows(page: Page, site: Site, rollout_id: str, number: int) -> None:
+    """Fail unless the page shows the rollout as of an event."""
+    then = await site.store.get_rollout_by_id(rollout_id, at=number)
+    attempts = (await site.store.query_attempts(rollout_id, at=number)).items
+    assert then is not None
+    await expect(page.locator("#past")).to_contain_text(f"event {number} of")
+    await expect(page.locator("#rollout-head .page-head .status")).to_have_text(then.status)
+    await expect(page.locator(".attempt-lane .status")).to_have_text([each.status for each in attempts])
+    spans = await site.store.query_spans(rollout_id, attempts[-1].attempt_id, at=number) if attempts else None
+    await expect(page.locator(".span-line code")).to_have_text([each.name for each in spans.items] if spans else [])
+    assert page.url.endswith(f"at={number}")
+
+
+@pytest.mark.timeout(120)
+async def test_wherever_the_slider_is_put_the_page_shows_that_event(page: Page, site: Site) -> None:
+    rollout_id = await _story(site)
+    last = len(await site.store.history(rollout_id))
+    await page.goto(site.at(f"rollouts/{rollout_id}"))
+    slider = page.locator("#slider input[type=range]")
+    for number in random.Random(6).sample(range(1, last + 1), 6):
+        await slider.fill(str(number))
+        await _shows(page, site, rollout_id, number)
+        # And so does whoever is given the address.
+        await page.reload()
+        await _shows(page, site, rollout_id, number)
+        await expect(slider).to_have_value(str(number))
+
+
+@pytest.mark.timeout(120)
+async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Page, site: Site) -> None:
+    rollout_id = await _story(site)
+    last = len(await site.store.history(rollout_id))
+    await page.goto(site.at(f"rollouts/{rollout_id}"))
+    await page.keyboard.press("[")
+    await _shows(page, site, rollout_id, last - 1)
+    await page.keyboard.press("[")
+    await _shows(page, site, rollout_id, last - 2)
+    await page.keyboard.press("]")
+    await _shows(page, site, rollout_id, last - 1)
+    await page.locator("[data-step=first]").click()
+    await _shows(page, site, rollout_id, 1)
+    await page.locator("#rollout-tabs a", has_text="Events").click()
+    await expect(page.locator("table.grid tbody tr")).to_have_count(1)
+    await page.locator("[data-step=now]").click()
+    await expect(page.locator("#past")).to_be_empty()
+    await expect(page.locator("table.grid tbody tr")).to_have_count(last)
+    assert "at=" not in page.url
+
+
+@pytest.mark.timeout(120)
+async def test_a_rollout_that_goes_on_is_followed_but_not_in_the_past(page: Page, site: Site) -> None:
+    rollout = await site.store.enqueue_rollout(1)
+    await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    await site.store.dequeue_rollout(worker_id="w-1")
+    head = page.locator("#rollout-head .page-head .status")
+    await expect(head).to_have_text("preparing")
+    slider = page.locator("#slider input[type=range]")
+    await expect(slider).to_have_attribute("max", "3")
+    await expect(slider).to_have_value("3")
+    await page.locator("[data-step=first]").click()
+    await expect(head).to_have_text("queuing")
+    await site.store.update_rollout(rollout.rollout_id, status="cancelled")
+    await expect(slider).to_have_attribute("max", "4")
+    await expect(head).to_have_text("queuing")
+    await expect(slider).to_have_value("1")

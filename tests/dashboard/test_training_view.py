@@ -1,0 +1,80 @@
+"""The training view says what the trainer's adapter says, and what each of its reasons means."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from store.adapters import intake, records, rewards, selection
+from store.adapters.triplets import TracerTraceToTriplet
+from store.dashboard.training_view import RULES, training_view
+from store.models import Span
+
+
+def _call(number: int, *, tokens: bool = True, response: str | None = None) -> Span:
+    said: dict[str, Any] = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "?"}
+    if tokens:
+        said |= {"prompt_token_ids": [1, 2, 3], "response_token_ids": [4, 5]}
+    return _span(number, "openai.chat.completion", said | {"gen_ai.response.id": response or f"resp-{number}"})
+
+
+def _span(number: int, name: str, attributes: dict[str, Any]) -> Span:
+    return Span.from_attributes(
+        attributes=attributes,
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        name=name,
+        start_time=100.0 + number,
+        end_time=100.5 + number,
+    )
+
+
+def _reward(number: int, value: float) -> Span:
+    return _span(number, "agentlightning.annotation", {"agentlightning.reward.0.value": value})
+
+
+def test_it_is_what_the_adapter_says() -> None:
+    spans = [_call(1), _call(2, response="resp-1"), _reward(3, 0.5), _reward(4, 0.25)]
+    report, view = TracerTraceToTriplet().adapt_report(spans), training_view(spans)
+    assert [each.span_ids for each in view.kept] == [each.metadata["span_ids"] for each in report.triplets]
+    assert [each.reward for each in view.kept] == [each.reward for each in report.triplets]
+    assert [(each.span_id, each.reason) for each in view.dropped] == [each[:2] for each in report.dropped]
+    assert [(each.span_id, each.value, each.reason) for each in view.lost] == list(report.lost_rewards)
+    assert (view.kept[0].prompt_tokens, view.kept[0].response_tokens) == (3, 2)
+    assert view.dropped[0].name == "openai.chat.completion"
+
+
+def test_every_reason_of_the_adapters_has_its_sentence() -> None:
+    told = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", f"{records.Dropped.__doc__} {records.Lost.__doc__}")) - {"detail"}
+    assert len(told) >= 12
+    assert told == set(RULES)
+    sources = "".join(map(inspect.getsource, (intake, rewards, selection)))
+    assert all(f'"{reason}"' in sources for reason in RULES)
+
+
+@pytest.mark.parametrize(
+    "spans, said, is_good",
+    [
+        ([], "Nothing was recorded", False),
+        ([_span(1, "index", {})], "None of its spans is a call to a model", False),
+        ([_call(1), _reward(2, 1.0)], "1 of 1 spans of calls give a triplet", True),
+        ([_call(1, tokens=False), _reward(2, 1.0)], "1 has no token ids", False),
+        ([_call(1)], "None has a reward: none was recorded", False),
+    ],
+    ids=["nothing", "no calls", "good", "no tokens", "no reward"],
+)
+def test_the_verdict_says_what_is_missing(spans: list[Span], said: str, *, is_good: bool) -> None:
+    view = training_view(spans)
+    assert said in view.verdict
+    assert view.is_good is is_good
+
+
+def test_the_proxys_adapter_may_be_asked_instead() -> None:
+    view = training_view([_call(1, tokens=False), _call(2), _reward(3, 1.0)], "proxy")
+    assert [each.sequence_id for each in view.kept] == [2]
+    assert view.kept[0].reward == 1.0

@@ -1,0 +1,98 @@
+"""A transcript tells what happened once, in its order, and cuts what is long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store.dashboard.transcript import BUDGET, LONGEST, Entry, transcript
+from store.models import Event, Span, TraceStatus
+
+
+def _span(number: int, name: str = "step", *, start: float | None = None, **attributes: Any) -> Span:
+    began = 100.0 + number if start is None else start
+    return Span.from_attributes(
+        attributes={name.replace("__", "."): value for name, value in attributes.items()},
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        name=name,
+        start_time=began,
+        end_time=began + 0.5,
+    )
+
+
+def _call(number: int, asked: list[str], answer: str, response: str | None = None, **more: Any) -> Span:
+    attributes: dict[str, Any] = {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": answer}
+    for place, text in enumerate(asked):
+        attributes[f"gen_ai.prompt.{place}.role"] = "user" if place % 2 == 0 else "assistant"
+        attributes[f"gen_ai.prompt.{place}.content"] = text
+    attributes["gen_ai.response.id"] = response or f"resp-{number}"
+    made = _span(number, "openai.chat.completion", **more)
+    return made.model_copy(update={"attributes": attributes | dict(made.attributes)})
+
+
+def _texts(entries: list[Entry]) -> list[tuple[str, str]]:
+    return [(entry.title, entry.text.shown if entry.text else "") for entry in entries]
+
+
+def test_messages_that_a_later_call_repeats_are_said_once() -> None:
+    entries = transcript([_call(1, ["one"], "two"), _call(2, ["one", "two", "three"], "four")])
+    assert _texts(entries) == [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
+    assert [entry.skipped for entry in entries] == [0, 0, 2, 0]
+    assert [entry.is_answer for entry in entries] == [False, True, False, True]
+
+
+def test_a_conversation_of_its_own_is_told_from_its_beginning() -> None:
+    entries = transcript([_call(1, ["one"], "two"), _call(2, ["other", "two"], "x"), _call(3, ["one", "two"], "y")])
+    assert [text for _, text in _texts(entries)] == ["one", "two", "other", "two", "x", "y"]
+
+
+def test_a_second_span_of_the_same_answer_is_one_line() -> None:
+    entries = transcript([_call(1, ["one"], "two", "resp"), _call(2, ["one"], "two", "resp")])
+    assert [entry.kind for entry in entries] == ["message", "message", "same"]
+
+
+def test_entries_go_by_the_time_they_began() -> None:
+    entries = transcript([_span(1, "late", start=9.0), _span(2, "early", start=3.0)])
+    assert [entry.title for entry in entries] == ["early", "late"]
+
+
+def test_tools_rewards_logs_and_all_else_are_told_apart() -> None:
+    spans = [
+        _span(1, "search", tool__name="search", tool__parameters="{}", tool__result="found"),
+        _span(2, "agentlightning.annotation", agentlightning__reward__0__value=0.5),
+        _span(3, "agentlightning.message", agentlightning__message__body="said"),
+        _span(4, "index"),
+    ]
+    entries = transcript(spans)
+    assert [entry.kind for entry in entries] == ["tool", "reward", "log", "span"]
+    assert entries[0].result is not None
+    assert entries[0].result.shown == "found"
+    assert entries[1].rewards == (("primary", 0.5),)
+
+
+def test_a_failed_span_says_why() -> None:
+    thrown = Event(name="exception", attributes={"exception.type": "KeyError", "exception.message": "'k'"})
+    failed = _span(1).model_copy(update={"events": [thrown], "status": TraceStatus(status_code="ERROR")})
+    entries = transcript([failed])
+    assert [(entry.kind, entry.title) for entry in entries] == [("span", "step"), ("error", "KeyError")]
+    assert entries[1].text is not None
+    assert entries[1].text.shown == "'k'"
+
+
+def test_a_long_text_is_cut_unless_its_span_is_named() -> None:
+    span = _call(1, ["x" * (LONGEST + 1)], "short")
+    cut, whole = transcript([span]), transcript([span], whole=[span.span_id])
+    assert cut[0].text is not None
+    assert (len(cut[0].text.shown), cut[0].text.length, cut[0].text.is_cut) == (LONGEST, LONGEST + 1, True)
+    assert whole[0].text is not None
+    assert not whole[0].text.is_cut
+
+
+def test_a_page_keeps_to_its_budget_however_much_there_is() -> None:
+    spans = [_call(number, [f"{number} " + "x" * LONGEST], "y" * LONGEST) for number in range(1, 201)]
+    entries = transcript(spans)
+    shown = sum(len(entry.text.shown) for entry in entries if entry.text)
+    assert len(entries) == 400
+    assert shown < BUDGET + 400 * 301

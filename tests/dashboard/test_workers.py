@@ -1,0 +1,138 @@
+"""Workers: who is there, what each did in the last hour, and what its newest attempts came to."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from store.clock import MICROSECONDS
+from store.dashboard.workers import LANE_WIDTH, lanes_of
+from store.db.summaries.worker_rows import CELL, HOUR, Stretch, Window
+from store.interface import Store
+from store.testing import ManualClock
+from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.server.api import Api
+
+
+async def _listed(api: Api, query: str = "") -> dict[str, Any]:
+    found = (await api.get(f"//ui/workers.json{query}")).ok()
+    return {each["worker"]["worker_id"]: each for each in found["workers"]}
+
+
+async def test_an_empty_store_says_when_a_worker_appears(api: Api) -> None:
+    assert (await api.get("//ui/workers.json")).ok()["workers"] == []
+    assert "No worker was seen yet" in Read((await api.get("//ui/workers")).body).text
+
+
+async def test_done_and_failed_attempts_of_the_last_hour_are_counted(
+    api: Api, store: Store, clock: ManualClock
+) -> None:
+    await failed(store, worker="w-1")
+    clock.advance(3_700)
+    await succeeded(store, worker_id="w-1")
+    await succeeded(store, worker_id="w-1")
+    await failed(store, worker="w-1")
+    await succeeded(store, worker_id="w-2")
+    workers = await _listed(api)
+    assert workers["w-1"]["hour"] == {"succeeded": 2, "failed": 1}
+    assert workers["w-1"]["failure_rate"] == 1 / 3
+    assert workers["w-2"]["hour"] == {"succeeded": 1, "failed": 0}
+
+
+async def test_a_claim_that_was_given_back_counts_for_nobody(api: Api, store: Store) -> None:
+    await store.enqueue_rollout({"question": 1})
+    claimed = await store.dequeue_rollout(worker_id="w-1")
+    assert claimed is not None
+    release: Any = getattr(store, "release_claims")  # noqa: B009 - of the store itself, not of the interface
+    await release([claimed])
+    found = (await api.get("//ui/workers/w-1.json")).ok()
+    assert (found["hour"], found["lane"], found["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
+
+
+async def test_a_lane_shows_when_a_worker_was_at_work(api: Api, store: Store, clock: ManualClock) -> None:
+    begun = await store.start_rollout({"question": 1}, worker_id="w-1")
+    clock.advance(600)
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="failed")
+    clock.advance(600)
+    running = await store.start_rollout({"question": 2}, worker_id="w-1")
+    clock.advance(1_800)
+    lost, busy = sorted((await _listed(api))["w-1"]["lane"], key=lambda bar: bar["x"])
+    assert (lost["outcome"], lost["rollout_id"]) == ("failed", begun.rollout_id)
+    assert abs(lost["width"] - LANE_WIDTH / 6) < 1
+    assert (busy["outcome"], busy["rollout_id"]) == ("open", running.rollout_id)
+    assert abs(busy["x"] + busy["width"] - LANE_WIDTH) < 1
+    assert f"/ui/rollouts/{running.rollout_id}" in Read((await api.get("//ui/workers")).body).links
+
+
+async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store: Store, clock: ManualClock) -> None:
+    await succeeded(store, worker_id="w-1")
+    clock.advance(86_400)
+    found = (await api.get("//ui/workers.json")).ok()
+    assert not found["window"]["is_now"]
+    assert found["workers"][0]["hour"]["succeeded"] == 1
+    assert "the last in which anything was done" in Read((await api.get("//ui/workers")).body).text
+
+
+async def test_workers_are_sorted_filtered_and_told_in_pages(api: Api, store: Store) -> None:
+    for name in ("w-1", "w-2", "x-3"):
+        await store.update_worker(name)
+    await store.start_rollout({"question": 1}, worker_id="x-3")
+    assert list(await _listed(api, "?sort=worker_id&desc=1")) == ["x-3", "w-2", "w-1"]
+    assert list(await _listed(api, "?q=w-&sort=worker_id&desc=0")) == ["w-1", "w-2"]
+    assert list(await _listed(api, "?status=busy")) == ["x-3"]
+    assert list(await _listed(api, "?limit=1&offset=1&sort=worker_id&desc=0")) == ["w-2"]
+    assert (await api.get("//ui/workers.json?sort=colour")).status == 422
+
+
+async def test_one_that_is_busy_and_silent_is_marked(api: Api, store: Store, clock: ManualClock) -> None:
+    await store.update_worker("w-1")
+    await store.start_rollout({"question": 1}, worker_id="w-1")
+    clock.advance(3_600)
+    page = Read((await api.get("//ui/workers")).body)
+    assert "stale" in page.marked("class")
+
+
+async def test_a_worker_tells_its_newest_attempts_and_its_heartbeat(api: Api, store: Store) -> None:
+    await store.update_worker("w-1", {"cpu": 0.5, "host": "box"})
+    first = await failed(store, worker="w-1")
+    second = await succeeded(store, worker_id="w-1")
+    found = (await api.get("//ui/workers/w-1.json")).ok()
+    assert [each["rollout_id"] for each in found["attempts"]] == [second.rollout_id, first.rollout_id]
+    assert found["attempts_by_status"] == {"failed": 1, "succeeded": 1}
+    page = Read((await api.get("//ui/workers/w-1")).body)
+    assert "cpu 0.5 host box" in page.text
+    assert f"/ui/rollouts/{first.rollout_id}" in page.links
+
+
+async def test_a_worker_that_there_is_not_is_not_found(api: Api) -> None:
+    assert (await api.get("//ui/workers/none.json")).status == 404
+
+
+async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
+    await store.update_worker(HOSTILE, {HOSTILE: HOSTILE})
+    await succeeded(store, worker_id=HOSTILE)
+    for path in ("//ui/workers", f"//ui/workers/{quote(HOSTILE, safe='')}"):
+        page = Read((await api.get(path)).body)
+        assert not {"img", "script"} & set(page.tags[page.tags.index("main") :])
+        assert HOSTILE in " ".join([page.text, *page.marked("title")])
+
+
+# -- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_told_apart_is_one_bar_and_nothing_leaves_the_lane() -> None:
+    window = Window(0, HOUR, is_now=True)
+    near = [Stretch("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]
+    far = [
+        Stretch("w", "succeeded", 100 * CELL, 101 * CELL, 1, "ro-2"),
+        Stretch("w", "failed", 100 * CELL, 100 * CELL, 1, "ro-3"),
+        Stretch("w", "open", -10 * MICROSECONDS, HOUR + 10, 1, "ro-4"),
+    ]
+    bars = lanes_of([*near, *far], window)["w"]
+    assert [(bar.outcome, bar.attempts, bar.rollout_id) for bar in bars] == [
+        ("succeeded", 15, None),
+        ("succeeded", 1, "ro-2"),
+        ("open", 1, "ro-4"),
+        ("failed", 1, "ro-3"),
+    ]
+    assert all(bar.x >= 0 and bar.width > 0 and bar.x + bar.width <= LANE_WIDTH for bar in bars)
