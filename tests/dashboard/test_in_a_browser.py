@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from store import open_store
@@ -31,29 +30,26 @@ async def test_a_list_hears_of_what_happens_without_being_asked_again(page: Page
     await expect(page.locator(f"#row-{rollout.rollout_id}")).to_contain_text("preparing")
 
 
-@pytest.mark.parametrize("path, tells", [("rollouts", "queuing {number}"), ("audit", "{rollout_id}")])
-async def test_a_page_outlives_its_server_and_misses_nothing(
-    browser: Browser, durable_url: str, path: str, tells: str
-) -> None:
+async def test_a_page_outlives_its_server_and_misses_nothing(browser: Browser, durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         server = ServerProcess(durable_url)
         server.start()
         try:
             # Its complaints are those of a network that is gone.
             async with watched(browser) as (page, watch):
-                await page.goto(f"{server.url}/ui/{path}")
+                await page.goto(f"{server.url}/ui/rollouts")
                 await expect(page.locator("#live-state")).to_have_text("live")
-                first = await store.enqueue_rollout({"question": 1})
+                await store.enqueue_rollout({"question": 1})
                 main = page.locator("main")
-                await expect(main).to_contain_text(tells.format(number=1, rollout_id=first.rollout_id))
+                await expect(main).to_contain_text("queuing 1")
                 server.kill()
                 await expect(page.locator("#live-state")).to_have_text("reconnecting")
-                meanwhile = await store.enqueue_rollout({"question": 2})
+                await store.enqueue_rollout({"question": 2})
                 server.start()
                 await expect(page.locator("#live-state")).to_have_text("live")
-                await expect(main).to_contain_text(tells.format(number=2, rollout_id=meanwhile.rollout_id))
-                after = await store.enqueue_rollout({"question": 3})
-                await expect(main).to_contain_text(tells.format(number=3, rollout_id=after.rollout_id))
+                await expect(main).to_contain_text("queuing 2")
+                await store.enqueue_rollout({"question": 3})
+                await expect(main).to_contain_text("queuing 3")
                 assert watch.foreign == []
         finally:
             server.kill()
