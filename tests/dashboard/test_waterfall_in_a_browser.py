@@ -128,6 +128,8 @@ async def test_spans_appear_as_they_come_and_what_was_chosen_stays(page: Page, s
     rollout = await a_tree(site)
     await page.goto(site.at(path(rollout)))
     await expect(page.locator("#live-state")).to_have_text("live")
+    # Until the rows are drawn there is a table, whose links lead away.
+    await expect(page.locator(".wf-row", has_text="circle a")).to_be_visible()
     await page.get_by_text("chat", exact=True).click()
     await page.locator(".wf-row", has_text="circle a").locator(".wf-toggle").click()
     await site.store.add_many_spans([a_span(rollout, 13, "late", 1)])

@@ -15,6 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from store.interface import Store
 from store.keys import ROLES, Keys, Role, digest
+from store.server import dashboard
 from store.server.access import ACCESS, WEBSOCKET, may
 from store.server.app import OPERATIONS, build_app
 from store.server.partitions import Partitions
@@ -218,7 +219,8 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
 
 def test_every_route_has_an_entry_and_every_entry_a_route() -> None:
     app = build_app(Partitions(_no_store()))
-    routes = {(operation.method, operation.path) for operation in OPERATIONS} | {(WEBSOCKET, path) for path in SOCKETS}
+    operations = (*OPERATIONS, *dashboard.OPERATIONS)
+    routes = {(operation.method, operation.path) for operation in operations} | {(WEBSOCKET, path) for path in SOCKETS}
     for route in app.router.routes:
         assert isinstance(route, Route | WebSocketRoute)
         methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()
