@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.benchmarks.report import files
 
-NAMES = ("bench", "bench-http", "bench-loop", "bench-runs")
+NAMES = ("bench", "bench-http", "bench-loop", "bench-runs", "bench-dashboard")
 
 
 def publish(document: Path, names: tuple[str, ...] = NAMES) -> None:

@@ -67,6 +67,8 @@ async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Pa
     rollout_id = await _story(site)
     last = len(await site.store.history(rollout_id))
     await page.goto(site.at(f"rollouts/{rollout_id}"))
+    # Its programs have begun.
+    await expect(page.locator("#live-state")).to_have_text("live")
     await page.keyboard.press("[")
     await _shows(page, site, rollout_id, last - 1)
     await page.keyboard.press("[")
@@ -77,6 +79,7 @@ async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Pa
     await _shows(page, site, rollout_id, 1)
     await page.locator("#rollout-tabs a", has_text="Events").click()
     await expect(page.locator("table.grid tbody tr")).to_have_count(1)
+    await expect(page.locator("#live-state")).to_have_text("live")
     await page.locator("[data-step=now]").click()
     await expect(page.locator("#past")).to_be_empty()
     await expect(page.locator("table.grid tbody tr")).to_have_count(last)

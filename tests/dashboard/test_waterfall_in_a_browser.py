@@ -91,6 +91,7 @@ async def test_spans_form_a_tree_whatever_their_parents_and_times_say(page: Page
 
 async def test_keys_move_collapse_and_open(page: Page, small: Site) -> None:
     await page.goto(small.at(path(await a_tree(small))))
+    await expect(page.locator(".wf-sum")).to_contain_text("12 spans")
     await page.locator(".wf-scroll").focus()
     for key in ("ArrowDown", "j", "ArrowLeft"):
         await page.keyboard.press(key)
