@@ -9,6 +9,7 @@ from store.clock import MICROSECONDS
 from store.dashboard.workers import LANE_WIDTH, lanes_of
 from store.db.summaries.worker_rows import CELL, HOUR, Stretch, Window
 from store.interface import Store
+from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded
 from tests.server.api import Api
@@ -43,8 +44,8 @@ async def test_a_claim_that_was_given_back_counts_for_nobody(api: Api, store: St
     await store.enqueue_rollout({"question": 1})
     claimed = await store.dequeue_rollout(worker_id="w-1")
     assert claimed is not None
-    release: Any = getattr(store, "release_claims")  # noqa: B009 - of the store itself, not of the interface
-    await release([claimed])
+    assert isinstance(store, SQLStore)
+    await store.release_claims([claimed])
     found = (await api.get("//ui/workers/w-1.json")).ok()
     assert (found["hour"], found["lane"], found["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
 
