@@ -45,8 +45,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    """An empty tab; the test fails at its end if a request left the origin or the console shows an error.
+async def page(browser: Browser, site: Site) -> AsyncIterator[Page]:
+    """An empty tab, gone before its site is; the test fails if a request left the origin or the console shows an error.
 
     Its module says `pytestmark = BROWSER` (`tests.dashboard.browsing`).
     """

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest_asyncio
+import pytest
 from playwright.async_api import Page, expect
 
-from store import open_store
 from store.models import AttemptedRollout, Span
-from store.sql_store import SQLStore
-from tests.client.served import Served
 from tests.dashboard.browsing import BROWSER, Site
 from tests.dashboard.traces import START, a_span, answered, rewarded, span_id
 
@@ -20,13 +15,8 @@ LONG = 50_000
 MOST_DRAWN = 1_000
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def small(server: Served) -> AsyncIterator[Site]:
-    """An empty store in memory, and its dashboard."""
-    async with await open_store("memory://") as store:
-        assert isinstance(store, SQLStore)
-        with server.serving(store) as url:
-            yield Site(url, store)
+in_memory = pytest.mark.parametrize("store_url", ["memory://"])
+"""For what a page does by itself, the same on every database."""
 
 
 async def a_tree(site: Site) -> AttemptedRollout:
@@ -89,8 +79,9 @@ async def test_spans_form_a_tree_whatever_their_parents_and_times_say(page: Page
     await expect(page.locator(".wf-plain")).to_have_count(0)
 
 
-async def test_keys_move_collapse_and_open(page: Page, small: Site) -> None:
-    await page.goto(small.at(path(await a_tree(small))))
+@in_memory
+async def test_keys_move_collapse_and_open(page: Page, site: Site) -> None:
+    await page.goto(site.at(path(await a_tree(site))))
     await expect(page.locator(".wf-sum")).to_contain_text("12 spans")
     await page.locator(".wf-scroll").focus()
     for key in ("ArrowDown", "j", "ArrowLeft"):
@@ -110,11 +101,12 @@ async def test_keys_move_collapse_and_open(page: Page, small: Site) -> None:
     await expect(page.locator(".wf-panel")).to_be_hidden()
 
 
-async def test_an_address_names_a_span_and_a_filter(page: Page, small: Site) -> None:
-    rollout = await a_tree(small)
-    await page.goto(small.at(path(rollout, f"?span={span_id(3)}")))
+@in_memory
+async def test_an_address_names_a_span_and_a_filter(page: Page, site: Site) -> None:
+    rollout = await a_tree(site)
+    await page.goto(site.at(path(rollout, f"?span={span_id(3)}")))
     await expect(page.locator(".wf-panel")).to_contain_text("Nobody.")
-    await page.goto(small.at(path(rollout, "?q=CHAT")))
+    await page.goto(site.at(path(rollout, "?q=CHAT")))
     await expect(page.locator(".wf-row:visible")).to_have_count(3)
     assert await rows(page) == TREE[:3]
     await page.get_by_label("Name contains").fill("")
@@ -162,12 +154,13 @@ def _like(span: Span, number: int) -> Span:
     return span.model_copy(update=changed | {"start_time": start, "end_time": start + 1})
 
 
-async def test_of_fifty_thousand_spans_few_are_drawn_and_each_can_be_reached(page: Page, small: Site) -> None:
-    rollout = await small.store.start_rollout("task")
+@in_memory
+async def test_of_fifty_thousand_spans_few_are_drawn_and_each_can_be_reached(page: Page, site: Site) -> None:
+    rollout = await site.store.start_rollout("task")
     one = a_span(rollout, 1)
     for first in range(1, LONG, 1_000):
-        await small.store.add_many_spans([_like(one, number) for number in range(first, first + 1_000)])
-    await page.goto(small.at(path(rollout)))
+        await site.store.add_many_spans([_like(one, number) for number in range(first, first + 1_000)])
+    await page.goto(site.at(path(rollout)))
     await expect(page.locator(".wf-sum")).to_contain_text("50,000 spans", timeout=60_000)
     scroller, drawn = page.locator(".wf-scroll"), page.locator(".wf-row")
     assert await scroller.get_attribute("aria-rowcount") == str(LONG + 1)
@@ -188,7 +181,7 @@ async def test_of_fifty_thousand_spans_few_are_drawn_and_each_can_be_reached(pag
     await page.keyboard.press("End")
     await expect(drawn.locator("visible=true").last).to_be_attached()
     await expect(page.locator(".wf-row.chosen")).to_have_attribute("aria-rowindex", str(LONG + 1))
-    await page.goto(small.at(path(rollout, f"?span={span_id(LONG)}")))
+    await page.goto(site.at(path(rollout, f"?span={span_id(LONG)}")))
     await expect(page.locator(".wf-row.chosen .wf-text")).to_have_text(f"step {LONG}", timeout=60_000)
     await expect(page.locator(".wf-row.chosen")).to_be_in_viewport()
     assert await drawn.count() <= MOST_DRAWN

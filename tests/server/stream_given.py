@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
+from uuid import uuid4
 
 import aiohttp
 import orjson
@@ -147,6 +148,11 @@ class Client:
     async def quiet(self) -> None:
         """Return once no call waits on the server any more."""
         await until(lambda: len(self.app.state.parked) == 0)
+
+
+def unused_partition() -> str:
+    """Return a name that no other test has: on Postgres, partitions of one name are one."""
+    return f"p{uuid4().hex[:12]}"
 
 
 async def until(happened: Callable[[], bool]) -> None:

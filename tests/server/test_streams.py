@@ -19,7 +19,7 @@ from store.server.stream_paths import LOG_SOCKET
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.journal.given import fill, tamper
-from tests.server.stream_given import LOG, Client, Json, serving, until
+from tests.server.stream_given import LOG, Client, Json, serving, until, unused_partition
 
 WAYS = ["events", "socket"]
 
@@ -225,7 +225,8 @@ async def test_a_page_from_elsewhere_cannot_open_a_socket(store: Store, origin: 
 
 
 async def test_each_partition_has_its_own_streams(store: Store, durable_url: str) -> None:
-    other_url = with_partition(durable_url, "other")
+    name = unused_partition()
+    other_url = with_partition(durable_url, name)
     async with await open_store(other_url) as other:
         await add(other, 2)
 
@@ -236,11 +237,11 @@ async def test_each_partition_has_its_own_streams(store: Store, durable_url: str
     await add(store, 1)
     try:
         async with serving(partitions) as client:
-            async with client.events(f"/p/other{LOG}") as one, client.socket(path=f"/p/other{LOG}/ws") as two:
+            async with client.events(f"/p/{name}{LOG}") as one, client.socket(path=f"/p/{name}{LOG}/ws") as two:
                 for stream in (one, two):
                     hello = await stream.frame()
                     assert hello is not None
-                    assert hello["partition"] == "other"
+                    assert hello["partition"] == name
                     assert [frame["position"] for frame in await stream.events(2)] == [1, 2]
             async with client.follow("events") as stream:
                 assert (await stream.events(1))[0]["body"]["input"]["number"] == 0

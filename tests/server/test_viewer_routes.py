@@ -21,7 +21,7 @@ from tests.conftest import POSTGRES, SQLITE
 from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA_COMPAT, node
 from tests.server.keyed import bearer, keyed_server, own_database
-from tests.server.stream_given import Client, Json, serving
+from tests.server.stream_given import Client, Json, serving, unused_partition
 
 DAY = "2026-11-20"
 DONE = {"type": "system", "message": "Run completed."}
@@ -385,7 +385,8 @@ async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Clien
 
 
 async def test_each_partition_has_its_own_runs(store: Store, durable_url: str) -> None:
-    other_url = with_partition(durable_url, "other")
+    name = unused_partition()
+    other_url = with_partition(durable_url, name)
 
     async def open_partition(url: str) -> Store:
         return await open_store(url, create=False)
@@ -394,12 +395,12 @@ async def test_each_partition_has_its_own_runs(store: Store, durable_url: str) -
         partitions = Partitions(store, durable_url, open_partition)
         try:
             async with serving(partitions) as client:
-                status, answer = await post(client, "mock", prefix="/p/other")
+                status, answer = await post(client, "mock", prefix=f"/p/{name}")
                 assert status == 200
                 assert (await other.query_rollouts()).total == 1
                 assert (await client.get("/api/run/"))[1] == []
-                assert (await client.get(f"/p/other/api/run/{answer['run_id']}"))[0] == 200
-                path = f"/p/other{VIEWER_SOCKET.format(run_id='nobody')}"
+                assert (await client.get(f"/p/{name}/api/run/{answer['run_id']}"))[0] == 200
+                path = f"/p/{name}{VIEWER_SOCKET.format(run_id='nobody')}"
                 async with client.socket(path=path) as stream:
                     assert await stream.frame() == {"type": "system", "message": "Error: Run nobody not found."}
         finally:
