@@ -16,7 +16,7 @@ pages = Pages()
 
 MOST_CHARTS: Final = 6
 """Of chosen dimensions of rewards."""
-TOLD_ROWS: Final = 50
+TOLD_ROWS: Final = 24
 """How many buckets the tables under the charts have; the JSON has all."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import (
     ColumnElement,
@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
-    null,
     or_,
     select,
     true,
@@ -29,14 +28,18 @@ from store.db import tables
 from store.db.columns import Number, Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.summaries.conditions import big, one_of
+from store.models import RolloutMode
 
 By = Literal["step", "time"]
-MOST_BUCKETS: Final = 500
+MOST_BUCKETS: Final = 300
+"""So many places a chart of a screen's width can tell apart."""
 SAMPLE: Final = 4_000
 """Of how many rewards the bins are made."""
 MOST_NAMES: Final = 20
 _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _SECOND: Final = 1_000_000
+_MODES: Final[tuple[str | None, ...]] = (None, *get_args(RolloutMode))
+_MOST_EDGES: Final = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +131,12 @@ async def cells(
     value, table = _values(source)
     rollout = tables.rollouts.c
     column = _along(along.by)
-    # Grouped by names, not by expressions: to Postgres two with parameters are never the same.
+    # Grouped by a name, not by an expression: to Postgres two with parameters are never the same. By one number, not by
+    # bucket, mode and bin: what SQLite has to sort is compared in half the time.
+    bucket = (column - big(along.start)) // big(along.width)
     placed = (
         select(
-            ((column - big(along.start)) // big(along.width)).label("bucket"),
-            rollout.mode,
-            _bin(value, edges).label("bin"),
+            ((bucket * _digits(len(_MODES)) + _mode()) * _digits(_MOST_EDGES + 2) + _bin(value, edges)).label("cell"),
             value.label("value"),
             rollout.tokens_out,
             rollout.status,
@@ -144,9 +147,8 @@ async def cells(
         .subquery("placed")
     )
     each = placed.c
-    keys = (each.bucket, each.mode, each.bin)
     counted: Sequence[ColumnElement[Any]] = (
-        *keys,
+        each.cell,
         func.count(),
         func.sum(each.value),
         func.min(each.value),
@@ -157,8 +159,20 @@ async def cells(
         func.count(each.lasted),
         func.coalesce(func.sum(cast(each.lasted, Double)), _digits(0)) / float(_SECOND),
     )
-    statement = select(*counted).group_by(*keys)
-    return [Cell(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    statement = select(*counted).group_by(each.cell)
+    return [Cell(*_where(row[0]), *row[1:]) for row in await session.fetch(dialect.sql(statement), {})]
+
+
+def _where(cell: int) -> tuple[int, str | None, int | None]:
+    """Return the bucket, the mode and the bin that a number stands for."""
+    rest, bin_ = divmod(cell, _MOST_EDGES + 2)
+    bucket, mode = divmod(rest, len(_MODES))
+    return bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_
+
+
+def _mode() -> ColumnElement[int]:
+    mode = tables.rollouts.c.mode
+    return case(*((mode == each, _digits(_MODES.index(each))) for each in _MODES if each is not None), else_=_digits(0))
 
 
 def _along(by: By) -> ColumnElement[int]:
@@ -190,8 +204,17 @@ def _values(source: Source) -> tuple[ColumnElement[float], FromClause]:
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
-    below = [(value < literal(edge, Number), _digits(index)) for index, edge in enumerate(edges)]
-    return case((value.is_(None), null()), *below, else_=_digits(len(edges)))
+    """Return how many edges do not exceed a value, found by halving; one more than all of them where there is none."""
+    assert len(edges) <= _MOST_EDGES
+
+    def between(low: int, high: int) -> ColumnElement[int]:
+        if low == high:
+            return _digits(low)
+        middle = (low + high) // 2
+        is_below = value < literal(edges[middle], Number)
+        return case((is_below, between(low, middle)), else_=between(middle + 1, high))
+
+    return case((value.is_(None), _digits(_MOST_EDGES + 1)), else_=between(0, len(edges)))
 
 
 def _digits(number: int) -> ColumnElement[int]:
