@@ -23,6 +23,8 @@ from tests.server.test_serving import serving
 pytestmark = pytest.mark.benchmark
 
 VISITS: Final = 3 if IS_QUICK else 7
+SCALE: Final = (5_000, 5_000) if IS_QUICK else (ROLLOUTS, SPANS)
+"""Rollouts, and spans of one of them."""
 PAGES: Final = {
     "overview": "",
     "rollouts": "rollouts",
@@ -47,7 +49,7 @@ TARGETS = {
     "weight": at_most("the heaviest page without its data, transferred", "KB", 150, 100),
     **{f"paint.{name}": at_most(f"first paint, {name}", "ms", 500, 250) for name in PAGES},
     "answer": at_most("the largest answer that a page asks for", "KB", 2000, 500),
-    "rows": at_most(f"rows drawn of a waterfall of {SPANS:,} spans", "", 1000, 200),
+    "rows": at_most(f"rows drawn of a waterfall of {SCALE[1]:,} spans", "", 1000, 200),
 }
 
 _PAINTED = """() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null"""
@@ -70,12 +72,11 @@ def report() -> Iterator[Report]:
 
 def test_the_dashboard(report: Report, tmp_path: Path) -> None:
     given = os.environ.get("ROLLBOOK_BENCH_STORE")
-    scale = (5_000, 5_000) if IS_QUICK else (ROLLOUTS, SPANS)
     full = given or f"sqlite:///{tmp_path / 'full.db'}?durability=normal"
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
-    large = asyncio.run(_large(full) if given else generate(full, *scale))
+    large = asyncio.run(_large(full) if given else generate(full, *SCALE))
     asyncio.run(_make(empty))
-    report.fact("rollouts, and spans of the large one", given or f"{scale[0]:,}, {scale[1]:,}")
+    report.fact("rollouts, and spans of the large one", given or f"{SCALE[0]:,}, {SCALE[1]:,}")
     asyncio.run(_measure(report, empty, full, large))
 
 
