@@ -30,7 +30,7 @@ from tests.conftest import IS_TORTURE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-SMALL = Job(rounds=2, training_queries=100, queries_per_round=20, held_out_queries=30)
+SMALL = Job(rounds=2, training_queries=100, queries_per_round=8, held_out_queries=15)
 SMALL_JOB = f"""
 import sys
 from store.examples.doc_search.job import run
@@ -91,7 +91,7 @@ async def test_the_whole_job_survives_the_loss_of_a_runner_and_proves_what_it_st
     start: Start, tmp_path: Path, rounds: Callable[[int], int]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'demo.db'}"
-    size = Job() if rounds(10) == 10 else Job(rounds=2, queries_per_round=40, held_out_queries=150)
+    size = Job() if rounds(10) == 10 else Job(rounds=2, queries_per_round=15, held_out_queries=40)
     job = (
         WHOLE_JOB if size == Job() else SMALL_JOB.replace(repr(SMALL), repr(size)).replace("quiet=True", "quiet=False")
     )

@@ -166,11 +166,12 @@ NAMES = st.tuples(
 
 
 def with_bytes(files: dict[str, Any]) -> dict[str, Any]:
-    """Let what is no JSON file hold bytes."""
+    """Let what is no JSON file hold bytes, and leave out what cannot be: a file that others lie in."""
     return {
         name: content if name.endswith(".json") or isinstance(content, bytes) else json.dumps(content)
         for name, content in files.items()
         if not (name.endswith(".json") and isinstance(content, bytes))
+        if not any(other.startswith(f"{name}/") for other in files)
     }
 
 
