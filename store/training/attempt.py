@@ -190,15 +190,15 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # The last spans may wake an attempt that the watchdog has given up; what it decided is said again then.
-            outcome.status = await self._decided() or outcome.status
+            # Its last spans may wake an attempt that the watchdog has given up; what it decided is said again then.
+            outcome.status = await self._given_up_as() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
             recorded = await self._runner.tracer.close_scope(self._scope, wait)
             outcome.spans, lost = recorded.spans, recorded.lost
             if recorded.left:
                 outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
-        if self._told.done() and outcome.reason is None:
+        if outcome.reason is None and self._told.done() and not await self._is_awake_again():
             # Somebody else has decided while the agent's last spans were on their way.
             outcome.fail(self._told.result())
         if outcome.error is not None:
@@ -231,13 +231,28 @@ class AttemptRun:
                 logger.exception("attempt %s is over, %s, and cannot be reported", attempt.attempt_id, outcome.status)
             return
 
+    async def _given_up_as(self) -> AttemptStatus | None:
+        """Return as what the attempt was given up; None if another one was, or nothing can be learned of it now."""
+        with suppress(StoreError):
+            return await self._decided() or ("unresponsive" if await self._is_awake_again() else None)
+        return None
+
     async def _decided(self) -> AttemptStatus | None:
         """Return the status that the watchdog, or somebody, has given the attempt; None while it is at work."""
-        with suppress(StoreError):
-            for each in await self._store.query_attempts(self._rollout.rollout_id):
-                if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
-                    return each.status
+        for each in await self._store.query_attempts(self._rollout.rollout_id):
+            if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
+                return each.status
         return None
+
+    async def _is_awake_again(self) -> bool:
+        """Tell whether its rollout waits for this attempt, which was given up and woken by spans that came late."""
+        if self._told.result() != "superseded":
+            return False
+        with suppress(StoreError):
+            found = await self._store.get_rollout_by_id(self._rollout.rollout_id)
+            if isinstance(found, AttemptedRollout) and found.attempt.attempt_id == self._rollout.attempt.attempt_id:
+                return found.status in _AT_WORK and found.attempt.status in _AT_WORK
+        return False
 
     def _error(self, outcome: Outcome) -> AttemptError:
         error = outcome.error

@@ -11,6 +11,8 @@ import pytest
 
 from store.interface import Store
 from store.models import RolloutConfig
+from store.training import Hook
+from store.training.emit import emit_message
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
@@ -108,6 +110,70 @@ async def test_a_late_success_does_not_override_what_the_watchdog_decided(memory
     (attempt,) = await memory.query_attempts(rollout.rollout_id)
     assert attempt.status == "unresponsive"
     assert await status_of(memory, rollout) == "failed"
+
+
+class GivenUp(Hook):
+    """Gives an attempt up when its agent has ended, and waits until its runner has been told."""
+
+    async def on_trace_end(self, **about: Any) -> None:
+        """Leave the last span of the attempt, which is still open, to come after that."""
+        store, rollout = about["runner"].store, about["rollout"]
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        await until(lambda: has_status(store, rollout, "running"))
+        await store.update_attempt(*ids, status="unresponsive")
+        for _ in range(2):
+            beat = (await store.get_latest_attempt(rollout.rollout_id)).last_heartbeat_time
+
+            async def has_beaten(before: float | None = beat) -> bool:
+                return (await store.get_latest_attempt(rollout.rollout_id)).last_heartbeat_time != before
+
+            await until(has_beaten)
+
+
+async def has_status(store: Store, rollout: Any, status: str) -> bool:
+    """Tell whether the latest attempt of a rollout has a status."""
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    return attempt is not None and attempt.status == status
+
+
+async def test_an_attempt_that_its_own_last_spans_wake_ends_as_its_agent_did(live: Store) -> None:
+    config = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"])
+
+    async def agent(*_: Any) -> float:
+        emit_message("at work")
+        return 1.0
+
+    async with running(live, Doing(agent), hooks=[GivenUp()], heartbeat_interval=0.1):
+        (found,) = await ended(live, await live.enqueue_rollout(1, config=config))
+    assert (found.status, found.attempt.status, found.attempt.sequence_id) == ("succeeded", "succeeded", 1)
+    assert "reason" not in (found.attempt.metadata or {})
+
+
+async def test_an_attempt_that_was_stopped_and_woken_is_given_up_once_more(live: Store) -> None:
+    config = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"])
+    inside = asyncio.Event()
+
+    async def agent(_: Any, __: Any, rollout: Any) -> float:
+        if rollout.attempt.sequence_id > 1:
+            return 1.0
+        inside.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            emit_message("still here")
+            await until(lambda: has_status(live, rollout, "running"))
+            raise
+        return 0.0
+
+    async with running(live, Doing(agent), heartbeat_interval=0.1, grace_seconds=30):
+        rollout = await live.enqueue_rollout(1, config=config)
+        await inside.wait()
+        attempt = await live.get_latest_attempt(rollout.rollout_id)
+        assert attempt is not None
+        await live.update_attempt(rollout.rollout_id, attempt.attempt_id, status="unresponsive")
+        (found,) = await ended(live, rollout)
+    assert (found.status, found.attempt.sequence_id) == ("succeeded", 2)
+    assert [each.status for each in await live.query_attempts(rollout.rollout_id)] == ["unresponsive", "succeeded"]
 
 
 async def test_a_retry_by_the_same_runner_is_not_taken_for_a_replacement(memory: Store) -> None:
