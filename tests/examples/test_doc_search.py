@@ -37,6 +37,8 @@ from store.semconv import ANNOTATION_SPAN, MESSAGE_SPAN
 from store.training import Runner, find_final_reward, get_message_value
 
 PLAIN = Ranking.plain(len(FIELDS))
+whole_library = pytest.mark.xdist_group("doc-search")
+"""One process parses it, for these tests and those of the demo."""
 
 SOURCE = '''
 class HTTPServer:
@@ -277,6 +279,7 @@ def test_the_steps_of_the_tuner_become_shorter_and_b_stays_a_share() -> None:
     assert spreads[-1] < 0.3 * spreads[0]
 
 
+@whole_library
 @pytest.mark.slow
 def test_tuning_beats_the_plain_ranking_on_queries_it_never_saw(library: Library) -> None:
     rng = random.Random(0)
@@ -401,6 +404,7 @@ def test_progress_is_lines_in_a_pipe_and_nothing_when_quiet(quiet: bool, lines: 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="paths differ")
+@whole_library
 def test_only_functions_of_the_standard_library_are_documents(library: Library) -> None:
     assert "json.decoder.JSONDecoder.raw_decode" in library.names
     assert not any(name.startswith(("test.", "idlelib.", "site-packages.")) for name in library.names)
