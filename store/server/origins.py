@@ -81,7 +81,7 @@ class OriginLayer:
             await self._check_host(host.decode("latin-1"))
 
     def _check_origin(self, origin: str, host: str) -> None:
-        if "*" in self._allowed or origin in self._allowed or urlsplit(origin).netloc == host:
+        if "*" in self._allowed or origin in self._allowed or (host and origin.partition("://")[2] == host):
             return
         raise Forbidden(
             f"pages of {origin[:200]} may change nothing here",

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -175,7 +174,7 @@ class StreamLayer:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if not origin or "*" in self._origins or origin in self._origins:
             return True
-        return urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1")
+        return origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1")
 
     async def _take_leave(self, send: Send, feed: Feeding | None, error: Exception) -> None:
         last = _refusal_frame(error) if feed is None else feed.farewell(error)

@@ -39,7 +39,9 @@ async def _local(store: Store, *origins: str) -> AsyncGenerator[Api]:
 # -- what they send ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://localhost", "x"])
+@pytest.mark.parametrize(
+    "origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://localhost", "x", "http://["]
+)
 @pytest.mark.parametrize(
     "method,path", [("POST", "/rebuild"), ("POST", "/rollouts/search"), ("PATCH", "/rollouts/x"), ("DELETE", "/x")]
 )

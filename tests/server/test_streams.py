@@ -211,7 +211,7 @@ async def test_the_history_of_nobody_is_not_found(client: Client) -> None:
 # -- who, and of which partition -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://127.0.0.1:1", "null"])
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://127.0.0.1:1", "null", "http://["])
 async def test_a_page_from_elsewhere_cannot_open_a_socket(store: Store, origin: str) -> None:
     async with serving(store) as client:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
