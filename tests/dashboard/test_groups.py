@@ -9,6 +9,7 @@ import pytest
 
 from store.dashboard.groups import WIDTH, Scale
 from store.interface import Store
+from store.models import PromptTemplate
 from tests.dashboard.given import HOSTILE, Read
 from tests.dashboard.traces import member
 from tests.server.api import Api
@@ -65,6 +66,43 @@ async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> N
     page = (await api.get("//ui/groups.json?limit=1&offset=1")).ok()
     assert ([row["group_id"] for row in page["groups"]], page["total"]) == (["agrees"], 3)
     assert (await api.get("//ui/groups.json?sort=nonsense")).status == 422
+
+
+async def test_a_group_of_several_steps_is_found_by_each_and_told_of_as_a_whole(api: Api, store: Store) -> None:
+    for reward, step in ((0.0, -1), (1.0, 2**60)):
+        await member(store, "long", reward, step=step)
+    await member(store, "short", 0.25, step=-1)
+    for step in (-1, 2**60):
+        (row,) = await listed(api, step=step, spread="some")
+        assert (row["group_id"], row["mean"], row["step"]) == ("long", 0.5, 2**60)
+    assert await ids(api, step=-1, sort="mean") == ["long", "short"]
+    assert (await api.get(f"//ui/rollouts.json?step={2**60}")).ok()["total"] == 1
+
+
+async def test_a_place_past_the_last_group_says_so_and_leads_back(api: Api, store: Store) -> None:
+    await given(store)
+    assert (await api.get("//ui/groups.json?offset=50&spread=some")).ok()["total"] == 1
+    page = Read((await api.get("//ui/groups?offset=50&sort=mean")).body)
+    assert "There is nothing past this place." in page.text
+    assert "/ui/groups?sort=mean" in page.links
+    assert "No group matches." in Read((await api.get("//ui/groups?q=nobody")).body).text
+
+
+async def test_rewards_that_no_sum_can_hold_are_shown_all_the_same(api: Api, store: Store) -> None:
+    await store.update_resources("r", {"p": PromptTemplate(template="a", engine="f-string")})
+    for reward in (1.7e308, 1.7e308, -1.7e308, 1e200, 0.5):
+        await member(store, "huge", reward, resources_id="r")
+    (row,) = await listed(api, sort="spread")
+    assert (row["least"], row["most"], row["rewarded"]) == (-1.7e308, 1.7e308, 5)
+    assert row["mean"] == pytest.approx(2e299)
+    assert row["spread"] == pytest.approx(2e300)
+    for reward in (0.0, 5e-324):
+        await member(store, "tiny", reward)
+    assert [row["mean"] for row in await listed(api, q="tiny")] == [0.0]
+    for path in ("groups?sort=mean", "groups/tiny", "groups/huge", "resources", "resources/r"):
+        page = await api.get(f"//ui/{path}")
+        assert page.status == 200, Read(page.body).text
+        assert not {"inf", "-inf", "nan"} & set(Read(page.body).text.split())
 
 
 async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_and_worst(

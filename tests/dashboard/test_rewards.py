@@ -161,6 +161,14 @@ async def test_far_steps_share_buckets_and_a_bucket_leads_to_all_of_its_steps(ap
     assert (await api.get(f"/{links[0].replace('?', '.json?')}")).ok()["total"] == 2
 
 
+@pytest.mark.parametrize("by", ["step", "time"])
+async def test_rewards_as_large_as_numbers_become_are_counted(api: Api, store: Store, by: str) -> None:
+    for reward in (1.7e308, 1.7e308, 5e-324):
+        await _rewarded(store, reward, step=1)
+    chart = (await _curves(api, f"?by={by}"))["charts"][0]
+    assert sum(sum(series["count"]) for series in chart["series"]) == 3
+
+
 async def test_hostile_names_of_dimensions_stay_text(api: Api, store: Store) -> None:
     await _rewarded(store, 1.0, 0.5, step=1, names=("primary", HOSTILE))
     page = Read((await api.get(f"//ui/rewards?name={quote(HOSTILE, safe='')}")).body)

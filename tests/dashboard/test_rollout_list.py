@@ -130,6 +130,18 @@ async def test_each_filter_finds_its_rollouts(api: Api, store: Store) -> None:
     assert "odd one" in Read((await api.get("//ui/rollouts")).body).text
 
 
+async def test_a_status_that_is_named_twice_counts_once(api: Api, store: Store) -> None:
+    await failed(store)
+    assert (await listed(api, status=["failed", "failed"]))["total"] == 1
+
+
+async def test_steps_lie_within_a_range_whose_ends_are_no_whole_numbers(api: Api, store: Store) -> None:
+    made = {step: await succeeded(store, metadata={"rollbook.step": step}) for step in (-2, -1, 1, 2)}
+    assert await ids(api, step_min=1.5) == [made[2].rollout_id]
+    assert await ids(api, step_max=-1.5) == [made[-2].rollout_id]
+    assert await ids(api, step_min=-1.5, step_max=1.5) == [made[1].rollout_id, made[-1].rollout_id]
+
+
 async def test_what_no_list_has_is_refused_by_name(api: Api) -> None:
     for name, value in {
         "sort": "size",
@@ -138,6 +150,8 @@ async def test_what_no_list_has_is_refused_by_name(api: Api) -> None:
         "after": "x",
         "step": "one",
         "attempt": "succeeded",
+        "status": "failed&status=" + "&status=".join(f"{number};ls" for number in range(1_500)),
+        "mode": "fast",
     }.items():
         answer = await api.get(f"//ui/rollouts.json?{name}={value}")
         assert answer.status == 422

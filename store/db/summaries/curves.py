@@ -27,7 +27,7 @@ from sqlalchemy import (
 from store.db import tables
 from store.db.columns import Number, Str
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big, one_of
+from store.db.summaries.conditions import big, bounded, one_of
 from store.models import RolloutMode
 
 By = Literal["step", "time"]
@@ -150,7 +150,7 @@ async def cells(
     counted: Sequence[ColumnElement[Any]] = (
         each.cell,
         func.count(),
-        func.sum(each.value),
+        func.sum(bounded(each.value)),
         func.min(each.value),
         func.max(each.value),
         func.sum(cast(each.tokens_out, Double)),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Float, Select, and_, case, cast, func, select
+from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.encoding import check_text
 from store.db.pages import LONGEST_ID, joins_latest
-from store.db.summaries.conditions import big, one_of
+from store.db.summaries.conditions import big, bounded, mean_of, one_of
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
 """The orders that are offered."""
@@ -68,7 +68,9 @@ async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWante
     if wanted.id_contains:
         matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
     if wanted.step is not None:
-        matching.append(rollout.step == wanted.step)
+        # One of its rollouts will do: what is told of a group, and what it is sorted by, is of all of them.
+        of_step = select(rollout.group_id).where(rollout.step == big(wanted.step), rollout.group_id.is_not(None))
+        matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)
     order = {"newest": newest}.get(wanted.sort, columns.get(wanted.sort, newest))
     ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
@@ -85,12 +87,19 @@ async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWante
     )
     found = await session.fetch(dialect.sql(cut), {})
     if not found:
-        return [], 0
+        every = select(rollout.group_id).where(and_(*matching)).group_by(rollout.group_id)
+        every = every.having(and_(True, *_having(wanted)))
+        return [], await _count(dialect, session, every) if wanted.offset else 0
     ids = [row[0] for row in found]
     whole = select(*columns.values()).where(dialect.any_of(rollout.group_id, "ids")).group_by(rollout.group_id)
     rows = await session.fetch(dialect.sql(whole), {"ids": dialect.list_param(ids)})
     by_id = {row[0]: GroupRow(*row) for row in rows}
     return [by_id[each] for each in ids if each in by_id], int(found[0][1])
+
+
+async def _count(dialect: Dialect, session: ReadSession, every: Select[Any]) -> int:
+    statement: Select[Any] = select(func.count()).select_from(every.subquery())
+    return int((await session.fetch(dialect.sql(statement), {}))[0][0])
 
 
 async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
@@ -105,7 +114,6 @@ async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> Gr
 def _columns() -> dict[str, ColumnElement[Any]]:
     """Return what is made of a group's rollouts, by the names of `GroupRow`."""
     rollout = tables.rollouts.c
-    least, most = func.min(rollout.last_reward), func.max(rollout.last_reward)
     return {
         "group_id": rollout.group_id,
         "rollouts": func.count(),
@@ -114,10 +122,10 @@ def _columns() -> dict[str, ColumnElement[Any]]:
         "failed": _how_many(rollout.status == "failed"),
         "cancelled": _how_many(rollout.status == "cancelled"),
         "rewarded": func.count(rollout.last_reward),
-        "mean": cast(func.avg(rollout.last_reward), Float),
-        "least": least,
-        "most": most,
-        "spread": most - least,
+        "mean": mean_of(rollout.last_reward),
+        "least": func.min(rollout.last_reward),
+        "most": func.max(rollout.last_reward),
+        "spread": func.max(bounded(rollout.last_reward)) - func.min(bounded(rollout.last_reward)),
         "step": func.max(rollout.step),
         # Postgres sums 64-bit integers to a numeric.
         "tokens_out": cast(func.coalesce(func.sum(rollout.tokens_out), 0), BigInteger),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -38,9 +39,9 @@ def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
                 found.append(rollout.last_reward <= literal(each.most, Number))
         elif each.of == "step":
             if each.least is not None:
-                found.append(rollout.step >= big(int(each.least)))
+                found.append(rollout.step >= big(math.ceil(each.least)))
             if each.most is not None:
-                found.append(rollout.step <= big(int(each.most)))
+                found.append(rollout.step <= big(math.floor(each.most)))
         else:
             if each.least is not None:
                 found.append(rollout.end_at >= big(round(each.least * MICROSECONDS)))

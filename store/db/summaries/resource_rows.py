@@ -13,7 +13,7 @@ from store.db import log, tables
 from store.db.bodies import payload
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big
+from store.db.summaries.conditions import big, mean_of
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200
@@ -124,7 +124,7 @@ async def _uses(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> d
     counted: Sequence[ColumnElement[Any]] = (
         *keys,
         func.count(),
-        func.avg(rollout.last_reward),
+        mean_of(rollout.last_reward),
         func.count(rollout.last_reward),
     )
     statement = select(*counted).where(dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)

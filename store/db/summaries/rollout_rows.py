@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
@@ -201,11 +201,15 @@ def _of_attempts(dialect: Dialect, wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.attempt_status is not None:
         found.append(attempt.status == wanted.attempt_status)
     if wanted.error_type == NO_ERROR:
-        found.append(attempt.error.is_(None))
+        found.append(or_(attempt.error.is_(None), dialect.contains(attempt.error, _of_type(""))))
     elif wanted.error_type is not None:
         # Within a JSON text a quotation mark that is not escaped begins or ends a string: no message can hold this.
-        found.append(dialect.contains(attempt.error, f'"type":{orjson.dumps(wanted.error_type).decode()}'))
+        found.append(dialect.contains(attempt.error, _of_type(wanted.error_type)))
     return [*found, attempt.released_position.is_(None)] if found else []
+
+
+def _of_type(error_type: str) -> str:
+    return f'"type":{orjson.dumps(error_type).decode()}'
 
 
 _ROLLOUT: Final = (

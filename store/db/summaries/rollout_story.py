@@ -13,9 +13,9 @@ from store.db import log, tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.listing import compiled
 
-MOST_TURNS: Final = 400
-"""Of a rollout with more turns the first are shown."""
-TURNS: Final = ("attempt.started", "attempt.status_changed", "claim.released", "rollout.status_changed")
+MOST_TURNS: Final = 1_000
+"""Of a rollout whose attempts took more turns the newest are shown."""
+_TURNS: Final = "attempt.status_changed"
 _SIGNS: Final = "span.recorded"
 _END: Final = 2**62
 
@@ -24,7 +24,7 @@ def _int(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=BigInteger)
 
 
-def _within(dialect: Dialect, *, typed: bool) -> Select[Any]:
+def _within(dialect: Dialect, *, typed: bool, newest: bool) -> Select[Any]:
     event = tables.events.c
     statement = select(*event).where(
         event.stream == bindparam("of_stream", type_=Text),
@@ -33,7 +33,7 @@ def _within(dialect: Dialect, *, typed: bool) -> Select[Any]:
     )
     if typed:
         statement = statement.where(dialect.any_of(event.type, "types"))
-    return statement.order_by(event.version).limit(_int("at_most"))
+    return statement.order_by(event.version.desc() if newest else event.version).limit(_int("at_most"))
 
 
 async def events(
@@ -45,6 +45,7 @@ async def events(
     after: int = 0,
     until: int | None = None,
     limit: int,
+    newest: bool = False,
 ) -> list[dict[str, Any]]:
     """Return events of a rollout in their order, as the fields of `HistoryEvent` without the body.
 
@@ -56,8 +57,10 @@ async def events(
         after: only those beyond this number.
         until: only those up to this position of the log.
         limit: at most so many.
+        newest: the last of them, not the first.
     """
-    sql = compiled(dialect, ("rollout_events", bool(types)), lambda: _within(dialect, typed=bool(types)))
+    key = ("rollout_events", bool(types), newest)
+    sql = compiled(dialect, key, lambda: _within(dialect, typed=bool(types), newest=newest))
     params: dict[str, Any] = {"types": dialect.list_param(list(types))} if types else {}
     params |= {
         "of_stream": f"rollout/{rollout_id}",
@@ -65,7 +68,8 @@ async def events(
         "until": _END if until is None else until,
         "at_most": limit,
     }
-    return [log.described(row, None) for row in await session.fetch(sql, params)]
+    found = [log.described(row, None) for row in await session.fetch(sql, params)]
+    return found[::-1] if newest else found
 
 
 async def event_types(
@@ -90,9 +94,9 @@ async def event_types(
 async def turns(
     dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
 ) -> list[dict[str, Any]]:
-    """Return the events by which a rollout and its attempts changed their status; with `signs` its spans' too."""
-    types = (*TURNS, _SIGNS) if signs else TURNS
-    return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS)
+    """Return the events by which a rollout's attempts changed their status; with `signs` its spans' too."""
+    types = (_TURNS, _SIGNS) if signs else (_TURNS,)
+    return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,8 +195,10 @@ def _one() -> ColumnElement[int]:
 
 
 def _ended(attempt: Any) -> ColumnElement[int]:
-    # One that was given up may have no end of its own.
-    return func.coalesce(attempt.end_at, attempt.start_at)
+    # One that was given up has no end of its own: it ended with the last event that changed it.
+    event = tables.events.c
+    given_up = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
+    return func.coalesce(attempt.end_at, given_up)
 
 
 def _outcome(attempt: Any) -> ColumnElement[str]:
