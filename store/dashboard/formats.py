@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,14 +21,19 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def _three(value: float) -> str:
+    """Return a number in three digits, or as many as stand before its point, never as a power of ten if it is large."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+
+
 def short(value: float | None) -> str:
     """Return a number in three digits: `12.3k`."""
     if value is None:
         return NOTHING
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
-            return f"{value / limit:.3g}{unit}"
-    return f"{value:.3g}"
+            return f"{_three(value / limit)}{unit}"
+    return _three(value)
 
 
 def number(value: float | None) -> str:
@@ -38,12 +44,12 @@ def number(value: float | None) -> str:
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:
     """Return a share: `12.5 %`."""
-    return NOTHING if value is None else f"{100 * value:.3g} %"
+    return NOTHING if value is None else f"{_three(100 * value)} %"
 
 
 def size(value: float | None) -> str:
@@ -55,8 +61,8 @@ def size(value: float | None) -> str:
     for unit in ("KiB", "MiB", "GiB"):
         value /= 1024
         if abs(value) < 1024:
-            return f"{value:.3g} {unit}"
-    return f"{value / 1024:.3g} TiB"
+            return f"{_three(value)} {unit}"
+    return f"{_three(value / 1024)} TiB"
 
 
 def duration(seconds: float | None) -> str:
@@ -64,12 +70,14 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
+    if seconds == 0:
+        return "0 s"
     if seconds < 0.001:
-        return f"{sign}{seconds * 1e6:.3g} µs"
+        return f"{sign}{_three(seconds * 1e6)} µs"
     if seconds < 1:
-        return f"{sign}{seconds * 1e3:.3g} ms"
+        return f"{sign}{_three(seconds * 1e3)} ms"
     if seconds < 60:
-        return f"{sign}{seconds:.3g} s"
+        return f"{sign}{_three(seconds)} s"
     for larger, unit, smaller, rest in ((3600, "min", 60, "s"), (86400, "h", 3600, "min")):
         if seconds < larger:
             whole, left = divmod(seconds, smaller)
@@ -159,5 +167,6 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "brief": brief,
     "pretty": pretty,
     "compact": compact,
+    "shell": shlex.quote,
 }
 """What templates know, by name."""

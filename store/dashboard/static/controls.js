@@ -57,9 +57,18 @@ function onClick(event) {
   else if (target.dataset.closes !== undefined) target.closest("dialog")?.close();
 }
 
+// Where the sections or tabs are wider than the page, the one that is open is in sight.
+function showWhereWeAre() {
+  for (const link of document.querySelectorAll(".sections [aria-current], .tabs [aria-current]")) {
+    const row = link.parentElement;
+    row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+  }
+}
+
 export function startControls() {
   showTheme();
   showZone();
+  showWhereWeAre();
   document.addEventListener("click", onClick);
   // A select or a box in a form of filters applies at once.
   document.addEventListener("change", (event) => {

@@ -5,6 +5,7 @@
 // that would rather be found again as it was says where: data-again on any part.
 
 const PAUSE = 700;
+const SCROLLED = ".scroll, .notes, .attempt-lanes";
 
 let position = 0;
 let asking = false;
@@ -30,13 +31,19 @@ export function put(part, fresh) {
   if (part.innerHTML === fresh.innerHTML) return;
   const open = new Set([...part.querySelectorAll("details[open][id]")].map((element) => element.id));
   const chosen = part.querySelector("tr.chosen")?.id;
+  const places = [...part.querySelectorAll(SCROLLED)].map((element) => [element.scrollLeft, element.scrollTop]);
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   part.replaceWith(fresh);
+  fresh.querySelectorAll(SCROLLED).forEach((element, number) => element.scrollTo(...(places[number] ?? [0, 0])));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   if (chosen) document.getElementById(chosen)?.classList.add("chosen");
   window.htmx?.process(fresh);
   fresh.dispatchEvent(new CustomEvent("rollbook:drawn", { bubbles: true }));
+}
+
+function address() {
+  return document.querySelector("[data-again]")?.dataset.again ?? location.href;
 }
 
 export async function refresh(streams = null) {
@@ -45,11 +52,14 @@ export async function refresh(streams = null) {
   if (asking) { again = true; return; }
   asking = true;
   try {
-    const address = document.querySelector("[data-again]")?.dataset.again ?? location.href;
-    const answer = await fetch(address, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+    const wantedAt = address();
+    const answer = await fetch(wantedAt, { headers: { Accept: "text/html" }, credentials: "same-origin" });
     if (answer.redirected) { location.reload(); return; }
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok) { owed = true; return; }
+    const text = await answer.text();
+    // Somebody has gone on meanwhile, through time or to another node: this is no longer what they look at.
+    if (address() !== wantedAt) { again = true; return; }
+    const page = new DOMParser().parseFromString(text, "text/html");
     for (const part of wanted) {
       const fresh = page.getElementById(part.id);
       if (!fresh || !part.isConnected) continue;

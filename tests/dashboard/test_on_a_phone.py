@@ -1,0 +1,54 @@
+"""Pages at the width of a phone: one sees where one is, nothing opens beyond the edge, and nothing scrolls back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from playwright.async_api import Page, ViewportSize, expect
+
+from store.dashboard.asked import segment
+from tests.dashboard.browsing import BROWSER, Site
+from tests.dashboard.filled import fill
+from tests.dashboard.test_every_page import violations
+
+pytestmark = BROWSER
+
+PHONE: Final[ViewportSize] = {"width": 400, "height": 800}
+
+
+@pytest.mark.parametrize("path", ["", "resources", "admin"])
+async def test_the_section_that_is_open_is_in_sight(page: Page, site: Site, path: str) -> None:
+    await page.set_viewport_size(PHONE)
+    await page.goto(site.at(path))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    await expect(page.locator(".sections [aria-current]")).to_be_in_viewport(ratio=1)
+
+
+async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybody(page: Page, site: Site) -> None:
+    filled = await fill(site.store)
+    await page.set_viewport_size(PHONE)
+    rollout, run = segment(filled.rollout_id), segment(filled.run_id)
+    found = dict[str, list[str]]()
+    for path in ("admin", f"rollouts/{rollout}", f"runs/{run}"):
+        await page.goto(site.at(path))
+        for number in range(await page.locator("[data-opens], details.copies > summary").count()):
+            await page.goto(site.at(path))
+            await expect(page.locator("#live-state")).to_have_text("live")
+            await page.locator("[data-opens], details.copies > summary").nth(number).click()
+            opened = page.locator("dialog[open], details.copies[open] > ul")
+            await expect(opened).to_be_in_viewport(ratio=1)
+            found[f"{path} {number}"] = await violations(page)
+    assert len(found) >= 5
+    assert not any(found.values()), found
+
+
+async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:
+    rollout = await site.store.enqueue_rollout({"question": 1})
+    await page.set_viewport_size(PHONE)
+    await page.goto(site.at("rollouts"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    await page.evaluate("() => { document.querySelector('#rollouts .scroll').scrollLeft = 120; }")
+    await site.store.dequeue_rollout(worker_id="w-1")
+    await expect(page.locator(f"#row-{rollout.rollout_id}")).to_contain_text("preparing")
+    assert await page.evaluate("() => document.querySelector('#rollouts .scroll').scrollLeft") == 120
