@@ -91,10 +91,15 @@ class Asked:
         Raises:
             Invalid: it is another one.
         """
-        given = self.one(name, default)
-        if given not in allowed:
-            raise Invalid(name, f"must be one of {', '.join(allowed)}")
-        return given
+        return _allowed(name, self.one(name, default), allowed)
+
+    def several_among(self, name: str, allowed: Sequence[str]) -> list[str]:
+        """Return the values of a parameter, each once, that are of a few words.
+
+        Raises:
+            Invalid: one is another word.
+        """
+        return [_allowed(name, given, allowed) for given in dict.fromkeys(self.several(name))]
 
     @property
     def rows(self) -> int:
@@ -111,18 +116,29 @@ class Asked:
     def here(self, **changed: Any) -> str:
         """Return this page with some parameters changed, or left out where they are None."""
         params: dict[str, Any] = {name: list(values) for name, values in self.params.items()}
-        return f"{self.base}{self.path}{_query(params | changed)}"
+        return f"{self._address}{_query(params | changed)}"
 
     @property
     def twin(self) -> str:
         """The path of the same page as JSON."""
         params = {name: list(values) for name, values in self.params.items()}
-        path = f"{self.base}{self.path}"
+        path = self._address
         return f"{path}overview.json{_query(params)}" if path.endswith("/ui/") else f"{path}.json{_query(params)}"
+
+    @property
+    def _address(self) -> str:
+        # Browsers leave this mark as it is, and within a command to copy it would end what it is quoted by.
+        return f"{self.base}{self.path}".replace("'", "%27")
 
     def may(self, role: Role) -> bool:
         """Say whether an action that asks for a role is offered."""
         return not self.is_read_only and self.visitor.may(role)
+
+
+def _allowed(name: str, given: str, allowed: Sequence[str]) -> str:
+    if given not in allowed:
+        raise Invalid(name, f"must be one of {', '.join(allowed)}")
+    return given
 
 
 def segment(text: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -84,11 +86,11 @@ def _copies(asked: Asked, sought: Sought) -> list[tuple[str, str]]:
     query = ""
     kind, _, key = (sought.stream or "").partition("/")
     if kind == "rollout" and key:
-        tail.append(f"--rollout {key}")
-        query = f"?rollout_id={key}"
+        tail.append(f"--rollout {shlex.quote(key)}")
+        query = f"?rollout_id={quote(key, safe='')}"
     return [
-        ("Copy as CLI", " ".join(tail)),
-        ("Copy as curl", f"curl -sN '{{origin}}{asked.base}/v1/agl/log{query}'"),
+        ("CLI", " ".join(tail)),
+        ("curl", f"curl -sN '{{origin}}{asked.base}/v1/agl/log{query}'"),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from store.dashboard.asked import Asked
 from store.dashboard.formats import compact, pretty
 from store.dashboard.pages import Page, Pages
-from store.dashboard.said_diff import SaidRow, Saying, compare_sayings, sayings
+from store.dashboard.said_diff import SaidDiff, Saying, compare_sayings, sayings
 from store.dashboard.span_paths import PathRow, compare_paths
 from store.dashboard.transcript import transcript
 from store.db.summaries import span_rows
@@ -26,6 +26,8 @@ MOST_SPANS: Final = 10_000
 """How many spans of each side are compared by their names."""
 MOST_READ: Final = 300
 """How many spans of each side are read for what they say."""
+MOST_SAYINGS: Final = 5_000
+"""How many sayings of each side are compared."""
 MOST_PATHS: Final = 500
 
 
@@ -66,16 +68,18 @@ async def compare(asked: Asked) -> Page:
         return Page("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
     left, right = await _side(asked, a), await _side(asked, b)
     # Matching takes a while for long texts; other calls are answered meanwhile.
-    said, differing, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
+    said, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
     values = {
         "a": a,
         "b": b,
         "sides": [_named(left), _named(right)],
         "facts": [{"name": f.name, "a": f.a, "b": f.b, "differs": f.differs} for f in _facts(left, right)],
-        "said": said,
-        "said_differing": differing,
-        "said_is_whole": max(left.total, right.total) <= MOST_READ,
+        "said": said.rows,
+        "said_differing": said.differing,
+        "said_left_out": said.left_out,
+        "said_is_rough": said.is_rough,
+        "said_is_whole": is_whole,
         "paths": [_path(path) for path in changed[:MOST_PATHS]],
         "paths_in_all": len(paths),
         "paths_differing": sum(path.change != "same" for path in paths),
@@ -85,9 +89,12 @@ async def compare(asked: Asked) -> Page:
     return Page("compare.html", values, f"{a} and {b}", hidden=hidden)
 
 
-def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[list[SaidRow], int, list[PathRow]]:
-    said, differing = compare_sayings(_sayings(left), _sayings(right), folds=not shows_all)
-    return said, differing, compare_paths(left.rows, right.rows)
+def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[SaidDiff, bool, list[PathRow]]:
+    a, b = _sayings(left), _sayings(right)
+    is_whole = max(left.total, right.total) <= MOST_READ and max(len(a), len(b)) <= MOST_SAYINGS
+    is_whole = is_whole and not any(each.unread for each in (*a, *b))
+    said = compare_sayings(a[:MOST_SAYINGS], b[:MOST_SAYINGS], folds=not shows_all)
+    return said, is_whole, compare_paths(left.rows, right.rows)
 
 
 def _sayings(side: Side) -> list[Saying]:

@@ -73,7 +73,7 @@ def read(attempt: FailedAttempt) -> Failure:
         attempt.status,
         attempt.worker_id,
         attempt.at,
-        error.get("type"),
+        error.get("type") or None,
         error.get("message") or "",
         error.get("span_id"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from store.dashboard import failing
@@ -30,16 +31,21 @@ async def failures(asked: Asked) -> Page:
         return attempts, total
 
     attempts, total = await asked.store.look(look, snapshot=True)
-    read = map(failing.read, attempts)
-    matching = [
-        failure
-        for failure in read
-        if (not wanted or failure.type == wanted)
-        and (not status or failure.status == status)
-        and (not text or text in failure.message or text in (failure.type or ""))
-    ]
-    kinds = failing.kinds(matching, asked.rows if wanted else _SAYINGS)
-    values = {"kinds": kinds, "matching": len(matching), "looked_at": len(attempts), "total": total}
+    most_sayings = asked.rows if wanted else _SAYINGS
+
+    def put_together() -> tuple[int, list[failing.Kind]]:
+        matching = [
+            failure
+            for failure in map(failing.read, attempts)
+            if (not wanted or failure.type == wanted)
+            and (not status or failure.status == status)
+            and (not text or text in failure.message or text in (failure.type or ""))
+        ]
+        return len(matching), failing.kinds(matching, most_sayings)
+
+    # Of ten thousand messages it takes a while, and the server has others to answer.
+    matching, kinds = await asyncio.to_thread(put_together)
+    values = {"kinds": kinds, "matching": matching, "looked_at": len(attempts), "total": total}
     hidden = {
         "no_error": NO_ERROR,
         "wanted": {"type": wanted, "status": status, "q": text},

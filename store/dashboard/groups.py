@@ -61,7 +61,7 @@ async def groups(asked: Asked) -> Page:
     """Show the groups, newest first unless asked otherwise; the filters are the parameters."""
     wanted = GroupsWanted(
         id_contains=asked.one("q") or None,
-        step=asked.maybe_whole("step"),
+        step=asked.maybe_whole("step", least=-(2**63), most=2**63 - 1),
         spread=asked.among("spread", group_rows.SPREADS, "any"),
         has_siblings=asked.among("siblings", ("0", "1"), "0") == "1",
         sort=asked.among("sort", group_rows.SORTS, "newest"),

@@ -7,7 +7,7 @@ away: the browser comes again with the last position it heard of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import orjson
@@ -21,7 +21,7 @@ MOST_STREAMS: Final = 200
 """Of more streams a page is not told which: anything may have changed."""
 
 
-async def news(store: SQLStore, after: int) -> AsyncIterator[bytes]:
+async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events: `{"position": …, "streams": […] or null}`, the position being their id."""
     yield b"retry: 1000\n\n"
     while True:
@@ -32,7 +32,9 @@ async def news(store: SQLStore, after: int) -> AsyncIterator[bytes]:
             yield b"event: heartbeat\ndata: {}\n\n"
             continue
         changed = await store.streams_between(after, position, MOST_STREAMS + 1)
-        told = {"position": position, "streams": changed if len(changed) <= MOST_STREAMS else None}
+        # Where the log ends before what was heard of, it is another one.
+        is_known = after < position and len(changed) <= MOST_STREAMS
+        told = {"position": position, "streams": changed if is_known else None}
         yield b"id: %d\nevent: news\ndata: %s\n\n" % (position, orjson.dumps(told))
         after = position
         await asyncio.sleep(PAUSE_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
@@ -11,7 +11,7 @@ from store.clock import MICROSECONDS
 from store.dashboard import failing
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
-from store.dashboard.stuck import stuck
+from store.dashboard.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
 from store.db.summaries import overview_rows
 from store.db.summaries.failure_rows import FailedAttempt, failed_attempts
@@ -44,6 +44,7 @@ async def overview(asked: Asked) -> Page:
         "queue": {"waiting": seen.queued, "oldest": seen.waiting[0] if seen.waiting else None},
         "stuck": not_getting_on[:_SHOWN],
         "stuck_in_all": len(not_getting_on),
+        "stuck_is_whole": _is_whole(seen, not_getting_on),
         "failures": [failing.read(attempt) for attempt in failed],
         "workers": seen.workers,
         "log": seen.log,
@@ -59,6 +60,12 @@ async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[
         dialect, session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN
     )
     return seen, await failed_attempts(dialect, session, limit=_SHOWN)
+
+
+def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
+    """Say whether these are all that do not get on: of the queue only its head was looked at."""
+    waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
+    return len(seen.active) < _MOST_ACTIVE and all(each.rollout_id != waits for each in found)
 
 
 def _minutes(seen: Overview) -> list[dict[str, int]]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from store.dashboard.asked import Asked
 from store.dashboard.formats import pretty
+from store.dashboard.matching import Work
 from store.dashboard.pages import Page, Pages
-from store.dashboard.text_diff import Diff, diff, is_comparable
+from store.dashboard.text_diff import MOST_WORK, Diff, diff, is_comparable
 from store.db.dialect import Dialect, ReadSession
 from store.db.summaries import resource_rows
 from store.db.summaries.resource_rows import VersionRow
@@ -23,6 +24,10 @@ MOST_CHARACTERS: Final = 50_000
 """Of one text, unless `whole=1` asks for all of it."""
 MOST_BYTES: Final = 8 * 1024 * 1024
 """A version beyond this is not opened."""
+MOST_COMPARED: Final = 1_000_000
+"""Characters of all texts that are compared with each other."""
+MOST_SHOWN: Final = 1_000_000
+"""Of all texts of a version, unless all of them are asked for."""
 _SECRETS: Final = ("api_key",)
 _HIDDEN: Final = "•••"
 
@@ -130,7 +135,7 @@ def _version(rows: list[VersionRow], number: int | None, parameter: str) -> Vers
     found = next((row for row in rows if row.version == number), None)
     if found is None:
         newest, oldest = rows[0].version, rows[-1].version
-        raise Invalid(parameter, f"there is no version {number}; choose one of {oldest} to {newest}")
+        raise Invalid(parameter, f"version {number} is not shown; choose one of {oldest} to {newest}")
     return found
 
 
@@ -144,13 +149,14 @@ async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> di
 
 
 def contents(resources: Mapping[str, Any], most: int | None) -> list[Content]:
-    """Return what is to be shown of resources, texts cut to `most` characters."""
+    """Return what is to be shown of resources, texts cut to `most` characters, and to `MOST_SHOWN` in all."""
     found: list[Content] = []
+    left = MOST_SHOWN
     for name, resource in resources.items():
         kind, text, fields = _parts(resource)
-        is_cut = text is not None and most is not None and len(text) > most
-        shown = text[:most] if text is not None and is_cut else text
-        found.append(Content(name, kind, shown, fields, is_cut))
+        shown = text if text is None or most is None else text[: min(most, left)]
+        left -= len(shown or "")
+        found.append(Content(name, kind, shown, fields, is_cut=shown != text))
     return found
 
 
@@ -185,16 +191,20 @@ def _each(value: Any) -> list[Any]:
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return what became of each of the resources, those that are the same last."""
     changes: list[Change] = []
+    work, left = Work(MOST_WORK), MOST_COMPARED
     for name in dict.fromkeys((*new, *old)):
         before = _text(old[name]) if name in old else None
         after = _text(new[name]) if name in new else None
         if before == after:
             changes.append(Change(name, "same", None))
-        elif not is_comparable(before or "") or not is_comparable(after or ""):
+            continue
+        size = len(before or "") + len(after or "")
+        if size > left or not is_comparable(before or "") or not is_comparable(after or ""):
             changes.append(Change(name, "too large", None))
-        else:
-            state = "added" if before is None else "removed" if after is None else "changed"
-            changes.append(Change(name, state, diff(before or "", after or "")))
+            continue
+        left -= size
+        state = "added" if before is None else "removed" if after is None else "changed"
+        changes.append(Change(name, state, diff(before or "", after or "", work)))
     return sorted(changes, key=lambda change: change.state == "same")
 
 

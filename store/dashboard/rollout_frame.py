@@ -36,6 +36,7 @@ TABS: Final = (
 MOST_ATTEMPTS: Final = 200
 """Of a rollout with more attempts the latest are shown."""
 _MOST_SIGNS: Final = 300
+_LATEST: Final = frozenset({"", "latest"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,6 @@ class Looked:
     """What `as_at` takes for the same moment; None for now."""
     event: Mapping[str, Any] | None
     """The event `at`."""
-    turns: Sequence[Mapping[str, Any]] = ()
     waiting: rollout_story.Waiting | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     said: Said = NOTHING
@@ -152,12 +152,12 @@ async def look(asked: Asked) -> Looked:
     """
     rollout_id = asked.ids["rollout_id"]
     at = asked.maybe_whole("at", least=1)
-    found = await asked.store.look(partial(_read, rollout_id=rollout_id, at=at), snapshot=True)
+    work = partial(_read, rollout_id=rollout_id, at=at, wanted=asked.one("attempt"))
+    found = await asked.store.look(work, snapshot=True)
     if found is None:
         raise NotFound.rollout(rollout_id)
-    row, last, attempts, position, event, turns, waiting = found
+    row, last, attempts, chosen, position, event, turns, waiting = found
     rollout = reads.plain_rollout_of_page(row)
-    chosen = _chosen(asked.one("attempt"), attempts, rollout_id)
     columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
     columns["error"] = _json(columns["error"])
     return Looked(
@@ -171,7 +171,6 @@ async def look(asked: Asked) -> Looked:
         last,
         position,
         event,
-        turns,
         waiting,
         lanes_of(attempts, turns, _until(rollout, event)),
         await said_of(asked, rollout_id, at),
@@ -189,6 +188,7 @@ _Read = tuple[
     Sequence[Any],
     int,
     list[AttemptShown],
+    AttemptShown | None,
     int | None,
     Mapping[str, Any] | None,
     list[dict[str, Any]],
@@ -196,7 +196,7 @@ _Read = tuple[
 ]
 
 
-async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int | None) -> _Read | None:
+async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int | None, wanted: str) -> _Read | None:
     now = await pages.rollout(dialect, session, rollout_id)
     if now is None:
         return None
@@ -209,15 +209,22 @@ async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int
         seen = await rollout_story.events(dialect, session, rollout_id, after=at - 1, limit=1)
         event = seen[0]
     attempts = await _attempts(dialect, session, rollout_id, until)
+    chosen = _chosen(wanted, attempts)
+    if chosen is None and attempts and attempts[0].sequence_id > 1:
+        chosen = _chosen(wanted, await _attempts(dialect, session, rollout_id, until, limit=-1))
+    if chosen is None and wanted not in _LATEST:
+        raise Invalid("attempt", f"rollout {rollout_id} has no attempt {wanted[:80]!r} at this moment")
     turns = await rollout_story.turns(dialect, session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
     waiting = None
     if at is None and row[_STATUS] not in TERMINAL:
         waiting = await rollout_story.waiting(dialect, session, rollout_id, row[_QUEUED])
-    return row, last, attempts, until, event, turns, waiting
+    return row, last, attempts, chosen, until, event, turns, waiting
 
 
-async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None) -> list[AttemptShown]:
-    asked = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=MOST_ATTEMPTS)
+async def _attempts(
+    dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None, limit: int = MOST_ATTEMPTS
+) -> list[AttemptShown]:
+    asked = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=limit)
     if until is None:
         page = await pages.attempts(dialect, session, rollout_id, asked, _attempt)
     else:
@@ -241,13 +248,10 @@ def _attempt(row: Sequence[Any]) -> AttemptShown:
     )
 
 
-def _chosen(wanted: str, attempts: Sequence[AttemptShown], rollout_id: str) -> AttemptShown | None:
-    if wanted in {"", "latest"}:
+def _chosen(wanted: str, attempts: Sequence[AttemptShown]) -> AttemptShown | None:
+    if wanted in _LATEST:
         return attempts[-1] if attempts else None
-    for attempt in attempts:
-        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
-            return attempt
-    raise Invalid("attempt", f"rollout {rollout_id} has no attempt {wanted[:80]!r} at this moment")
+    return next((each for each in attempts if wanted in {each.attempt_id, str(each.sequence_id)}), None)
 
 
 def _json(value: Any) -> Any:

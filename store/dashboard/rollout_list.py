@@ -76,11 +76,11 @@ def _wanted(asked: Asked) -> Wanted:
     if attempt_status is not None and attempt_status not in FAILED:
         raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
     return Wanted(
-        statuses=asked.several("status"),
-        modes=asked.several("mode"),
+        statuses=asked.several_among("status", get_args(RolloutStatus)),
+        modes=asked.several_among("mode", get_args(RolloutMode)),
         ids=asked.several("id"),
         group_id=asked.one("group") or None,
-        step=asked.maybe_whole("step", least=-(2**53)),
+        step=asked.maybe_whole("step", least=-(2**63), most=2**63 - 1),
         resources_id=asked.one("resources") or None,
         worker_id=asked.one("worker") or None,
         attempt_status=attempt_status,

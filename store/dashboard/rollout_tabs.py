@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -58,7 +59,9 @@ async def training(asked: Asked) -> Page:
     looked = await look(asked)
     adapter = asked.among("adapter", list(ADAPTERS), "tracer")
     found = await looked.spans(limit=ADAPTED)
-    values = {"view": training_view(found.items, adapter), "read": len(found.items), "total": found.total}
+    # Of two thousand spans it takes a while, and the server has others to answer.
+    view = await asyncio.to_thread(training_view, found.items, adapter)
+    values = {"view": view, "read": len(found.items), "total": found.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
 
 

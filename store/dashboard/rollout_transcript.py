@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from store.dashboard.asked import Asked
@@ -28,7 +29,8 @@ async def rollout(asked: Asked) -> Page:
     task = given if isinstance(given, str) else pretty(given)
     values = {
         "task": Text(task[:_TASK], len(task)),
-        "entries": transcript(found.items, whole=full),
+        # Texts may be long, and the server has others to answer.
+        "entries": await asyncio.to_thread(transcript, found.items, whole=full),
         "spans": {"offset": offset, "limit": SPANS, "total": found.total},
     }
     return looked.page("transcript", "rollout_transcript.html", values, is_run=looked.row["run_version"] is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
@@ -220,17 +221,11 @@ def _refusal(error: Conflict | Invalid) -> dict[str, str]:
 
 
 def _command(rollout_id: str, what: _What) -> str:
-    parts = [f"rollbook rerun {rollout_id}"]
+    parts = [f"rollbook rerun {shlex.quote(rollout_id)}"]
     for flag, value in (("--node", what.node), ("--phase", what.phase)):
-        parts += [f"{flag} {_quoted(value)}"] if value else []
-    parts += [f"--scope {_quoted(scope)}" for scope in what.scopes]
-    parts += [f"--base {what.base.removeprefix('attempt:')}"] if what.base != "head" else []
+        parts += [f"{flag} {shlex.quote(value)}"] if value else []
+    parts += [f"--scope {shlex.quote(scope)}" for scope in what.scopes]
+    parts += [f"--base {shlex.quote(what.base.removeprefix('attempt:'))}"] if what.base != "head" else []
     parts += ["--on-missing full"] if what.on_missing == "full" else []
     parts += [] if what.cascade else ["--no-cascade"]
     return " ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    """Return a text as one word of a shell."""
-    escaped = text.replace("'", "'\\''")
-    return text if text.isascii() and text.isalnum() else f"'{escaped}'"

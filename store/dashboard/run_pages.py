@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -85,9 +86,10 @@ async def run(asked: Asked) -> Page:
     }
     hidden = {
         "drawing": drawing,
-        "viewed": _viewed(view, values["head"]),
+        # Which attempt was the head then is not known.
+        "viewed": _viewed(view, values["head"] if at is None else None),
         "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
-        "may_rerun": phases is not None and asked.may("algorithm"),
+        "may_rerun": at is None and phases is not None and asked.may("algorithm"),
         "copies": _copies(asked, rollout_id, view),
         "node_twin": _events_path(asked, rollout_id, view, scope, node),
     }
@@ -178,9 +180,9 @@ def _viewed(view: str, head: int | None) -> int | None:
 def _copies(asked: Asked, rollout_id: str, view: str) -> list[tuple[str, str]]:
     path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/graph"
     return [
-        ("Copy id", rollout_id),
-        ("Copy as CLI", f"rollbook lineage {rollout_id}"),
-        ("Copy as curl", f"curl -s '{{origin}}{path}?view={quote(view)}'"),
+        ("Id", rollout_id),
+        ("CLI", f"rollbook lineage {shlex.quote(rollout_id)}"),
+        ("curl", f"curl -s '{{origin}}{path}?view={quote(view)}'"),
     ]
 
 
@@ -288,6 +290,6 @@ def _deltas(nodes: Sequence[NodeDifference]) -> list[str]:
 def _compare_copies(asked: Asked, rollout_id: str, a: int, b: int) -> list[tuple[str, str]]:
     path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/compare"
     return [
-        ("Copy as CLI", f"rollbook compare {rollout_id} {a} {b}"),
-        ("Copy as curl", f"curl -s '{{origin}}{path}?a={a}&b={b}'"),
+        ("CLI", f"rollbook compare {shlex.quote(rollout_id)} {a} {b}"),
+        ("curl", f"curl -s '{{origin}}{path}?a={a}&b={b}'"),
     ]

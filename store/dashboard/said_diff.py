@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 from typing import Final, Literal
 
-from store.dashboard.text_diff import Segment, diff, is_comparable
+from store.dashboard.matching import Work, opcodes
+from store.dashboard.text_diff import MOST_WORK, Segment, diff, is_comparable
 from store.dashboard.transcript import Entry
 
 Kind = Literal["same", "changed", "only_a", "only_b", "gap"]
@@ -30,6 +30,8 @@ class Saying:
     who: str
     text: str
     span_id: str | None
+    unread: int = 0
+    """How many more characters it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,28 @@ class SaidRow:
     """Whether this is where they part."""
 
 
+@dataclass(frozen=True, slots=True)
+class SaidDiff:
+    """The places of two transcripts."""
+
+    rows: list[SaidRow]
+    differing: int
+    """How many places differ."""
+    left_out: int
+    """How many rows there are beyond these."""
+    is_rough: bool
+    """Whether more may be alike than is shown to be."""
+
+
 def sayings(entries: Sequence[Entry]) -> list[Saying]:
     """Return what is compared of a transcript: all but the spans that say nothing."""
-    return [Saying(_who(entry), _text(entry), entry.span_id) for entry in entries if entry.kind in _SAYS]
+    return [_saying(entry) for entry in entries if entry.kind in _SAYS]
+
+
+def _saying(entry: Entry) -> Saying:
+    texts = (entry.text, entry.thinking, entry.result, *(call.arguments for call in entry.calls))
+    unread = sum(text.length - len(text.shown) for text in texts if text is not None)
+    return Saying(_who(entry), _text(entry), entry.span_id, unread)
 
 
 def _who(entry: Entry) -> str:
@@ -70,8 +91,8 @@ def _text(entry: Entry) -> str:
     return "\n".join(parts)
 
 
-def compare_sayings(a: Sequence[Saying], b: Sequence[Saying], *, folds: bool = True) -> tuple[list[SaidRow], int]:
-    """Return the places of two transcripts, and how many of them differ.
+def compare_sayings(a: Sequence[Saying], b: Sequence[Saying], *, folds: bool = True) -> SaidDiff:
+    """Return the places of two transcripts.
 
     Args:
         a: one transcript.
@@ -80,19 +101,22 @@ def compare_sayings(a: Sequence[Saying], b: Sequence[Saying], *, folds: bool = T
     """
     rows: list[SaidRow] = []
     differing, budget = 0, _MOST_COMPARED
-    keys_a, keys_b = [(each.who, each.text) for each in a], [(each.who, each.text) for each in b]
-    for tag, low, high, start, end in SequenceMatcher(None, keys_a, keys_b, autojunk=False).get_opcodes():
+    work = Work(MOST_WORK)
+    keys_a, keys_b = ([(each.who, each.text, each.unread) for each in side] for side in (a, b))
+    for tag, low, high, start, end in opcodes(keys_a, keys_b, work):
         if tag == "equal":
-            rows += _alike(a[low:high], b[start:end], is_first=not rows, is_last=high == len(a), folds=folds)
+            rows += _alike(
+                a[low:high], b[start:end], is_first=not rows, is_last=(high, end) == (len(a), len(b)), folds=folds
+            )
             continue
         for offset in range(max(high - low, end - start)):
             left = a[low + offset] if low + offset < high else None
             right = b[start + offset] if start + offset < end else None
-            row, cost = _differing(left, right, budget, is_first=not differing)
+            row, cost = _differing(left, right, budget, work, is_first=not differing)
             rows.append(row)
             differing += 1
             budget -= cost
-    return list(_bounded(rows[:MOST_ROWS])), differing
+    return SaidDiff(list(_bounded(rows[:MOST_ROWS])), differing, max(0, len(rows) - MOST_ROWS), work.is_spent)
 
 
 def _alike(a: Sequence[Saying], b: Sequence[Saying], *, is_first: bool, is_last: bool, folds: bool) -> list[SaidRow]:
@@ -107,7 +131,9 @@ def _alike(a: Sequence[Saying], b: Sequence[Saying], *, is_first: bool, is_last:
     return [*same[:head], SaidRow("gap", skipped=skipped), *same[len(same) - tail :]]
 
 
-def _differing(left: Saying | None, right: Saying | None, budget: int, *, is_first: bool) -> tuple[SaidRow, int]:
+def _differing(
+    left: Saying | None, right: Saying | None, budget: int, work: Work, *, is_first: bool
+) -> tuple[SaidRow, int]:
     """Return a row, and how many characters were compared for it."""
     if left is None:
         assert right is not None  # one side has something there
@@ -116,7 +142,7 @@ def _differing(left: Saying | None, right: Saying | None, budget: int, *, is_fir
         return SaidRow("only_a", left.who, "", _plain(left.text), [], left.span_id, None, 0, is_first), 0
     cost = max(len(left.text), len(right.text))
     if cost <= budget and is_comparable(left.text) and is_comparable(right.text):
-        old, new = _compared(left.text, right.text)
+        old, new = _compared(left.text, right.text, work)
     else:
         old, new, cost = _plain(left.text), _plain(right.text), 0
     row = SaidRow("changed", left.who, right.who, old, new, left.span_id, right.span_id, 0, is_first)
@@ -147,10 +173,10 @@ def _cut(segments: Sequence[Segment], most: int) -> list[Segment]:
     return shown
 
 
-def _compared(old: str, new: str) -> tuple[list[Segment], list[Segment]]:
+def _compared(old: str, new: str, work: Work) -> tuple[list[Segment], list[Segment]]:
     left: list[Segment] = []
     right: list[Segment] = []
-    for row in diff(old, new).rows:
+    for row in diff(old, new, work).rows:
         if row.kind == "gap":
             left.append(("⋯\n", False))
             right.append(("⋯\n", False))

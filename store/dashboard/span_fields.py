@@ -57,7 +57,8 @@ def _text(value: Any) -> str:
     if value[:1] in {"{", "["} and len(value) <= _LARGEST_LAID_OUT:
         try:
             return pretty(orjson.loads(value))
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            # It is none, or one that nests deeper than is written again.
             return value
     return value
 

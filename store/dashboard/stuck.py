@@ -16,6 +16,7 @@ QUIET_SECONDS: Final = 300.0
 """After this long without a sign of life an attempt is shown as stuck where no limit of its own says otherwise."""
 UNASKED_SECONDS: Final = 60.0
 """Who waits this long while nobody asks for work is shown as stuck."""
+_LATEST: Final = 1e11
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ def stuck(seen: Overview) -> Iterator[Stuck]:
 
 
 def _sign(active: Active) -> int:
-    return active.started_at if active.last_sign is None else max(0, int(active.last_sign * MICROSECONDS))
+    # Whoever reports a sign of life names its time, and may name any.
+    return active.started_at if active.last_sign is None else int(min(max(active.last_sign, 0), _LATEST) * MICROSECONDS)
 
 
 def _why_active(active: Active, now: int) -> str | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Final, Literal
 
+from store.dashboard.matching import Work, grouped, opcodes
+
 MOST_LINES: Final = 3_000
-"""Of one side; matching takes up to the square of it."""
+"""Of one side."""
 MOST_CHARACTERS: Final = 300_000
 MOST_ROWS: Final = 2_000
+MOST_WORK: Final = 2_000_000
+"""Two seconds' worth of matching."""
 _CONTEXT: Final = 3
 _LONGEST_LINE: Final = 2_000
 """In a longer one words are not compared."""
@@ -44,20 +47,28 @@ class Diff:
     added: int
     is_cut: bool
     """Whether there were more rows than are kept."""
+    is_rough: bool
+    """Whether more may be alike than is shown to be: finding it would have taken too long."""
 
 
 def is_comparable(text: str) -> bool:
     """Say whether a text is small enough for `diff`."""
-    return len(text) <= MOST_CHARACTERS and text.count("\n") < MOST_LINES
+    return len(text) <= MOST_CHARACTERS and len(text.splitlines()) < MOST_LINES
 
 
-def diff(old: str, new: str) -> Diff:
-    """Compare two texts line by line, with three lines around what differs; both must be comparable."""
+def diff(old: str, new: str, work: Work | None = None) -> Diff:
+    """Compare two texts line by line, with three lines around what differs; both must be comparable.
+
+    Args:
+        old: a text.
+        new: what became of it.
+        work: what this may take, less of it afterwards; `MOST_WORK` unless it is given.
+    """
+    own = Work(MOST_WORK if work is None else work.left)
     before, after = old.splitlines(), new.splitlines()
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
     rows: list[DiffRow] = []
     removed = added = pairs = 0
-    for group in matcher.get_grouped_opcodes(_CONTEXT):
+    for group in grouped(opcodes(before, after, own), _CONTEXT):
         if rows or group[0][1] or group[0][3]:
             rows.append(DiffRow("gap", None, None, [], []))
         for tag, low, high, start, end in group:
@@ -66,11 +77,14 @@ def diff(old: str, new: str) -> Diff:
                 continue
             removed += high - low
             added += end - start
-            rows += _block(before, after, (low, high), (start, end), words=pairs < _MOST_PAIRS)
+            rows += _block(before, after, (low, high), (start, end), own if pairs < _MOST_PAIRS else None)
             pairs += min(high - low, end - start)
         if len(rows) > MOST_ROWS:
             break
-    return Diff(rows[:MOST_ROWS], removed, added, len(rows) > MOST_ROWS)
+    if work is not None:
+        work.left = own.left
+        work.is_spent |= own.is_spent
+    return Diff(rows[:MOST_ROWS], removed, added, len(rows) > MOST_ROWS, own.is_spent)
 
 
 def _same(left: int, right: int, line: str) -> DiffRow:
@@ -78,27 +92,27 @@ def _same(left: int, right: int, line: str) -> DiffRow:
 
 
 def _block(
-    before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], *, words: bool
+    before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], words: Work | None
 ) -> list[DiffRow]:
     """Return lines that were replaced, in pairs while there are any, then what is left of either side."""
     paired = min(gone[1] - gone[0], come[1] - come[0])
     rows: list[DiffRow] = []
     for index in range(paired):
         left, right = gone[0] + index, come[0] + index
-        old, new = _words(before[left], after[right]) if words else ([(before[left], True)], [(after[right], True)])
+        old, new = _words(before[left], after[right], words)
         rows.append(DiffRow("changed", left + 1, right + 1, old, new))
     rows += [DiffRow("removed", at + 1, None, [(before[at], False)], []) for at in range(gone[0] + paired, gone[1])]
     rows += [DiffRow("added", None, at + 1, [], [(after[at], False)]) for at in range(come[0] + paired, come[1])]
     return rows
 
 
-def _words(old: str, new: str) -> tuple[list[Segment], list[Segment]]:
-    if max(len(old), len(new)) > _LONGEST_LINE:
+def _words(old: str, new: str, work: Work | None) -> tuple[list[Segment], list[Segment]]:
+    if work is None or max(len(old), len(new)) > _LONGEST_LINE:
         return [(old, True)], [(new, True)]
     before, after = re.findall(r"\w+|\s+|.", old), re.findall(r"\w+|\s+|.", new)
     left: list[Segment] = []
     right: list[Segment] = []
-    for tag, low, high, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for tag, low, high, start, end in opcodes(before, after, work):
         if high > low:
             left.append(("".join(before[low:high]), tag != "equal"))
         if end > start:

@@ -13,11 +13,11 @@ import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 import orjson
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store import actors
@@ -335,9 +335,8 @@ async def show_refusal(scope: Scope, send: Send, error: StoreError) -> None:
 
 def _local(path: str) -> str:
     """Return where to go after the login: nowhere but here."""
-    parts = urlsplit(path)
-    is_ours = not parts.scheme and not parts.netloc and path.startswith("/") and not path.startswith(("//", "/\\"))
-    return path if is_ours and "\\" not in path and path.isprintable() else "/ui/"
+    is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if is_ours else "/ui/"
 
 
 # -- what is read and written ----------------------------------------------------------------------------------------
@@ -351,14 +350,9 @@ def key_of(scope: Scope) -> str | None:
 def _cookies(scope: Scope) -> dict[str, str]:
     found: dict[str, str] | None = scope.get("rollbook.cookies")
     if found is None:
-        jar = SimpleCookie()
-        for name, value in scope["headers"]:
-            if name == b"cookie":
-                try:
-                    jar.load(value.decode("latin-1"))
-                except CookieError:
-                    continue
-        found = scope["rollbook.cookies"] = {name: morsel.value for name, morsel in jar.items()}
+        sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
+        # As browsers read them: what others on this machine keep, such as JSON, must not hide what is ours.
+        found = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
     return found
 
 

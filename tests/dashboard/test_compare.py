@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.dashboard.compare import MOST_PATHS
-from store.dashboard.said_diff import SaidRow, Saying, compare_sayings
+from store.dashboard.compare import MOST_PATHS, MOST_READ
+from store.dashboard.said_diff import MOST_ROWS, SaidRow, Saying, compare_sayings
 from store.dashboard.span_paths import compare_paths
 from store.db.summaries.span_rows import SpanRow
 from store.interface import Store
@@ -105,19 +105,47 @@ def kinds(rows: list[SaidRow]) -> list[str]:
 
 
 def test_what_is_alike_is_left_out_but_for_what_stands_beside_a_difference() -> None:
-    rows, differing = compare_sayings(said(*"abcdefg"), said(*"abcXefg"))
-    assert kinds(rows) == ["gap", "same", "changed", "same", "gap"]
-    assert (rows[0].skipped, rows[-1].skipped, differing) == (2, 2, 1)
-    rows, _ = compare_sayings(said(*"abcdefg"), said(*"abcXefg"), folds=False)
-    assert kinds(rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
+    found = compare_sayings(said(*"abcdefg"), said(*"abcXefg"))
+    assert kinds(found.rows) == ["gap", "same", "changed", "same", "gap"]
+    assert (found.rows[0].skipped, found.rows[-1].skipped, found.differing) == (2, 2, 1)
+    found = compare_sayings(said(*"abcdefg"), said(*"abcXefg"), folds=False)
+    assert kinds(found.rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
+    found = compare_sayings(said(*"abcd"), said(*"abcde"))
+    assert kinds(found.rows) == ["gap", "same", "only_b"]
 
 
 def test_what_only_one_side_says_stands_alone() -> None:
-    rows, differing = compare_sayings(said("a", "b", "c"), said("a", "c"))
-    assert kinds(rows) == ["same", "only_a", "same"]
-    assert (differing, rows[1].is_first) == (1, True)
-    rows, differing = compare_sayings([], said("a"))
-    assert (kinds(rows), differing) == (["only_b"], 1)
+    found = compare_sayings(said("a", "b", "c"), said("a", "c"))
+    assert kinds(found.rows) == ["same", "only_a", "same"]
+    assert (found.differing, found.rows[1].is_first) == (1, True)
+    found = compare_sayings([], said("a"))
+    assert (kinds(found.rows), found.differing) == (["only_b"], 1)
+
+
+def test_what_was_not_read_to_its_end_is_not_alike_by_its_beginning() -> None:
+    found = compare_sayings([Saying("user", "a", None, 5)], [Saying("user", "a", None, 6)])
+    assert (kinds(found.rows), found.differing) == (["changed"], 1)
+
+
+def test_rows_beyond_those_shown_are_counted_and_what_recurs_too_often_is_not_matched() -> None:
+    found = compare_sayings(said(*map(str, range(MOST_ROWS + 5))), said("x"))
+    assert (len(found.rows), found.left_out, found.differing, found.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
+    often = said("first a", *["again"] * 3_000, "last a"), said("first b", *["again"] * 3_000, "last b")
+    assert compare_sayings(*often).is_rough
+
+
+async def test_a_comparison_says_what_it_leaves_out(api: Api, store: Store) -> None:
+    sides = [await store.start_rollout("task") for _ in range(2)]
+    for number, side in enumerate(sides):
+        spans = [
+            a_span(side, each, "agentlightning.message", attributes={"agentlightning.message.body": f"{each} {number}"})
+            for each in range(1, MOST_READ + 2)
+        ]
+        await store.add_many_spans(spans)
+    address = f"//ui/compare?a={sides[0].rollout_id}&b={sides[1].rollout_id}"
+    page = Read((await api.get(address)).body)
+    assert "101 more rows are not shown." in page.text
+    assert "Only the beginning of what was said is read." in page.text
 
 
 def row(number: int, name: str, parent: int | None = None, *, seconds: float = 1.0, status: str = "OK") -> SpanRow:

@@ -118,3 +118,12 @@ async def test_what_errors_say_stays_text(api: Api, store: Store) -> None:
         page = Read((await api.get(f"//ui/failures{query}")).body)
         assert "img" not in page.tags[page.tags.index("main") :]
         assert HOSTILE in page.text
+
+
+async def test_an_error_whose_type_is_empty_is_one_without_a_type(api: Api, store: Store) -> None:
+    for error in (AttemptError(type="", message="gone"), None, AttemptError(type="KeyError", message='"type":""')):
+        await failed(store, error)
+    found = {kind["type"]: kind["rollouts"] for kind in await kinds(api)}
+    assert found == {None: 2, "KeyError": 1}
+    links = [link for link in Read((await api.get("//ui/failures")).body).links if "error=%28none%29" in link]
+    assert (await api.get(f"/{links[0].replace('?', '.json?')}")).ok()["total"] == 2

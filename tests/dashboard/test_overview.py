@@ -76,6 +76,26 @@ async def test_the_stuck_are_named_with_their_reasons(api: Api, store: Store, cl
     assert values["queue"]["oldest"]["rollout_id"] == waiting.rollout_id
 
 
+async def test_of_a_long_queue_it_is_said_that_more_may_be_stuck(api: Api, store: Store, clock: ManualClock) -> None:
+    for count, is_whole in ((8, True), (1, False)):
+        for number in range(count):
+            await store.enqueue_rollout(number)
+        clock.advance(700)
+        values = (await api.get("//ui/overview.json")).ok()
+        assert (values["stuck_in_all"], values["stuck_is_whole"]) == (8, is_whole)
+    assert "Stuck 8 or more" in Read((await api.get("//ui/")).body).text
+    await store.start_rollout("asks for work", worker_id="w-1")
+    assert (await api.get("//ui/overview.json")).ok()["stuck_is_whole"]
+
+
+async def test_no_time_that_a_sign_of_life_names_breaks_the_page(api: Api, store: Store) -> None:
+    for at in (1.79e308, -1.79e308):
+        begun = await store.start_rollout("task")
+        await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, last_heartbeat_time=at)
+    for path in ("", "rollouts", f"rollouts/{begun.rollout_id}"):
+        assert (await api.get(f"//ui/{path}")).status == 200
+
+
 async def test_a_heartbeat_unsticks(api: Api, store: Store, clock: ManualClock) -> None:
     begun = await store.start_rollout({"question": 1}, config=RolloutConfig(unresponsive_seconds=1000))
     clock.advance(600)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from store.dashboard.matching import Work
 from store.dashboard.text_diff import MOST_LINES, DiffRow, diff, is_comparable
 from store.interface import Store
 from store.models import LLM, NamedResources, PromptTemplate
@@ -204,6 +205,18 @@ def test_within_a_changed_line_only_the_words_that_differ_are_marked() -> None:
     (row,) = diff("You are a careful assistant.", "You are a precise assistant.").rows
     assert [text for text, differs in row.old if differs] == ["careful"]
     assert [text for text, differs in row.new if differs] == ["precise"]
+
+
+def test_texts_in_which_all_recurs_are_compared_roughly_and_truly() -> None:
+    """Matching them takes the square of their length."""
+    work = Work(500_000)
+    drawn = random.Random(5)
+    before, after = (["".join(drawn.choices(".,", k=1_000)) for _ in range(20)] for _ in range(2))
+    found = diff("\n".join(before), "\n".join(after), work)
+    assert (found.is_rough, work.is_spent, work.left >= 0) == (True, True, True)
+    assert _sides(found.rows) == (dict(enumerate(before, 1)), dict(enumerate(after, 1)))
+    assert not diff("a b", "a c", work).is_rough
+    assert not is_comparable("\r" * MOST_LINES)
 
 
 def test_only_texts_of_bounded_length_are_compared() -> None:

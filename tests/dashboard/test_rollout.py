@@ -6,8 +6,10 @@ from typing import Any
 
 from store import actors
 from store.dashboard.formats import duration
+from store.dashboard.rollout_frame import MOST_ATTEMPTS
 from store.models import AttemptError, RolloutConfig, Span
 from store.sql_store import SQLStore
+from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed
 from tests.server.api import Answer, Api
 
@@ -242,3 +244,26 @@ async def test_the_lane_of_an_attempt_that_was_cancelled_ends_with_the_rollout(s
     page = Read((await api.get(f"//ui/rollouts/{started.rollout_id}")).body)
     (label,) = [text for text in page.marked("aria-label") if text.startswith("preparing after")]
     assert label == f"preparing after {duration(ended.end_time - started.start_time)}"
+
+
+async def test_an_attempt_before_those_that_are_shown_is_found_and_the_lanes_are_of_the_newest(
+    api: Api, store: SQLStore, clock: ManualClock
+) -> None:
+    config = RolloutConfig(max_attempts=MOST_ATTEMPTS + 9)
+    rollout = await store.start_rollout("task", config=config)
+    first = rollout.attempt.attempt_id
+    for number in range(1, MOST_ATTEMPTS + 3):
+        clock.advance(1)
+        if number == MOST_ATTEMPTS + 2:
+            await store.add_span(_span(rollout.rollout_id, rollout.attempt.attempt_id, 1))
+            clock.advance(1)
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
+        if number < MOST_ATTEMPTS + 2:
+            rollout = await store.start_attempt(rollout.rollout_id)
+    path = f"//ui/rollouts/{rollout.rollout_id}"
+    for wanted in ("1", first):
+        shown = (await api.get(f"{path}.json?attempt={wanted}")).ok()
+        assert (shown["attempt"], len(shown["attempts"])) == (first, MOST_ATTEMPTS)
+    assert (await api.get(f"{path}.json?attempt={MOST_ATTEMPTS + 3}")).status == 422
+    page = Read((await api.get(path)).body)
+    assert page.marked("data-status").count("running") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from store.interface import Store
 from store.models import AttemptedRollout, RunEvent
@@ -111,6 +112,11 @@ async def test_a_run_is_drawn_as_it_was_after_an_event(api: Api, store: Store) -
     await do_phase(store, run, "analysts", "RIG")
     assert len(await drawn(api, run)) > len(first)
     assert await drawn(api, run, f"?at={at}") == first
+    scope, node = next((scope, node) for scope, node in first if scope)
+    for then, told, offered in ((f"&at={at}", True, False), ("", False, True)):
+        address = f"//ui/runs/{run.rollout_id}?node={quote(node)}&scope={quote(scope)}{then}"
+        text = Read((await api.get(address)).body).text
+        assert ("the attempts above are as they are now" in text, "Run again from here" in text) == (told, offered)
 
 
 async def test_a_run_without_a_phase_graph_is_drawn_too(api: Api, store: Store) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from store.models import RolloutConfig, Span
 from tests.dashboard.browsing import BROWSER, Site
+from tests.dashboard.traces import a_span
 
 pytestmark = BROWSER
 
@@ -103,3 +105,36 @@ async def test_a_rollout_that_goes_on_is_followed_but_not_in_the_past(page: Page
     await expect(slider).to_have_attribute("max", "4")
     await expect(head).to_have_text("queuing")
     await expect(slider).to_have_value("1")
+
+
+_NEXT_REFRESH = """() => {
+    globalThis.refreshed = new Promise((resolve) => {
+        document.addEventListener("rollbook:refreshed", () => resolve(), { once: true });
+    });
+}"""
+
+
+@pytest.mark.timeout(120)
+async def test_what_was_asked_for_before_one_went_back_in_time_is_not_drawn_there(page: Page, site: Site) -> None:
+    rollout = await site.store.start_rollout("task")
+    # At the event before this one the tab shows the same.
+    await site.store.annotate_rollout(rollout.rollout_id, add_labels=["odd"])
+    await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
+    await expect(page.locator("#live-state")).to_have_text("live")
+    asked, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await may_go_on.wait()
+        await route.continue_()
+
+    await page.route(lambda url: url.endswith(rollout.rollout_id), hold)
+    await site.store.add_span(a_span(rollout, 1, "later"))
+    await asked.wait()
+    await page.keyboard.press("[")
+    await expect(page.locator("#past")).to_contain_text("You look at the past")
+    await page.evaluate(_NEXT_REFRESH)
+    may_go_on.set()
+    await page.evaluate("() => globalThis.refreshed")
+    await expect(page.locator("#past")).to_contain_text("You look at the past")
+    await expect(page.locator("#rollout-tab .span-line")).to_have_count(0)

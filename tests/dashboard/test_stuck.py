@@ -86,3 +86,9 @@ def test_who_waits_while_nobody_asks_for_work_is_named(waits: float, asked: floa
 @pytest.mark.parametrize("waits, asked", [(10, None), (9000, 5)])
 def test_who_only_waits_for_a_turn_is_not_named(waits: float, asked: float | None) -> None:
     assert not list(stuck(seen(waits=waits, asked=asked)))
+
+
+@pytest.mark.parametrize("sign, since", [(1.79e308, [0]), (-1.79e308, [])])
+def test_a_sign_of_life_may_name_any_time(sign: float, since: list[int]) -> None:
+    """Whoever reports one says when it was."""
+    assert [each.since for each in stuck(seen(an_active(began=900, sign=sign)))] == since

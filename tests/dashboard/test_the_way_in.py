@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -103,14 +104,23 @@ async def test_the_cookie_is_for_this_server_and_no_program_of_a_page(keyed: Key
 @pytest.mark.parametrize(
     "next_",
     ["//evil.example/", "/\\evil.example", "\\\\evil.example", "https://evil.example/ui/", "javascript:alert(1)",
-     "/ui/\r\nSet-Cookie: a=b", "/\t/evil.example", "", "evil", "/%0d%0a", "///evil.example"],
+     "/ui/\r\nSet-Cookie: a=b", "/\t/evil.example", "", "evil", "/%0d%0a", "///evil.example", "//[", "http://[x"],
 )  # fmt: skip
 async def test_the_login_leads_nowhere_else(keyed: Keyed, next_: str) -> None:
     key = await keyed.key("reader")
+    assert (await visit(keyed, f"/ui/login?next={quote(next_, safe='')}")).status == 200
     logged_in = await send(keyed, "/ui/login", {"key": key, "next": next_})
     location = logged_in.headers["location"]
     assert location == "/ui/" or (location == next_ and next_ == "/%0d%0a")
     assert list(SimpleCookie(logged_in.headers["set-cookie"])) == [COOKIE]
+
+
+@ON_ONE
+@pytest.mark.parametrize("others", ['seen={"a": 1}; ', "=; ", "a b; ", 'x="', "\xe9=\xe9; ", "{}; [](); "])
+async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep(keyed: Keyed, others: str) -> None:
+    key = await keyed.key("reader")
+    kept = f"{others}; {COOKIE}={key}; last={{}}"
+    assert (await visit(keyed, "/ui/rollouts", Cookie=kept)).status == 200
 
 
 async def test_where_no_key_is_needed_nobody_logs_in(keyed: Keyed) -> None:

@@ -160,9 +160,17 @@ async def test_a_span_is_cut_until_all_of_it_is_asked_for(api: Api, store: Store
 
 
 def test_attributes_are_ordered_by_their_numbers_and_json_is_laid_out() -> None:
-    given = {"prompt.10": "ten", "prompt.2": "two", "json": '{"a":1}', "broken": "{a", "count": 3}
+    given = {
+        "prompt.10": "ten",
+        "prompt.2": "two",
+        "json": '{"a":1}',
+        "broken": "{a",
+        "count": 3,
+        "deep": "[" * 900 + "]" * 900,
+    }
     found = {field.name: field.text for field in fields_of(given)}
-    assert list(found) == ["broken", "count", "json", "prompt.2", "prompt.10"]
+    assert list(found) == ["broken", "count", "deep", "json", "prompt.2", "prompt.10"]
     assert found["json"] == '{\n  "a": 1\n}'
     assert found["broken"] == "{a"
     assert found["count"] == "3"
+    assert found["deep"] == given["deep"]

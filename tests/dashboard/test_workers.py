@@ -9,6 +9,7 @@ from store.clock import MICROSECONDS
 from store.dashboard.workers import LANE_WIDTH, lanes_of
 from store.db.summaries.worker_rows import CELL, HOUR, Stretch, Window
 from store.interface import Store
+from store.models import RolloutConfig
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded
@@ -63,6 +64,19 @@ async def test_a_lane_shows_when_a_worker_was_at_work(api: Api, store: Store, cl
     assert (busy["outcome"], busy["rollout_id"]) == ("open", running.rollout_id)
     assert abs(busy["x"] + busy["width"] - LANE_WIDTH) < 1
     assert f"/ui/rollouts/{running.rollout_id}" in Read((await api.get("//ui/workers")).body).links
+
+
+async def test_an_attempt_that_was_given_up_ended_when_it_was(api: Api, store: Store, clock: ManualClock) -> None:
+    config = RolloutConfig(timeout_seconds=5_400)
+    await store.start_rollout({"question": 1}, worker_id="w-1", config=config)
+    clock.advance(5_401)
+    await store.query_rollouts()
+    clock.advance(1_800)
+    found = (await _listed(api))["w-1"]
+    assert found["hour"] == {"succeeded": 0, "failed": 1}
+    (lost,) = found["lane"]
+    assert (lost["outcome"], lost["x"]) == ("failed", 0)
+    assert abs(lost["width"] - LANE_WIDTH / 2) < 1
 
 
 async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store: Store, clock: ManualClock) -> None:

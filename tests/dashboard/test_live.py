@@ -1,0 +1,40 @@
+"""What open pages hear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from store.dashboard import live
+from store.interface import Store
+from store.sql_store import SQLStore
+
+
+async def told(store: Store, after: int) -> dict[str, Any]:
+    """Return what a page hears first that was drawn up to a position."""
+    assert isinstance(store, SQLStore)
+    news = live.news(store, after)
+    try:
+        assert (await anext(news)).startswith(b"retry: ")
+        return orjson.loads((await anext(news)).partition(b"data: ")[2])
+    finally:
+        await news.aclose()
+
+
+async def test_a_page_hears_which_streams_changed_since_it_was_drawn(store: Store) -> None:
+    made = [await store.enqueue_rollout(number) for number in range(3)]
+    assert isinstance(store, SQLStore)
+    drawn = await store.position()
+    await store.update_rollout(made[1].rollout_id, status="cancelled")
+    assert await told(store, drawn) == {
+        "position": await store.position(),
+        "streams": [f"rollout/{made[1].rollout_id}"],
+    }
+
+
+async def test_a_page_that_was_drawn_from_a_longer_log_hears_that_all_may_have_changed(store: Store) -> None:
+    """A database was restored, or another one is served in its place."""
+    await store.enqueue_rollout(1)
+    assert isinstance(store, SQLStore)
+    assert await told(store, 1_000_000) == {"position": await store.position(), "streams": None}
