@@ -50,6 +50,8 @@ class Asked:
     partitions: Sequence[str] = ()
     """Those that can be looked at by this visitor, as far as they are open."""
     theme: str = "auto"
+    is_twin: bool = False
+    """Its JSON is asked for, which has all of it at once."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     # -- parameters --------------------------------------------------------------------------------------------------

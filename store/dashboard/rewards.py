@@ -16,6 +16,8 @@ pages = Pages()
 
 MOST_CHARTS: Final = 6
 """Of chosen dimensions of rewards."""
+MANY: Final = 20_000
+"""Of more rollouts the page stands before they are counted, says so, and asks for itself once more."""
 TOLD_ROWS: Final = 24
 """How many buckets the tables under the charts have; the JSON has all."""
 
@@ -25,6 +27,8 @@ class _Wanted:
     by: counted.By | None
     names: list[str]
     modes: list[str]
+    at_once: bool
+    """However many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,22 @@ class _Found:
     along: counted.Axis | None
     charts: list[curves.Chart]
     bins: list[curves.Bin]
+    uncounted: int = 0
+    """Rollouts that are to be counted yet."""
 
 
 @pages.get("/ui/rewards")
 async def rewards(asked: Asked) -> Page:
-    """Show the curves of all rollouts; `by`, `mode` and the names of dimensions are the parameters."""
+    """Show the curves of all rollouts; `by`, `mode` and the names of dimensions are the parameters.
+
+    `whole=1` waits for the curves, however many rollouts there are.
+    """
     by = asked.among("by", ("", *get_args(counted.By)), "")
     wanted = _Wanted(
         "step" if by == "step" else "time" if by == "time" else None,
         asked.several("name")[:MOST_CHARTS],
         [mode for mode in asked.several("mode") if mode in get_args(RolloutMode)],
+        asked.is_twin or bool(asked.one("whole")),
     )
 
     async def work(dialect: Dialect, session: ReadSession) -> _Found:
@@ -58,6 +68,8 @@ async def rewards(asked: Asked) -> Page:
         "histogram": found.bins,
     }
     hidden: dict[str, Any] = {
+        "uncounted": found.uncounted,
+        "whole": asked.here(whole="1"),
         "bars": _bars(asked, found.bins, wanted.modes),
         "latest": _latest(found.charts),
         "all_modes": get_args(RolloutMode),
@@ -75,6 +87,9 @@ async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Fo
         along = along or await counted.axis(dialect, session, by, wanted.modes)
     if along is None:
         return _Found(names, None, [], [])
+    rollouts = 0 if wanted.at_once else await counted.total(dialect, session)
+    if rollouts > MANY:
+        return _Found(names, along, [], [], rollouts)
     source = counted.Source(None, wanted.modes)
     edges = curves.edges_for(await counted.sample(dialect, session, source))
     cells = await counted.cells(dialect, session, source, along, edges)

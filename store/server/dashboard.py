@@ -164,7 +164,7 @@ class DashboardLayer:
 
     async def _view(self, call: Call, route: Route, path: str, *, as_json: bool) -> _Answer:
         params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])
-        asked = self._asked(call, path, params)
+        asked = self._asked(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
         # Before anything is read: what happens meanwhile is news.
@@ -192,7 +192,7 @@ class DashboardLayer:
         forget = (_cookie(TOLD, "", call.scope, seconds=0),) if told else ()
         return _Answer(page.status, body, headers=forget)
 
-    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]]) -> Asked:
+    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False) -> Asked:
         scope = call.scope
         store = scope["rollbook.store"]
         if not isinstance(store, SQLStore):
@@ -216,6 +216,7 @@ class DashboardLayer:
             is_read_only=self._is_read_only,
             partitions=partitions,
             theme=theme if theme in _THEMES else "auto",
+            is_twin=is_twin,
             extra={
                 "keys_url": None if self._ring is None else self._ring.url,
                 "key_partition": None if admission is None else admission.key.partition,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.async_api import Page, expect
 
+from store.dashboard import rewards
 from store.testing.samples import make_span
 from tests.dashboard.browsing import BROWSER, Site
 
@@ -46,6 +48,20 @@ async def test_a_point_of_a_curve_leads_to_its_rollouts(page: Page, site: Site) 
     await over.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     await page.wait_for_url(re.compile(r"/ui/rollouts\?step=2&mode=train$"))
     await expect(page.locator("tr[id^=row-]")).to_have_count(1)
+
+
+async def test_curves_of_many_rollouts_come_by_themselves_and_hear_of_news(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewards, "MANY", 1)
+    for step in (1, 2):
+        await _rewarded(site, step, 0.25)
+    await page.goto(site.at("rewards"))
+    await expect(page.locator("#chart-reward canvas")).to_have_count(1)
+    await expect(page.locator("#figures")).not_to_contain_text("Counting")
+    await page.locator("#numbers-reward summary").click()
+    await _rewarded(site, 3, 0.75)
+    await expect(page.locator("#numbers-reward tbody tr").first).to_contain_text("0.75")
 
 
 async def test_curves_bars_and_numbers_hear_of_news(page: Page, site: Site) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from store.dashboard import rewards as rewards_page
 from store.dashboard.curves import MOST_BINS, edges_for, histogram, quantile
 from store.db.summaries.curves import MOST_BUCKETS, Cell
 from store.interface import Store
@@ -159,6 +160,23 @@ async def test_far_steps_share_buckets_and_a_bucket_leads_to_all_of_its_steps(ap
     assert 2_001 / chart["width"] <= MOST_BUCKETS
     links = [link for link in Read((await api.get("//ui/rewards")).body).links if "step_min=0" in link]
     assert (await api.get(f"/{links[0].replace('?', '.json?')}")).ok()["total"] == 2
+
+
+async def test_of_many_rollouts_the_page_stands_before_they_are_counted(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewards_page, "MANY", 2)
+    for reward in (0.25, 0.5):
+        await _rewarded(store, reward, step=1)
+    assert "Counting" not in Read((await api.get("//ui/rewards")).body).text
+    await _rewarded(store, 0.75, step=2)
+    page = Read((await api.get("//ui/rewards?by=step&mode=train")).body)
+    assert "Counting 3 rollouts" in page.text
+    (whole,) = [link for link in page.links if "whole=1" in link]
+    there = (await api.get(f"/{whole}")).body
+    assert "Counting" not in Read(there).text
+    assert b"data-chart=" in there
+    assert _line(await _curves(api, "?by=step&mode=train"), "reward", "train")["mean"] == [0.375, 0.75]
 
 
 @pytest.mark.parametrize("by", ["step", "time"])

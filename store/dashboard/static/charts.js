@@ -230,7 +230,8 @@ async function refresh() {
   isStale = false;
   const began = performance.now();
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+    const { whole } = document.getElementById("figures").dataset;
+    const answer = await fetch(whole, { headers: { Accept: "text/html" }, credentials: "same-origin" });
     if (!answer.ok || answer.redirected) return;
     put(new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("figures"));
   } finally {
@@ -254,6 +255,8 @@ function put(fresh) {
 }
 
 drawAll();
+// Of many rollouts the page stood before they were counted.
+if (document.querySelector("#figures[data-awaited]")) refresh();
 document.addEventListener("rollbook:news", refresh);
 document.addEventListener("rollbook:theme", redrawAll);
 document.addEventListener("click", (event) => {

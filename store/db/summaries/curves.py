@@ -97,6 +97,12 @@ async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str
     return [(name, count) for name, count in rows]
 
 
+async def total(dialect: Dialect, session: ReadSession) -> int:
+    """Return how many rollouts there are."""
+    statement = select(func.count()).select_from(tables.rollouts)
+    return (await session.fetch(dialect.sql(statement), {}))[0][0]
+
+
 async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
     """Return buckets that hold all rollouts, at most `MOST_BUCKETS`; None where no rollout has such a place."""
     column = _along(by)
