@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from store.errors import Incompatible, StoreError, Unsupported
+from store.training.outcome import WORKER_GONE
 
 if TYPE_CHECKING:
     from store.interface import Store
@@ -19,10 +20,11 @@ logger = logging.getLogger(__name__)
 PATIENCE: Final = 10
 """How many attempts may fail before one has succeeded."""
 
+_BEGUN: Final = "attempt.started"
 _ENDED: Final = "attempt.status_changed"
 _FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
 # These say nothing about the agent.
-_INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded"})
+_INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded", WORKER_GONE})
 _STACK: Final = "exception.stacktrace"
 
 
@@ -33,14 +35,22 @@ class AgentFails(RuntimeError):
 async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     """Return once as many attempts as one has patience for have failed and none succeeded; wait for ever otherwise.
 
+    Only attempts that began in the training count: those that a killed one left are closed at the next one's beginning.
+
     Args:
         store: whose attempts.
         after: the cursor behind which the training begins.
     """
+    begun: set[str] = set()
     failures: list[LoggedEvent] = []
     try:
         async with aclosing(_news(store, after)) as events:
             async for event in events:
+                if event.type == _BEGUN:
+                    begun.add(event.data["attempt_id"])
+                    continue
+                if event.data["attempt_id"] not in begun:
+                    continue
                 if event.data["to"] == "succeeded":
                     break
                 if event.data["to"] in _FAILED and _error(event).get("type") not in _INTERRUPTED:
@@ -56,7 +66,7 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
 
 
 def _news(store: Store, after: str | None) -> Any:
-    return store.tail(after, follow=True, types=[_ENDED])
+    return store.tail(after, follow=True, types=[_BEGUN, _ENDED])
 
 
 async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:

@@ -16,7 +16,7 @@ from store.interface import Store
 from store.models import AttemptedRollout, AttemptError
 from store.training.home import home
 from store.training.machine import is_gone, snapshot
-from store.training.outcome import Reason
+from store.training.outcome import WORKER_GONE, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Heartbeat:
         left = (worker.heartbeat_stats if worker is not None else None) or {}
         if not is_gone(left):
             return
-        error = AttemptError(type="WorkerGone", message=f"process {left['pid']} of worker {self._label} is gone")
+        error = AttemptError(type=WORKER_GONE, message=f"process {left['pid']} of worker {self._label} is gone")
         for rollout in await self._store.query_rollouts(status_in=list(_AT_WORK)):
             if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id != self._label:
                 continue

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from store.models import AttemptStatus, Span
 
 Reason = Literal["error", "resources", "spool", "timeout", "interrupted", "cancelled", "superseded"]
+
+WORKER_GONE: Final = "WorkerGone"
+"""The type of the error of attempts whose runner's process was gone."""
 
 INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "cancelled", "superseded"})
 
