@@ -145,21 +145,26 @@ class KeyRing:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
-        age = self._monotonic() - self._read_at
-        if age < FRESH_SECONDS:
+        asked = self._monotonic()
+        if asked - self._read_at < FRESH_SECONDS:
             return
+        self._begin_reading()
+        # However long it takes, a reading that begins now is new enough; one that others began long ago may not be.
+        while asked - self._read_at >= STALE_SECONDS:
+            # Shielded, since others wait for the same reading.
+            await asyncio.shield(self._begin_reading())
+            if self._trouble is not None:
+                raise Unavailable(f"keys cannot be read: {self._trouble}")
+
+    def _begin_reading(self) -> asyncio.Task[None]:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_quietly())
-        if age < STALE_SECONDS:
-            return
-        # Shielded, since others wait for the same reading.
-        await asyncio.shield(self._reading)
-        if self._monotonic() - self._read_at >= STALE_SECONDS:
-            raise Unavailable(f"keys cannot be read: {self._trouble}")
+        return self._reading
 
     async def _read_quietly(self) -> None:
         try:
             await self._read()
+            self._trouble = None
             await self._note_sometimes()
         except StoreError as error:
             self._trouble = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from store.keys import ROLES, Keys, Role, digest
 from store.server import dashboard
 from store.server.access import ACCESS, WEBSOCKET, may
 from store.server.app import OPERATIONS, build_app
+from store.server.keyring import STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
 from store.server.stream_paths import SOCKETS
 from store.testing import ManualClock
@@ -49,6 +51,15 @@ async def test_nobody_needs_a_key_until_there_is_one_and_then_everybody_does(key
     key = await keyed.key("reader")
     assert (await keyed.ask(None)).status == 401
     assert (await keyed.ask(key)).status == 200
+
+
+async def test_however_long_keys_take_to_read_they_count_once_they_are_read(store: Store, store_url: str) -> None:
+    # Each look at this clock finds it later by more than keys are good for.
+    ring = KeyRing(store_url, monotonic=count(step=2 * STALE_SECONDS).__next__)
+    try:
+        assert not await ring.are_demanded()
+    finally:
+        await ring.close()
 
 
 async def test_what_is_known_of_keys_is_read_again_beside_the_requests(keyed: Keyed) -> None:
