@@ -216,6 +216,20 @@ def execute(url: str, sql: str) -> str:
     ).stdout.strip()
 
 
+def dump(url: str) -> str:
+    """Return the partitions of a database as SQL, through pg_dump."""
+    parts = urlsplit(url)
+    return subprocess.run(
+        [
+            *(str(_binaries() / "pg_dump"), "--schema", "rollbook_*", "--no-owner", "--no-privileges"),
+            *("-d", urlunsplit(parts._replace(query=""))),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
 def create_database(url: str, **settings: str) -> str:
     """Return the URL of a new empty database, with defaults such as `default_transaction_isolation` set on it."""
     name = f"t{uuid4().hex[:16]}"

@@ -1,0 +1,104 @@
+"""What the recorded databases answer: some reads of each kind, as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from store.integrations.langgraph import RollbookSaver
+from store.interface import Store
+from store.models import PaginatedResult
+from store.sql_store import SQLStore
+from tests.recorded.story import START
+
+
+async def answers(store: Store) -> dict[str, Any]:
+    """Return the answers of reads that every store has, by what was read."""
+    rollouts = (await store.query_rollouts()).items
+    runs = [each for each in rollouts if each.metadata and each.metadata.get("rollbook.group") == "desk"]
+    run, resumed = (each.rollout_id for each in runs)
+    spanned, retried = rollouts[0].rollout_id, rollouts[3].rollout_id
+    moment = datetime.fromtimestamp(START + 4.6, UTC)
+    checkpoints = await store.list_checkpoints(run)
+    found: dict[str, Any] = {
+        "rollouts": rollouts,
+        "rollouts failed or cancelled": await store.query_rollouts(
+            status_in=["failed", "cancelled"], sort_by="end_time", sort_order="desc", limit=3, offset=1
+        ),
+        "rollouts at a time": await store.query_rollouts(as_at=moment),
+        "a rollout": await store.get_rollout_by_id(spanned),
+        "a rollout at an event": await store.get_rollout_by_id(retried, at=4),
+        "attempts": await store.query_attempts(retried),
+        "attempts at a position": await store.query_attempts(retried, as_at=45),
+        "spans": await store.query_spans(spanned),
+        "spans of the latest attempt": await store.query_spans(
+            spanned, "latest", name_contains="e", parent_id=f"{1:016x}", filter_logic="or", sort_by="name", limit=2
+        ),
+        "resources": await store.query_resources(resources_id_contains="s", sort_by="update_time", sort_order="desc"),
+        "resources at a position": await store.get_resources_by_id("prompts", as_at=1),
+        "latest resources": await store.get_latest_resources(),
+        "workers": await store.query_workers(sort_by="worker_id", sort_order="desc"),
+        "busy workers at a time": await store.query_workers(status_in=["busy"], as_at=moment),
+        "history": await store.history(retried),
+        "events of a run": await store.query_run_events(run, scope="RIG", limit=5, after=3),
+        "versions of the head": [row.version for row in (await store.query_run_events(run, limit=-1)).items],
+        "graph": await store.get_run_graph(run),
+        "checkpoint": await store.get_checkpoint(run, scope="TSDD", name="researched", view="raw"),
+        "checkpoint of an id": await store.get_checkpoint_by_id(run, checkpoints[0].checkpoint_id),
+        "checkpoints": checkpoints,
+        "artifacts": await store.query_artifacts(run),
+        "history of a scope": await store.scope_history("RIG"),
+        "plan": await store.plan_fork(run, phase="debate", scopes=["RIG"]),
+        "lineage": await store.list_lineage(run),
+        "lineage of the resumed run": await store.list_lineage(resumed),
+        "difference": await store.compare_attempts(run, 1, 2),
+        "annotations": await store.query_annotations(run),
+        "annotations at an event": await store.query_annotations(run, at=1),
+    }
+    for view in ("raw", "attempt:1", "attempt:3", "own:2"):
+        page = await store.query_run_events(run, view=view, limit=-1, bodies=False)
+        found[f"versions of {view}"] = [row.version for row in page.items]
+    statistics: dict[str, Any] = {**await store.statistics()}
+    found["statistics"] = {name: value for name, value in statistics.items() if name not in {"name", "uptime"}}
+    return {name: _json(answer) for name, answer in found.items()}
+
+
+async def thread_answers(store: SQLStore) -> dict[str, Any]:
+    """Return the answers of reads of threads, which a SQL store alone has."""
+    ids = [each.rollout_id for each in await store.query_rollouts()]
+    (run,) = [rollout_id for rollout_id in ids if await store.list_threads(rollout_id)]
+    found: dict[str, Any] = {"threads": await store.list_threads(run)}
+    for thread_id in (f"{run}:RIG", "copied", "chat", "deleted"):
+        name = thread_id.replace(run, "run")
+        found[f"places of {name}"] = await store.list_thread_places(thread_id)
+        found[f"latest of {name}"] = await store.get_thread_checkpoint(thread_id)
+    found["all threads"] = [
+        (each.thread_id, each.ns, each.checkpoint_id) async for each in store.iterate_thread_checkpoints(limit=9)
+    ]
+    # Values as LangGraph's own serializer reads them.
+    graph = await RollbookSaver(store).aget_tuple({"configurable": {"thread_id": "chat"}})
+    assert graph is not None
+    found["latest of chat in LangGraph"] = [graph.config, graph.checkpoint, graph.metadata, graph.parent_config]
+    return {name: _json(answer) for name, answer in found.items()}
+
+
+def _json(answer: Any) -> Any:
+    match answer:
+        case BaseModel():
+            return answer.model_dump(mode="json")
+        case PaginatedResult():
+            page = cast("PaginatedResult[Any]", answer)
+            return {"items": _json(page.items), "limit": page.limit, "offset": page.offset, "total": page.total}
+        case bytes():
+            return answer.decode()
+        case dict():
+            return {name: _json(value) for name, value in cast("dict[str, Any]", answer).items()}
+        case list() | tuple():
+            return [_json(each) for each in cast("list[Any]", answer)]
+        case _ if is_dataclass(answer) and not isinstance(answer, type):
+            return _json(asdict(answer))
+        case _:
+            return answer

@@ -1,0 +1,183 @@
+"""This version reads, proves and repairs databases that an earlier one wrote, and it writes the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from store import idempotency
+from store.client import HTTPStore
+from store.db.schema import migrate
+from store.db.tables import PROJECTIONS
+from store.db.url import with_partition
+from store.domain.events import FACTS, BodyDropped
+from store.keys import Keys, digest
+from store.models import AttemptStatus, RolloutStatus
+from store.sql_store import SQLStore
+from tests import postgres
+from tests.client.served import Served
+from tests.conftest import POSTGRES, SQLITE
+from tests.journal.given import run_sql
+from tests.recorded import recording, story
+from tests.recorded.reads import answers
+
+FACTS_RECORDED = recording.load_json(recording.FACTS)
+CLOCK_AT_END = FACTS_RECORDED["end"]
+
+DAMAGE = {
+    "rollouts": "UPDATE rollouts SET status = 'failed', spans = 77 WHERE status = 'succeeded'",
+    "attempts": "DELETE FROM attempts WHERE sequence_id = 2",
+    "spans": "UPDATE spans SET name = 'renamed'",
+    "rewards": "UPDATE rewards SET value = value + 1",
+    "resources": "UPDATE resources SET version = 9",
+    "workers": "UPDATE workers SET status = 'unknown' WHERE status = 'busy'",
+    "queue": "DELETE FROM queue",
+    "run_events": "DELETE FROM run_events WHERE kind = 'result'",
+    "forks": "UPDATE forks SET kind = 'branch'",
+    "fork_masks": "DELETE FROM fork_masks",
+    "checkpoints": "UPDATE checkpoints SET name = 'another'",
+    "artifacts": "UPDATE artifacts SET scope = 'ELSEWHERE'",
+    "run_keys": "DELETE FROM run_keys",
+    "threads": "DELETE FROM threads",
+    "thread_checkpoints": "UPDATE thread_checkpoints SET step = 99",
+    "thread_writes": "DELETE FROM thread_writes",
+    "labels": "UPDATE labels SET label = 'altered' WHERE label = 'to keep'",
+    "notes": "DELETE FROM notes",
+}
+"""What makes rows of a projection wrong, by its table."""
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database of the test's own that holds nothing yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'recorded.db'}"
+    create: Callable[[], str] = request.getfixturevalue("postgres_database")
+    return postgres.with_partition(create(), "default")
+
+
+@pytest.fixture
+async def url(empty_url: str) -> str:
+    """The URL of a restored copy, which was upgraded as an operator upgrades a database."""
+    recording.restore(empty_url)
+    await migrate(empty_url)
+    return empty_url
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SQLStore]:
+    """The main partition of a restored copy."""
+    async with await recording.opened(url, recording.clock_at(CLOCK_AT_END), create=False) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A server for the stores of these tests."""
+    with Served() as serving:
+        yield serving
+
+
+def differing(found: dict[str, Any], file: Path) -> dict[str, tuple[Any, Any]]:
+    """Return the answers that differ from the recorded ones, each with what was recorded."""
+    kept = recording.load_json(file)
+    return {
+        name: (found.get(name), kept.get(name))
+        for name in sorted(kept.keys() | found.keys())
+        if found.get(name) != kept.get(name)
+    }
+
+
+@pytest.mark.parametrize("partition", ["main", "second"])
+async def test_a_recorded_database_is_whole_and_has_the_recorded_hashes(url: str, partition: str) -> None:
+    of_partition = url if partition == "main" else with_partition(url, recording.SECOND)
+    async with await recording.opened(of_partition, recording.clock_at(CLOCK_AT_END), create=False) as store:
+        assert await recording.facts(store) == FACTS_RECORDED[partition]
+
+
+async def test_a_rebuild_of_a_recorded_database_changes_nothing(store: SQLStore) -> None:
+    report = await store.rebuild()
+    assert (report.written, report.differences) == ({}, [])
+    assert report.state_hash == FACTS_RECORDED["main"]["state_hash"]
+    assert await recording.facts(store) == FACTS_RECORDED["main"]
+
+
+async def test_a_rebuild_repairs_every_projection_of_a_recorded_database(url: str, store: SQLStore) -> None:
+    assert DAMAGE.keys() == {table.name for table in PROJECTIONS}
+    await run_sql(url, *DAMAGE.values())
+    damaged = await store.verify()
+    assert damaged.chain_head == FACTS_RECORDED["main"]["chain_head"]
+    assert damaged.state_hash != FACTS_RECORDED["main"]["state_hash"]
+    report = await store.rebuild()
+    assert report.written.keys() == DAMAGE.keys()
+    assert report.state_hash == FACTS_RECORDED["main"]["state_hash"]
+    assert await recording.facts(store) == FACTS_RECORDED["main"]
+
+
+async def test_reads_of_a_recorded_database_give_the_recorded_answers(url: str, served: Served) -> None:
+    for file, found in (await recording.read(url, served, CLOCK_AT_END)).items():
+        assert differing(found, file) == {}
+
+
+async def test_a_client_of_a_recorded_database_gets_the_recorded_answers(store: SQLStore, served: Served) -> None:
+    kept = recording.load_json(recording.ANSWERS)
+    with served.serving(store) as address:
+        async with HTTPStore(address) as client:
+            found = await answers(client)
+    assert {name: answer for name, answer in found.items() if answer != kept[name]} == {}
+
+
+async def test_a_call_that_was_made_before_is_answered_again(store: SQLStore) -> None:
+    before = await store.query_rollouts()
+    given = idempotency.current.set(story.REPEATED)
+    repeated = await store.enqueue_rollout(story.REPEATED_INPUT, "test")
+    idempotency.current.reset(given)
+    assert [each.rollout_id for each in before if each.input == story.REPEATED_INPUT] == [repeated.rollout_id]
+    assert (await store.query_rollouts()).total == before.total
+
+
+async def test_the_recorded_keys_are_those_that_were_given_out(url: str) -> None:
+    keys = await Keys.open(url, create=False)
+    try:
+        kept = {key.key_id: key for key in await keys.all()}
+        unrevoked = {key.key_id for key in await keys.unrevoked()}
+    finally:
+        await keys.close()
+    made = FACTS_RECORDED["keys"]
+    assert kept.keys() == {key["key_id"] for key in made}
+    assert unrevoked == {key["key_id"] for key in made if not key["is_revoked"]}
+    for key in made:
+        found = kept[key["key_id"]]
+        assert (found.role, found.partition, found.name) == (key["role"], key["partition"], key["name"])
+        assert found.hash == digest(key["text"])
+
+
+async def test_a_recorded_database_is_written_further(store: SQLStore) -> None:
+    waiting = await store.query_rollouts(status_in=["queuing", "requeuing"])
+    claimed = await store.dequeue_many_rollouts(99, "worker-new")
+    assert {each.rollout_id for each in claimed} == {each.rollout_id for each in waiting}
+    for each in claimed:
+        await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
+    report = await store.verify()
+    assert report.differences == []
+    assert report.events > FACTS_RECORDED["main"]["events"]
+
+
+async def test_the_same_calls_at_the_same_times_write_the_same_bytes(empty_url: str) -> None:
+    # The chain head covers every byte of the log. Keys are not in it.
+    written = await recording.write(empty_url)
+    assert written | {"keys": FACTS_RECORDED["keys"]} == FACTS_RECORDED
+
+
+def test_the_recording_has_every_type_of_event_and_every_status() -> None:
+    types = FACTS_RECORDED["main"]["types"]
+    # Nothing writes it yet.
+    assert types.keys() == FACTS.keys() - {BodyDropped.type}
+    rollouts = recording.load_json(recording.ANSWERS)["rollouts"]
+    assert {each["status"] for each in rollouts} == set(get_args(RolloutStatus))
+    attempts = {each["attempt"]["status"] for each in rollouts if "attempt" in each}
+    assert attempts == set(get_args(AttemptStatus))
+    assert all(FACTS_RECORDED["main"]["rows"].values())
