@@ -19,7 +19,7 @@ from store.db.encoding import check_text
 from store.db.tables import keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
-from store.opening import open_store
+from store.sql_store import SQLStore
 
 __all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
 
@@ -110,7 +110,7 @@ class Keys:
             )
         main = parse(with_partition(url, DEFAULT_PARTITION))
         if create:
-            await (await open_store(main.text)).close()
+            await (await SQLStore.open(main.text)).close()
         dialect = dialect_for(main)(main, None)
         await dialect.open(create=False)
         return cls(dialect)

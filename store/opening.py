@@ -4,16 +4,9 @@ import os
 from urllib.parse import urlsplit
 
 from store.clock import Clock
-from store.db.dialect import register
-from store.db.drivers.postgres import Postgres
-from store.db.drivers.sqlite import SQLite
 from store.errors import Invalid
 from store.interface import Store
 from store.sql_store import SQLStore
-
-register("memory", SQLite)
-register("sqlite", SQLite)
-register("postgresql", Postgres)
 
 
 async def open_store(

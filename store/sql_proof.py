@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from store import arguments
+from store.db import log as log_queries
 from store.db import scan
 from store.db.dialect import ReadSession
 from store.errors import Closed, ReadOnly
@@ -70,7 +71,7 @@ class SQLProof(SQLTexts):
 
     async def position(self) -> int:
         """Return the position of the last event of the log; 0 while there is none."""
-        seen = await self._read(partial(tails.log.last_commit, self._dialect))
+        seen = await self._read(partial(log_queries.last_commit, self._dialect))
         return 0 if seen is None else int(seen[3])
 
     async def news_after(self, position: int) -> int:
@@ -100,7 +101,7 @@ class SQLProof(SQLTexts):
             news = waiting.follow()
             try:
                 # A commit between the last page and this line has been announced already.
-                seen = await self._read_here(partial(tails.log.last_commit, self._dialect), snapshot=False)
+                seen = await self._read_here(partial(log_queries.last_commit, self._dialect), snapshot=False)
                 if seen is None or seen[3] <= place.position:
                     # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
                     with contextlib.suppress(TimeoutError):

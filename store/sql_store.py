@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import contextlib
-import importlib
 import logging
 import threading
 import time
@@ -14,7 +13,9 @@ from typing import Any, Self, TypeVar
 
 from store import actors, arguments, idempotency, intake, process, reads, repeats, span_intake
 from store.clock import Clock
-from store.db.dialect import Dialect, dialect_for
+from store.db.dialect import Dialect, dialect_for, register
+from store.db.drivers.postgres import Postgres
+from store.db.drivers.sqlite import SQLite
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.answers import Repeat, is_keyed
@@ -58,6 +59,10 @@ T = TypeVar("T")
 _UNDONE_AT_MOST = 4096
 # What is done at any time, whether attempts are overdue or not.
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, TellRun})
+
+register("memory", SQLite)
+register("sqlite", SQLite)
+register("postgresql", Postgres)
 
 
 class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
@@ -549,8 +554,6 @@ def _attempted(view: Any) -> AttemptedRollout:
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
     """Open a pickled store's URL in this process."""
-    # Which has perhaps never opened a store, and so does not know the databases yet.
-    importlib.import_module("store.opening")
     opened: list[SQLStore] = []
     failed: list[BaseException] = []
 
