@@ -22,7 +22,7 @@ from typer.main import get_command
 import store
 from store import SyncStore, errors, models, training
 from store.cli.app import app
-from store.cli.trouble import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
+from store.cli.errors import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
 from store.db import tables, url
 from store.domain.events import FACTS
 from store.integrations.langgraph import RollbookSaver

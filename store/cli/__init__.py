@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the command named in `sys.argv` and exit with its code, as `store.cli.trouble` lists them."""
+    """Run the command named in `sys.argv` and exit with its code, as `store.cli.errors` lists them."""
     from store.cli.app import app
 
     app(prog_name="rollbook")

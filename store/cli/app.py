@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from store.cli import annotation_commands, example_commands, folder_commands, run_commands, train_commands
+from store.cli.errors import Commands
 from store.cli.key_commands import keys
 from store.cli.options import (
     DEFAULT_DB,
@@ -30,7 +31,6 @@ from store.cli.options import (
     Sort,
     WorkerStatuses,
 )
-from store.cli.trouble import Commands
 
 _LOOK, _RUNS, _PROVE, _MAKE, _SERVE, _TRAIN = "Look", "Runs", "Prove", "Make", "Serve", "Train"
 

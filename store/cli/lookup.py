@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
-from store.cli.trouble import Ambiguous
+from store.cli.errors import Ambiguous
 from store.errors import Invalid, NotFound
 from store.interface import AsAt, Store
 

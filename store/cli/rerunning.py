@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from store.cli import lookup
-from store.cli.opened import run_reading, run_writing
+from store.cli.errors import FAILED, OK
 from store.cli.printing import json_document, line, note, printable
-from store.cli.trouble import FAILED, OK
+from store.cli.store_context import run_reading, run_writing
 from store.errors import (
     AttemptActive,
     CheckpointMissing,
@@ -159,7 +159,7 @@ def _print_started(started: ForkResult, *, is_run: bool) -> None:
 
 
 def _pipeline(target: str) -> Pipeline:
-    from store.cli.naming import named
+    from store.cli.import_string import named
     from store.training import Pipeline
 
     found: Pipeline = named("--with", target, Pipeline)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.cli import lookup
-from store.cli.opened import run_reading, run_writing
 from store.cli.printing import is_terminal, json_document, line, note, tree
+from store.cli.store_context import run_reading, run_writing
 from store.cli.tables import Column, print_table, time_column
 from store.errors import Invalid
 from store.interface import Store

@@ -11,7 +11,6 @@ from typing import Any, Final
 import orjson
 
 from store.cli import annotating, lookup
-from store.cli.opened import run_reading
 from store.cli.printing import (
     STYLES,
     compact,
@@ -26,6 +25,7 @@ from store.cli.printing import (
     tree,
 )
 from store.cli.sentences import config_text, reward_text
+from store.cli.store_context import run_reading
 from store.cli.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.times import ago, duration, in_words, local, utc
 from store.errors import Incompatible, Invalid, NotFound, Unsupported

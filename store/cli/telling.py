@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.cli import lookup
-from store.cli.opened import run_reading
 from store.cli.printing import is_terminal, json_document, json_line, line, note, printable
 from store.cli.sentences import Narrator
+from store.cli.store_context import run_reading
 from store.cli.tables import Column, print_table
 from store.cli.times import in_words, local, utc
 from store.interface import AsAt, Store

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import typer
 
-from store.cli.naming import imported, named
+from store.cli.errors import FAILED
+from store.cli.import_string import imported, named
 from store.cli.printing import line, note
-from store.cli.trouble import FAILED
 from store.errors import Invalid
 from store.training.agent import LitAgent
 

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from store import errors
 from store.cli.app import app
-from store.cli.trouble import exit_code
+from store.cli.errors import exit_code
 from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
 
 WORKING = {
