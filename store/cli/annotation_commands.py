@@ -32,6 +32,6 @@ def annotate(
     """Put labels on a rollout, take others off, or make a note; the log says who did, and `show` shows them."""
     if note is None and not label and not remove_label:
         raise typer.BadParameter("say something: --note TEXT, --label LABEL or --remove-label LABEL")
-    from store.cli import annotating
+    from store.cli.commands import annotate as annotating
 
     annotating.annotate(db, rollout, note, labels=label or (), remove_labels=remove_label or (), json=json)

@@ -100,7 +100,7 @@ def ls_rollouts(
     json: AsJson = False,
 ) -> None:
     """Rollouts, each with its latest attempt, in the order they were created."""
-    from store.cli import listing
+    from store.cli.commands import ls as listing
 
     page = listing.Page(sort, desc, limit, offset, as_at, json)
     listing.rollouts(db, page, status_in=status, id_in=id_in, id_contains=id_contains, any_of=any_of)
@@ -119,7 +119,7 @@ def ls_attempts(
     json: AsJson = False,
 ) -> None:
     """The attempts of a rollout."""
-    from store.cli import listing
+    from store.cli.commands import ls as listing
 
     listing.attempts(db, listing.Page(sort, desc, limit, offset, as_at, json), rollout)
 
@@ -149,7 +149,7 @@ def ls_spans(
     json: AsJson = False,
 ) -> None:
     """The spans of a rollout, by the numbers the store gave them."""
-    from store.cli import listing
+    from store.cli.commands import ls as listing
 
     conditions = {
         "trace_id": trace_id,
@@ -179,7 +179,7 @@ def ls_resources(
     json: AsJson = False,
 ) -> None:
     """The current version of every set of resources, in the order the sets were first published."""
-    from store.cli import listing
+    from store.cli.commands import ls as listing
 
     listing.resources(
         db, listing.Page(sort, desc, limit, offset, as_at, json), resources_id=resources_id, id_contains=id_contains
@@ -201,7 +201,7 @@ def ls_workers(
     json: AsJson = False,
 ) -> None:
     """Whoever claimed rollouts, in the order they were first seen."""
-    from store.cli import listing
+    from store.cli.commands import ls as listing
 
     page = listing.Page(sort, desc, limit, offset, as_at, json)
     listing.workers(db, page, status_in=status, id_contains=id_contains, any_of=any_of)
@@ -225,7 +225,7 @@ def show(
     """Show a rollout with its attempts, spans and rewards; or resources, or a worker."""
     if at is not None and as_at is not None:
         raise typer.BadParameter("give --at or --as-at, not both")
-    from store.cli import showing
+    from store.cli.commands import show as showing
 
     showing.show(db, given, at=at, as_at=as_at, full=full, json=json)
 
@@ -233,7 +233,7 @@ def show(
 @app.command(rich_help_panel=_LOOK)
 def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json: AsJson = False) -> None:
     """Tell what happened to a rollout: every event with its number, time, type, actor and cause."""
-    from store.cli import telling
+    from store.cli.commands import history as telling
 
     telling.history(db, rollout, as_at, json=json)
 
@@ -262,7 +262,7 @@ def tail(
     json: AsJson = False,
 ) -> None:
     """Print the log of the whole store, event by event, from its beginning. With --json, JSON lines."""
-    from store.cli import telling
+    from store.cli.commands import history as telling
 
     telling.tail(db, after=after, follow=follow, last=last, types=types, rollout=rollout, json=json)
 
@@ -270,7 +270,7 @@ def tail(
 @app.command(rich_help_panel=_LOOK)
 def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """Count what is there, what waits, and what it takes on disk; of a server's store all but its log and disk."""
-    from store.cli import counting
+    from store.cli.commands import stats as counting
 
     counting.stats(db, json=json)
 
@@ -296,7 +296,7 @@ def verify(
     json: AsJson = False,
 ) -> None:
     """Prove that the log is whole and that every table is what the log says; exit with 3 if not."""
-    from store.cli import proving
+    from store.cli.commands import verify as proving
 
     proving.verify(db, seal, json=json)
 
@@ -308,7 +308,7 @@ def seal(
     json: AsJson = False,
 ) -> None:
     """Write the head of the log to a file, against which `verify --seal FILE` checks it later."""
-    from store.cli import proving
+    from store.cli.commands import verify as proving
 
     proving.seal(db, file, json=json)
 
@@ -316,7 +316,7 @@ def seal(
 @app.command(rich_help_panel=_PROVE)
 def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """Fold the whole log anew and mend the rows that differ, while others read and write."""
-    from store.cli import proving
+    from store.cli.commands import verify as proving
 
     proving.rebuild(db, json=json)
 
@@ -339,7 +339,7 @@ def demo(
 
     Stopped or killed before its end, it goes on where it was.
     """
-    from store.cli import making
+    from store.cli.commands import demo as making
 
     raise typer.Exit(making.demo(db, seed=seed, runners=runners, continuous=continuous, quiet=quiet))
 
@@ -353,7 +353,7 @@ def migrate(
     json: AsJson = False,
 ) -> None:
     """Make an empty store, or bring an older one, with all its partitions, up to this version."""
-    from store.cli import making
+    from store.cli.commands import demo as making
 
     making.migrate(db, app_role, json=json)
 
@@ -416,7 +416,7 @@ def ui(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4748,
 ) -> None:
     """Show a database in the browser, as the dashboard of a server does, until Ctrl+C; it changes nothing."""
-    from store.cli import looking
+    from store.cli.commands import ui as looking
 
     looking.look(db, port)
 

@@ -39,7 +39,7 @@ def import_runs(
     json: AsJson = False,
 ) -> None:
     """Import run folders: each once, and of one that has grown only what is new. Exits with 1 if one is refused."""
-    from store.cli import folders
+    from store.cli.commands import folders
 
     folders.import_all(db, directory, resources, again=again, json=json)
 
@@ -52,7 +52,7 @@ def export_run(
     view: Annotated[str, typer.Option(metavar="VIEW", help="head, or attempt:N for an earlier state.")] = "head",
 ) -> None:
     """Write a run as a folder, daily/DATE/FLOW, and print where; cut off, it leaves the old folder or the new one."""
-    from store.cli import folders
+    from store.cli.commands import folders
 
     folders.export(db, run, directory, view)
 
@@ -64,6 +64,6 @@ def mirror(
     once: Annotated[bool, typer.Option("--once", help="Catch up with the log, and stop.")] = False,
 ) -> None:
     """Keep a folder of every run current while the store is in use, until Ctrl+C; goes on where it was stopped."""
-    from store.cli import folders
+    from store.cli.commands import folders
 
     folders.mirror(db, directory, once=once)

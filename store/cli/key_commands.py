@@ -36,7 +36,7 @@ def keys_create(
     json: AsJson = False,
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
-    from store.cli import keys as making
+    from store.cli.commands import keys as making
 
     making.create(db, role.value, partition=partition, name=name, expires_seconds=expires, json=json)
 
@@ -48,7 +48,7 @@ def keys_list(
     json: AsJson = False,
 ) -> None:
     """List the keys of a database, never their secrets."""
-    from store.cli import keys as listing
+    from store.cli.commands import keys as listing
 
     listing.show(db, every=every, json=json)
 
@@ -60,6 +60,6 @@ def keys_revoke(
     json: AsJson = False,
 ) -> None:
     """End a key, within five seconds, for good."""
-    from store.cli import keys as ending
+    from store.cli.commands import keys as ending
 
     ending.revoke(db, key_id, json=json)

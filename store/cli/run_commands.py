@@ -39,7 +39,7 @@ def runs(
     json: AsJson = False,
 ) -> None:
     """The newest runs, and how far each has come; or with --scope, what they decided about something."""
-    from store.cli import run_listing
+    from store.cli.commands import runs as run_listing
 
     if scope is not None:
         run_listing.of_scope(db, scope, name, limit, json=json)
@@ -83,7 +83,7 @@ def rerun(
     json: AsJson = False,
 ) -> None:
     """Run a part of a run again: prints the plan, and starts the attempt."""
-    from store.cli import rerunning
+    from store.cli.commands import rerun as rerunning
 
     asked = rerunning.Asked(
         node=node,
@@ -108,7 +108,7 @@ def rerun(
 
 def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """The attempts of a run: what each builds on, what it ran again, which one is the head."""
-    from store.cli import run_attempts
+    from store.cli.commands import lineage as run_attempts
 
     run_attempts.lineage(db, given, json=json)
 
@@ -123,7 +123,7 @@ def compare(
     json: AsJson = False,
 ) -> None:
     """What changed from the view of attempt A to that of attempt B, node by node."""
-    from store.cli import run_attempts
+    from store.cli.commands import lineage as run_attempts
 
     run_attempts.compare(db, given, a, b, everything=everything, json=json)
 
@@ -142,6 +142,6 @@ def undo(
     json: AsJson = False,
 ) -> None:
     """Take a re-run back, or forth again: another attempt's view becomes that of the run. Nothing is deleted."""
-    from store.cli import run_attempts
+    from store.cli.commands import lineage as run_attempts
 
     run_attempts.undo(db, given, to, reason, json=json)

@@ -70,7 +70,7 @@ def serve(settings: Settings) -> None:
         told = f"{told} with {settings.workers} workers"
         Workers(partial(_work, settings), settings.workers, listener, partial(tell, told)).run()
     else:
-        from store.cli import serving
+        from store.cli.commands import serve as serving
 
         serving.run(settings, listener, on_started=partial(tell, told))
     logger.info("stopped")
@@ -111,7 +111,7 @@ def _work(settings: Settings, seat: Seat) -> None:
     """Be one of several processes."""
     log_as_json(settings.log_level)
     # Not at the top: the parent needs none of it, and its workers begin when it has begun.
-    from store.cli import serving
+    from store.cli.commands import serve as serving
 
     serving.run(settings, seat.listener, seat)
 

@@ -33,7 +33,7 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is left to chance.")] = None,
 ) -> None:
     """Train an agent with a Trainer of yours, and print what came of it."""
-    from store.cli import training
+    from store.cli.commands import train as training
 
     training.train(target, agent=agent, db=db, train_file=train_file, val_file=val_file, runners=runners, seed=seed)
 
@@ -45,7 +45,7 @@ def runner(
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="How many processes.")] = 1,
 ) -> None:
     """Run an agent on the tasks of a store until Ctrl+C or SIGTERM."""
-    from store.cli import training
+    from store.cli.commands import train as training
 
     training.runner(target, store=store, count=count)
 
@@ -78,7 +78,7 @@ def proxy(
     insecure: Annotated[bool, typer.Option("--insecure", help="Answer other machines without a key.")] = False,
 ) -> None:
     """Pass agents' calls on to their models, each recorded for its attempt, until Ctrl+C or SIGTERM."""
-    from store.cli import proxying
+    from store.cli.commands import proxy as proxying
 
     proxying.proxy(
         proxying.Settings(

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from store.cli import annotating, lookup
+from store.cli import lookup
+from store.cli.commands import annotate
 from store.cli.printing import (
     STYLES,
     compact,
@@ -140,7 +141,7 @@ def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     _print_title(rollout)
     for name, text in _facts(whole):
         line(f"  {name:<10} {text}")
-    annotating.print_notes(whole.said)
+    annotate.print_notes(whole.said)
     heading("Input")
     lines = orjson.dumps(rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines()
     for text in lines[:_INPUT_LINES] if cuts else lines:
@@ -184,7 +185,7 @@ def _facts(whole: _Whole) -> list[tuple[str, str]]:
     rewards = _latest_rewards(whole)
     more = f" and {len(rewards) - _REWARDS_TOLD} more" if len(rewards) > _REWARDS_TOLD else ""
     facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_TOLD])) + more))
-    facts.append(("labels", annotating.labels_told(whole.said.labels) if whole.said.labels else ""))
+    facts.append(("labels", annotate.labels_told(whole.said.labels) if whole.said.labels else ""))
     facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
     return [fact for fact in facts if fact[1]]
 

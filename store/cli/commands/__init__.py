@@ -1,0 +1,1 @@
+"""Commands: the declaration and the body of each in one module."""
