@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from store.cli.times import moment, seconds_in
+from store.cli.output.times import moment, seconds_in
 from store.domain.events import RolloutStatus, WorkerStatus
 
 DEFAULT_DB: Final = "sqlite:///rollbook.db"

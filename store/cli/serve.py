@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.cli.printing import json_document, line
+from store.cli.output.printing import json_document, line
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
 from store.server.listening import bind, is_loopback, url_of

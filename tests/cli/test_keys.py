@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from store import open_store
-from store.cli.times import seconds_in
+from store.cli.output.times import seconds_in
 from store.db.url import with_partition
 from store.keys import Keys, digest
 from tests.cli.conftest import Rollbook, runner

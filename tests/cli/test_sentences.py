@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.cli.sentences import TOLD, Narrator
+from store.cli.output.events import TOLD, Narrator
 from store.domain.events import FACTS
 from store.models import HistoryEvent
 

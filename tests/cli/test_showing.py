@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.cli.printing import tree
+from store.cli.output.printing import tree
 from store.models.threads import ThreadCheckpoint
 from store.sql_store import SQLStore
 from store.testing.samples import make_span

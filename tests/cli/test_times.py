@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from store.cli.times import ago, duration, in_words, local, moment, utc
+from store.cli.output.times import ago, duration, in_words, local, moment, utc
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

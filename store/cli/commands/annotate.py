@@ -9,9 +9,9 @@ from typing import Final
 
 from store import actors
 from store.cli import lookup
-from store.cli.printing import heading, is_terminal, json_document, line, printable
+from store.cli.output.printing import heading, is_terminal, json_document, line, printable
+from store.cli.output.times import ago, local, utc
 from store.cli.store_context import run_writing
-from store.cli.times import ago, local, utc
 from store.errors import Invalid
 from store.interface import Store
 from store.models import AnnotateResult, Annotations, Note

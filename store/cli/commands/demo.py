@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from store.cli.printing import json_document, line
+from store.cli.output.printing import json_document, line
 
 
 def demo(db: str, *, seed: int, runners: int, continuous: bool, quiet: bool) -> int:

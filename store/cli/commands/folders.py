@@ -10,9 +10,9 @@ import typer
 
 from store.cli import lookup
 from store.cli.errors import FAILED
-from store.cli.printing import is_terminal, json_document, line, note, working
+from store.cli.output.printing import is_terminal, json_document, line, note, working
+from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading, run_writing
-from store.cli.tables import Column, print_table
 from store.folders import ImportReport, Mirror, export_run_folder, import_runs
 from store.interface import Store
 

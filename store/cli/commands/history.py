@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.cli import lookup
-from store.cli.printing import is_terminal, json_document, json_line, line, note, printable
-from store.cli.sentences import Narrator
+from store.cli.output.events import Narrator
+from store.cli.output.printing import is_terminal, json_document, json_line, line, note, printable
+from store.cli.output.tables import Column, print_table
+from store.cli.output.times import in_words, local, utc
 from store.cli.store_context import run_reading
-from store.cli.tables import Column, print_table
-from store.cli.times import in_words, local, utc
 from store.interface import AsAt, Store
 from store.models import HistoryEvent, LoggedEvent
 

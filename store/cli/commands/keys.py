@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar, cast
 
 from store import open_store
 from store.cli.errors import Ambiguous
-from store.cli.printing import json_document, line, note
-from store.cli.tables import Column, print_table
-from store.cli.times import ago, local, utc
+from store.cli.output.printing import json_document, line, note
+from store.cli.output.tables import Column, print_table
+from store.cli.output.times import ago, local, utc
 from store.clock import system_clock, to_seconds
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.cli import lookup
-from store.cli.printing import is_terminal, json_document, line, note, tree
+from store.cli.output.printing import is_terminal, json_document, line, note, tree
+from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading, run_writing
-from store.cli.tables import Column, print_table, time_column
 from store.errors import Invalid
 from store.interface import Store
 from store.models import AttemptDiff, AttemptNode, NodeDifference

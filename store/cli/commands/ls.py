@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 
 from store.cli import lookup
-from store.cli.printing import is_terminal, json_document, note
+from store.cli.output.printing import is_terminal, json_document, note
+from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
+from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
-from store.cli.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
-from store.cli.times import in_words
 from store.interface import AsAt, Store
 from store.models import Attempt, FilterLogic, PaginatedResult, RolloutStatus, Span, WorkerStatus
 

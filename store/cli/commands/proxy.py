@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from store import open_store
-from store.cli.printing import line
+from store.cli.output.printing import line
 from store.client import address
 from store.db.url import parse
 from store.errors import Invalid

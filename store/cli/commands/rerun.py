@@ -10,7 +10,7 @@ import orjson
 
 from store.cli import lookup
 from store.cli.errors import FAILED, OK
-from store.cli.printing import json_document, line, note, printable
+from store.cli.output.printing import json_document, line, note, printable
 from store.cli.store_context import run_reading, run_writing
 from store.errors import (
     AttemptActive,

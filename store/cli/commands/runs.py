@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store import semconv
-from store.cli.printing import compact, is_terminal, json_document, note
+from store.cli.output.printing import compact, is_terminal, json_document, note
+from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
-from store.cli.tables import Column, print_table, time_column
 from store.interface import Store
 from store.models import Artifact, ArtifactRef, Rollout
 from store.runs.planning import COMPLETED

@@ -12,7 +12,8 @@ import orjson
 
 from store.cli import lookup
 from store.cli.commands import annotate
-from store.cli.printing import (
+from store.cli.output.events import config_text, reward_text
+from store.cli.output.printing import (
     STYLES,
     compact,
     console,
@@ -25,10 +26,9 @@ from store.cli.printing import (
     printable,
     tree,
 )
-from store.cli.sentences import config_text, reward_text
+from store.cli.output.tables import ATTEMPTS, WORKERS, print_table, rewards_of
+from store.cli.output.times import ago, duration, in_words, local, utc
 from store.cli.store_context import run_reading
-from store.cli.tables import ATTEMPTS, WORKERS, print_table, rewards_of
-from store.cli.times import ago, duration, in_words, local, utc
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
 from store.interface import AsAt, Store
 from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker

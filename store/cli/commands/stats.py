@@ -12,9 +12,9 @@ from typing import Any, Final, get_args
 from sqlalchemy import Column, func, select
 from sqlalchemy.sql import ClauseElement
 
-from store.cli.printing import STYLES, is_terminal, json_document, line, note
+from store.cli.output.printing import STYLES, is_terminal, json_document, line, note
+from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
-from store.cli.times import ago, duration, local, utc
 from store.clock import system_clock, to_seconds
 from store.db import pages, tables
 from store.db.dialect import Dialect, ReadSession, Row

@@ -14,7 +14,7 @@ import typer
 
 from store.cli.errors import FAILED
 from store.cli.import_string import imported, named
-from store.cli.printing import line, note
+from store.cli.output.printing import line, note
 from store.errors import Invalid
 from store.training.agent import LitAgent
 

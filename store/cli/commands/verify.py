@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from store.cli.errors import NOT_INTACT
-from store.cli.printing import json_document, line, note, working
+from store.cli.output.printing import json_document, line, note, working
+from store.cli.output.tables import DIFFERENCES, print_table
+from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
-from store.cli.tables import DIFFERENCES, print_table
-from store.cli.times import duration
 from store.models import Difference
 
 # Damage to the log itself: no rebuild mends it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from store.cli.times import duration
+from store.cli.output.times import duration
 
 Json = dict[str, Any]
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from store.cli import run_sentences, thread_sentences
-from store.cli.times import duration, local
+from store.cli.output import run_events as run_event_lines
+from store.cli.output import thread_events as thread_event_lines
+from store.cli.output.times import duration, local
 from store.models import HistoryEvent
 
 Json = dict[str, Any]
@@ -53,11 +54,11 @@ class Narrator:
     def say(self, event: HistoryEvent) -> str:
         """Return what happened, without time and actor."""
         self.hear(event)
-        if event.type in run_sentences.TOLD:
+        if event.type in run_event_lines.TOLD:
             attempt = self._attempt(event.data) if "attempt_id" in event.data else ""
-            return run_sentences.told(event.type, event.data, attempt)
-        if event.type in thread_sentences.TOLD:
-            return thread_sentences.told(event.type, event.data)
+            return run_event_lines.told(event.type, event.data, attempt)
+        if event.type in thread_event_lines.TOLD:
+            return thread_event_lines.told(event.type, event.data)
         teller = self._tellers.get(event.type)
         if teller is None:
             return orjson.dumps(event.data).decode()
@@ -180,7 +181,7 @@ class Narrator:
     }
 
 
-TOLD: Final = run_sentences.TOLD | thread_sentences.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+TOLD: Final = run_event_lines.TOLD | thread_event_lines.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 """The types of event that have a sentence; others are told by their data."""
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from store import semconv
-from store.cli.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
-from store.cli.sentences import reward_text
-from store.cli.times import ago, duration, local, utc
+from store.cli.output.events import reward_text
+from store.cli.output.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
+from store.cli.output.times import ago, duration, local, utc
 from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span, Worker
 
 T = TypeVar("T")
