@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.client.http_store import HTTPStore
+from store.client.store import HTTPStore
 
 
 class LightningStoreClient(HTTPStore):

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from yarl import URL
 
 from store.client.address import Address
-from store.client.event_stream import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.client.pools import Pool, Pools, resetting
 from store.client.retrying import RETRIED_STATUSES, Attempts, Failure, Retries, retry_after
+from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.errors import Closed, Incompatible
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY

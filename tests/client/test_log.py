@@ -13,8 +13,9 @@ import orjson
 import pytest
 
 from store import open_store
-from store.client import HTTPStore, http_proof
-from store.client.event_stream import EventStream
+from store.client import HTTPStore
+from store.client import log as client_log
+from store.client.sse import EventStream
 from store.errors import Closed, Incompatible, Invalid, NotFound
 from store.interface import Store
 from store.models import AttemptedRollout, LoggedEvent
@@ -59,7 +60,7 @@ async def test_history_and_tail_are_those_of_the_store(store: HTTPStore, behind:
 async def test_a_history_longer_than_a_page_is_read_to_its_end_once(
     store: HTTPStore, behind: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_proof, "_PAGE", 2)
+    monkeypatch.setattr(client_log, "_PAGE", 2)
     ro = (await lived(store)).rollout_id
     whole = await behind.history(ro)
     assert len(whole) > 4

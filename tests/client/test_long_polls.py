@@ -11,7 +11,8 @@ from threading import Event
 
 import pytest
 
-from store.client import HTTPStore, http_store
+from store.client import HTTPStore
+from store.client import store as http_store
 from store.errors import Closed
 from store.interface import Store
 from tests.client.lossy_proxy import LossyProxy

@@ -9,7 +9,7 @@ import orjson
 
 from store import arguments
 from store.client import requests
-from store.client.http_annotations import HTTPAnnotations
+from store.client.annotations import HTTPAnnotations
 from store.client.transport import reading
 from store.errors import Incompatible
 from store.models import RunFrame

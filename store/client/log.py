@@ -13,7 +13,7 @@ import orjson
 
 from store import arguments
 from store.client import requests
-from store.client.http_reads import HTTPReads
+from store.client.reads import HTTPReads
 from store.client.transport import Call, changing, reading
 from store.errors import Incompatible
 from store.interface import AsAt

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 from store import arguments
 from store.client import address, requests
 from store.client.retrying import Retries
-from store.client.run_stream import HTTPRunStream
+from store.client.streams import HTTPRunStream
 from store.client.transport import Call, Transport, changing, reading
 from store.client.trust import trusting
 from store.errors import Incompatible, Invalid, ReadOnly

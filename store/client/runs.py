@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from store import arguments
 from store.client import requests, run_requests
-from store.client.http_proof import HTTPProof
+from store.client.log import HTTPProof
 from store.client.transport import Call, changing, reading
 from store.interface import AsAt
 from store.models import (
