@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from store import actors, arguments, idempotency, intake, process, reads, repeats, span_intake
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for, register
-from store.db.drivers.postgres import Postgres
+from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite import SQLite
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from store.db.dialect import Changes, Row, WriteSession, register
-from store.db.drivers.postgres import Postgres
+from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite import SQLite
 from store.journal import writer as group_commit
 from store.models import EnqueueRolloutRequest, Span

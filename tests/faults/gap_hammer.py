@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from store.db.dialect import Changes, Tail, WriteSession, register
-from store.db.drivers.postgres import Postgres, PostgresWriter
+from store.db.drivers.postgres.dialect import Postgres, PostgresWriter
 from store.errors import StoreError, Unavailable
 from store.interface import Store
 from store.models import EnqueueRolloutRequest, LoggedEvent

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select
 
 from store.db.dialect import Changes, Params, Row, Sql, Tail, WriteSession, register
-from store.db.drivers.postgres import Postgres
+from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite import SQLite
 from store.opening import open_store
 from store.sql_store import SQLStore

@@ -15,7 +15,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
 import pytest
 
 from store import open_store
-from store.db.drivers import postgres as driver
+from store.db.drivers.postgres import dialect as driver
 from store.errors import Incompatible, StoreError, Unavailable
 from store.interface import Store
 from store.journal import writer

@@ -13,7 +13,7 @@ import pytest
 
 from store import open_store
 from store.db.dialect import WriteSession
-from store.db.drivers.postgres import PostgresWriter
+from store.db.drivers.postgres.dialect import PostgresWriter
 from store.db.drivers.sqlite_writing import SQLiteWriter
 from store.journal.writer import MAX_BATCH_CALLS
 from store.models import EnqueueRolloutRequest

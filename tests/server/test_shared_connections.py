@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from store import open_store
-from store.db.drivers import postgres
+from store.db.drivers.postgres import dialect
 from store.db.url import parse, with_partition
 from store.sql_store import SQLStore
 from store.testing.samples import make_span
@@ -102,7 +102,7 @@ async def test_the_connections_outlive_the_partition_that_made_them(postgres_url
 async def test_a_partition_that_is_not_written_to_gives_its_connection_back(
     postgres_url: str, stores: list[SQLStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(dialect, "_IDLE_SECONDS", 0.1)
     for _ in range(2):
         await asyncio.gather(*(each.enqueue_rollout("x") for each in stores))
         async with asyncio.timeout(30):

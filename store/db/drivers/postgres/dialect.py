@@ -32,7 +32,7 @@ from sqlalchemy.types import TypeEngine
 
 from store.clock import Clock
 from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
-from store.db.drivers.postgres_connections import Connections, Listener
+from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres
 from store.db.tables import settable
 from store.db.url import StoreURL

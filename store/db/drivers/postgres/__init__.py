@@ -1,0 +1,1 @@
+"""Postgres driver: its dialect and its connection pool."""
