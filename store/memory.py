@@ -8,7 +8,7 @@ from collections.abc import Callable
 from weakref import WeakMethod
 
 from store.clock import Clock
-from store.db.drivers.sqlite import SQLite
+from store.db.drivers.sqlite.dialect import SQLite
 from store.db.url import parse
 from store.sql_store import SQLStore
 

@@ -15,7 +15,7 @@ from store import actors, arguments, idempotency, intake, process, reads, repeat
 from store.clock import Clock
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
-from store.db.drivers.sqlite import SQLite
+from store.db.drivers.sqlite.dialect import SQLite
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.answers import Repeat, is_keyed

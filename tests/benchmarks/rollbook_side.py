@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from store.db.dialect import Changes, Row, WriteSession, register
 from store.db.drivers.postgres.dialect import Postgres
-from store.db.drivers.sqlite import SQLite
+from store.db.drivers.sqlite.dialect import SQLite
 from store.journal import writer as group_commit
 from store.models import EnqueueRolloutRequest, Span
 from store.opening import open_store

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.db.drivers import sqlite_checkpoints
-from store.db.drivers.sqlite_checkpoints import Checkpointer
+from store.db.drivers.sqlite import checkpoint
+from store.db.drivers.sqlite.checkpoint import Checkpointer
 from store.models import EnqueueRolloutRequest
 
 PAGE = 4096
@@ -41,7 +41,7 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def checkpointer(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
-    monkeypatch.setattr(sqlite_checkpoints, "FRAMES", FRAMES)
+    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
     made = Checkpointer(lambda: connect(path))
     yield made
     made.close()
@@ -124,7 +124,7 @@ def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(
     def refuse() -> sqlite3.Connection:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr(sqlite_checkpoints, "FRAMES", FRAMES)
+    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
     checkpointer = Checkpointer(refuse)
     write(writer, FRAMES)
     checkpointer.committed(FRAMES)
@@ -139,7 +139,7 @@ def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(
 async def test_a_store_that_writes_much_keeps_its_log_short_and_sound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_checkpoints, "FRAMES", FRAMES)
+    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
     log = path.with_name("run.db-wal")
     async with await open_store(f"sqlite:///{path}") as store:
         for _ in range(40):

@@ -13,8 +13,8 @@ import pytest
 
 from store import open_store
 from store.db.dialect import Row, Sql
-from store.db.drivers import sqlite_reading
-from store.db.drivers.sqlite_reading import Readers, Reading, SQLiteReader, State
+from store.db.drivers.sqlite import reader
+from store.db.drivers.sqlite.reader import Readers, Reading, SQLiteReader, State
 from store.sql_store import SQLStore
 from store.testing.samples import make_span
 
@@ -49,7 +49,7 @@ async def test_a_read_that_is_cancelled_while_its_connection_opens_leaves_it_to_
     readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, go_on, opened = threading.Event(), threading.Event(), list[sqlite3.Connection]()
-    connect = sqlite_reading._connected  # pyright: ignore[reportPrivateUsage]
+    connect = reader._connected  # pyright: ignore[reportPrivateUsage]
 
     def connect_slowly(path: Path) -> sqlite3.Connection:
         opening.set()
@@ -57,7 +57,7 @@ async def test_a_read_that_is_cancelled_while_its_connection_opens_leaves_it_to_
         opened.append(connect(path))
         return opened[-1]
 
-    monkeypatch.setattr(sqlite_reading, "_connected", connect_slowly)
+    monkeypatch.setattr(reader, "_connected", connect_slowly)
     cancelled = asyncio.create_task(readers.take())
     await asyncio.to_thread(opening.wait, 60)
     cancelled.cancel()

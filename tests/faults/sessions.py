@@ -15,7 +15,7 @@ from sqlalchemy import Select
 
 from store.db.dialect import Changes, Params, Row, Sql, Tail, WriteSession, register
 from store.db.drivers.postgres.dialect import Postgres
-from store.db.drivers.sqlite import SQLite
+from store.db.drivers.sqlite.dialect import SQLite
 from store.opening import open_store
 from store.sql_store import SQLStore
 

@@ -31,8 +31,8 @@ import orjson
 
 from store.clock import system_clock
 from store.db.dialect import Tail, WriteSession, register
-from store.db.drivers.sqlite import SQLite
-from store.db.drivers.sqlite_writing import SQLiteWriter
+from store.db.drivers.sqlite.dialect import SQLite
+from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.errors import StoreError
 from store.opening import open_store
 from tests import databases

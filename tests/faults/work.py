@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from store.db.drivers import sqlite_checkpoints
+from store.db.drivers.sqlite import checkpoint
 from store.interface import Store
 from store.models import Attempt
 from store.opening import open_store
@@ -102,7 +102,7 @@ class Acknowledged:
 
 async def work_copying(url: str, path: Path, name: str) -> None:
     """As `work`, with a write-ahead log that is copied into SQLite's file many times a second."""
-    sqlite_checkpoints.FRAMES = COPIED_FRAMES
+    checkpoint.FRAMES = COPIED_FRAMES
     await work(url, path, name)
 
 

@@ -14,7 +14,7 @@ import pytest
 from store import open_store
 from store.db.dialect import WriteSession
 from store.db.drivers.postgres.dialect import PostgresWriter
-from store.db.drivers.sqlite_writing import SQLiteWriter
+from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.journal.writer import MAX_BATCH_CALLS
 from store.models import EnqueueRolloutRequest
 from store.sql_store import SQLStore

@@ -14,8 +14,8 @@ from sqlalchemy import Select, Table
 from store.clock import Clock
 from store.db import tables
 from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, WriteSession
-from store.db.drivers.sqlite_checkpoints import FRAMES_AT_MOST, Checkpointer
-from store.db.drivers.sqlite_errors import LOCK_SECONDS, is_busy, translate
+from store.db.drivers.sqlite.checkpoint import FRAMES_AT_MOST, Checkpointer
+from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import settable
 
 # For each None and each bytes among the parameters of a statement Python's driver looks for who adapts it, finds nobody

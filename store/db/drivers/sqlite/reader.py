@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import aiosqlite
 
 from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
-from store.db.drivers.sqlite_errors import LOCK_SECONDS, translate
+from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.schema import read_only_uri
 
 Done = TypeVar("Done")

@@ -1,0 +1,1 @@
+"""SQLite driver: its dialect, the writer's connection, the readers, checkpoints."""
