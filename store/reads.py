@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
-from store.db.bodies import payload, payload_of
+from store.db.queries.bodies import payload, payload_of
 from store.domain.events import Json
 from store.domain.views import (
     ATTEMPT_COLUMNS,

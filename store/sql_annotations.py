@@ -6,9 +6,9 @@ from abc import ABC
 from collections.abc import Sequence
 
 from store import arguments, intake_annotations
-from store.db import annotation_reading
-from store.db.annotation_reading import END
 from store.db.dialect import ReadSession
+from store.db.queries import annotations as annotation_queries
+from store.db.queries.annotations import END
 from store.domain.answers import Repeat
 from store.domain.decide_annotations import AnnotationView
 from store.errors import NotFound
@@ -43,15 +43,15 @@ class SQLAnnotations(SQLRunWrites, ABC):
         dialect = self._dialect
 
         async def past(session: ReadSession, until: int) -> Annotations:
-            life = await annotation_reading.life(dialect, session, rollout_id)
+            life = await annotation_queries.life(dialect, session, rollout_id)
             if life is None or life[0] > until:
                 raise NotFound.rollout(rollout_id)
             if life[1] <= until:
-                labels = await annotation_reading.labels(dialect, session, rollout_id)
+                labels = await annotation_queries.labels(dialect, session, rollout_id)
             else:
-                labels = await annotation_reading.labels_then(dialect, session, rollout_id, until)
+                labels = await annotation_queries.labels_then(dialect, session, rollout_id, until)
             return Annotations(
-                labels=labels, notes=await annotation_reading.notes(dialect, session, rollout_id, until, limit)
+                labels=labels, notes=await annotation_queries.notes(dialect, session, rollout_id, until, limit)
             )
 
         return await self._answer(

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from store import arguments, reads, run_reads
-from store.db import filters, pages, run_reading, run_views
 from store.db.dialect import ReadSession, Row
-from store.db.run_views import Standing, View
+from store.db.queries import filters, pages, run_views
+from store.db.queries import runs as run_queries
+from store.db.queries.run_views import Standing, View
 from store.errors import AttemptActive, Conflict, GraphChanged, HeadMoved, Invalid, NotFound, SideEffectsUnconfirmed
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnActive, OnMissing, PhaseGraph
 from store.runs import planning
@@ -131,7 +132,7 @@ class SQLForks(SQLRunWrites, ABC):
         async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
             if standing.head is None:
                 raise NotFound.attempts(rollout_id)
-            active = await run_reading.active(self._dialect, session, rollout_id) if rejects_active else None
+            active = await run_queries.active(self._dialect, session, rollout_id) if rejects_active else None
             if active is not None:
                 # Under the lock it is judged again; here, so that nobody is told of what is not the point.
                 raise AttemptActive(rollout_id, active)
@@ -190,7 +191,7 @@ class SQLForks(SQLRunWrites, ABC):
         arguments.text(request_id, "request_id")
 
         async def read(session: ReadSession, _: View, __: Standing) -> int | None:
-            return await run_reading.forked(self._dialect, session, rollout_id, request_id)
+            return await run_queries.forked(self._dialect, session, rollout_id, request_id)
 
         attempt = await self._seen(rollout_id, "raw", None, None, read)
         return None if attempt is None else await self._result(rollout_id, attempt)

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from store import arguments
-from store.db import log as log_queries
-from store.db import scan
 from store.db.dialect import ReadSession
+from store.db.queries import log as log_queries
+from store.db.queries import scan
 from store.errors import Closed, ReadOnly
 from store.interface import AsAt
 from store.journal import seal as seals

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from store import process, reads
 from store.clock import system_clock
-from store.db import counting, filters, pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.filters import Query
-from store.db.listing import Page
+from store.db.queries import counts as counting
+from store.db.queries import filters, pages
+from store.db.queries.filters import Query
+from store.db.queries.paging import Page
 from store.errors import Closed, Invalid, WrongProcess
 from store.interface import AsAt, Store
 from store.journal import timeline

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Final
 
 from store import arguments, run_reads
-from store.db import log, run_following, run_views
 from store.db.dialect import ReadSession, Row
 from store.db.encoding import check_text
-from store.db.pages import LONGEST_ID
-from store.db.run_views import View
+from store.db.queries import log as log_queries
+from store.db.queries import run_follow, run_views
+from store.db.queries.pages import LONGEST_ID
+from store.db.queries.run_views import View
 from store.errors import NotFound
 from store.journal import tail as tails
 from store.models import Fork, RunEventRow, RunFrame
@@ -69,10 +70,10 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], Place]:
             stream = f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}"
-            last = await run_following.last_of(self._dialect, session, stream)
+            last = await run_follow.last_of(self._dialect, session, stream)
             if last is None:
                 raise NotFound.rollout(rollout_id)
-            rows = await run_following.turns(self._dialect, session, stream, TURNS, last[0])
+            rows = await run_follow.turns(self._dialect, session, stream, TURNS, last[0])
             return [_turn(row, {}) for row in rows], Place(*last)
 
         return await self._read(read, snapshot=True)
@@ -82,7 +83,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         async def read(session: ReadSession) -> Place:
             stream = f"rollout/{rollout_id}"
-            rows = await log.stream_events(self._dialect, session, stream, after=version - 1, limit=1)
+            rows = await log_queries.stream_events(self._dialect, session, stream, after=version - 1, limit=1)
             return Place(version, rows[0][0])
 
         return await self._read(read)
@@ -91,9 +92,11 @@ class SQLRunFollowing(SQLRunIds, ABC):
         """Return the next facts of a run: see `store.runs.following.Source.page`."""
 
         async def read(session: ReadSession) -> Page:
-            commit = await log.last_commit(self._dialect, session)
+            commit = await log_queries.last_commit(self._dialect, session)
             end = _NOTHING if commit is None else commit[3]
-            rows = await log.stream_events(self._dialect, session, f"rollout/{rollout_id}", after=after, limit=_AT_ONCE)
+            rows = await log_queries.stream_events(
+                self._dialect, session, f"rollout/{rollout_id}", after=after, limit=_AT_ONCE
+            )
             if not rows:
                 return Page([], Place(after, _NOTHING), is_last=True, end=end)
             place = Place(rows[-1][3], rows[-1][0])
@@ -138,7 +141,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
 
 def _turn(row: Row, forks: dict[int, Fork]) -> Turn:
-    fields = log.described(row, None)
+    fields = log_queries.described(row, None)
     return Turn(fields["number"], fields["type"], fields["data"], forks.get(fields["number"]))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import orjson
 
 from store import arguments
-from store.db import pages, run_ids
 from store.db.dialect import ReadSession
+from store.db.queries import pages, run_ids
 from store.errors import Conflict, NotFound
 from store.sql_forks import SQLForks
 

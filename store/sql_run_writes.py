@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from store import arguments, intake_runs, reads, repeats
-from store.db import run_refs
+from store.db.queries import run_refs
 from store.domain.answers import Repeat
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from store import arguments, reads, run_reads
-from store.db import pages, run_reading, run_views
-from store.db.bodies import payload
 from store.db.dialect import ReadSession, Row
-from store.db.run_views import END, Standing, View
+from store.db.queries import pages, run_views
+from store.db.queries import runs as run_queries
+from store.db.queries.bodies import payload
+from store.db.queries.run_views import END, Standing, View
 from store.errors import Invalid, NotFound
 from store.models import (
     Artifact,
@@ -85,9 +86,9 @@ class SQLRunReads(SQLProof, ABC):
     async def _payload_of(
         self, session: ReadSession, rows: Sequence[Row]
     ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-        payloads = await run_reading.payloads(self._dialect, session, [row[1] for row in rows])
+        payloads = await run_queries.payloads(self._dialect, session, [row[1] for row in rows])
         hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
-        return payloads, await run_reading.texts(self._dialect, session, hashes)
+        return payloads, await run_queries.texts(self._dialect, session, hashes)
 
     async def get_run_graph(
         self,
@@ -152,16 +153,16 @@ class SQLRunReads(SQLProof, ABC):
         rows = await run_views.checkpoints(self._dialect, session, rollout_id, seen, newest=True, **only)
         if not rows:
             return None
-        payloads = await run_reading.payloads(self._dialect, session, [rows[0][1]])
+        payloads = await run_queries.payloads(self._dialect, session, [rows[0][1]])
         return run_reads.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
 
     async def _in_group(
         self, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
     ) -> Snapshot | None:
         """Return the newest checkpoint in the head of another run of the group, about the same date."""
-        date = _date_of(await run_reading.input_of(self._dialect, session, rollout_id))
+        date = _date_of(await run_queries.input_of(self._dialect, session, rollout_id))
         best: Snapshot | None = None
-        for other, codec, body in await run_reading.companions(self._dialect, session, group_id, scope, name):
+        for other, codec, body in await run_queries.companions(self._dialect, session, group_id, scope, name):
             if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
                 continue
             standing = await run_views.standing(self._dialect, session, other, until)
@@ -208,7 +209,7 @@ class SQLRunReads(SQLProof, ABC):
             rows = await run_views.artifacts(
                 dialect, session, rollout_id, seen, scope=scope, name=name, limit=limit, cut_version=cut
             )
-            payloads = await run_reading.payloads(dialect, session, [row[1] for row in rows])
+            payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
             return [run_reads.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
 
         return await self._seen(rollout_id, view, as_at, at, read)
@@ -222,7 +223,7 @@ class SQLRunReads(SQLProof, ABC):
         arguments.part_of_history(0, limit)
 
         async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
-            rows = await run_reading.made_for(self._dialect, session, scope, name, min(limit, END), until)
+            rows = await run_queries.made_for(self._dialect, session, scope, name, min(limit, END), until)
             return [run_reads.made(row, until) for row in rows]
 
         return await self._answer(lambda session: then(session, END), then, as_at, sweeps=False)
@@ -237,15 +238,15 @@ class SQLRunReads(SQLProof, ABC):
 
     async def _family(self, session: ReadSession, rollout_id: str, standing: Standing) -> Family:
         dialect = self._dialect
-        rows = await run_reading.forks(dialect, session, rollout_id)
-        payloads = await run_reading.payloads(dialect, session, [row[1] for row in rows])
+        rows = await run_queries.forks(dialect, session, rollout_id)
+        payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
         saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
         checkpoints = {row[2]: run_reads.checkpoint(rollout_id, row) for row in saved}
         return Family(
             head=standing.head,
-            attempts=await run_reading.attempts(dialect, session, rollout_id),
+            attempts=await run_queries.attempts(dialect, session, rollout_id),
             forks={row[0]: run_reads.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
-            told=await run_reading.events_told(dialect, session, rollout_id),
+            told=await run_queries.events_told(dialect, session, rollout_id),
         )
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
@@ -276,7 +277,7 @@ class SQLRunReads(SQLProof, ABC):
             for position, event in events.items()
             if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
         ]
-        for position, body in (await run_reading.payloads(self._dialect, session, short)).items():
+        for position, body in (await run_queries.payloads(self._dialect, session, short)).items():
             events[position] = replace(events[position], response_sha256=_hash_of(body))
         return list(events.values())
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from store import reads, texts
-from store.db import filters, pages
 from store.db.dialect import ReadSession, Row
-from store.db.filters import Query
+from store.db.queries import filters, pages
+from store.db.queries.filters import Query
 from store.interface import AsAt
 from store.journal import timeline
 from store.sql_reads import SQLReads

@@ -9,8 +9,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from store import arguments, intake_threads, thread_reads
-from store.db import thread_reading
 from store.db.dialect import ReadSession
+from store.db.queries import threads as thread_queries
 from store.domain.thread import CheckpointKey
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
 from store.sql_forks import SQLForks
@@ -65,7 +65,7 @@ class SQLThreads(SQLForks, ABC):
         """Return a checkpoint of a thread, or that with the greatest id; None if there is none."""
 
         async def read(session: ReadSession) -> list[ThreadCheckpoint]:
-            rows = await thread_reading.checkpoints(
+            rows = await thread_queries.checkpoints(
                 self._dialect, session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
             )
             return await thread_reads.whole(self._dialect, session, rows)
@@ -91,7 +91,7 @@ class SQLThreads(SQLForks, ABC):
             before: only those with smaller ids.
             limit: at most so many; -1 for all.
         """
-        after: thread_reading.Place | None = None
+        after: thread_queries.Place | None = None
         left = limit
         while left:
             most = _AT_ONCE if left < 0 else min(left, _AT_ONCE)
@@ -107,10 +107,10 @@ class SQLThreads(SQLForks, ABC):
     async def _page_of_threads(
         self,
         session: ReadSession,
-        given: tuple[str | None, str | None, str | None, str | None, thread_reading.Place | None, int],
+        given: tuple[str | None, str | None, str | None, str | None, thread_queries.Place | None, int],
     ) -> list[ThreadCheckpoint]:
         thread_id, ns, checkpoint_id, before, after, limit = given
-        rows = await thread_reading.checkpoints(
+        rows = await thread_queries.checkpoints(
             self._dialect,
             session,
             thread_id=thread_id,
@@ -124,13 +124,13 @@ class SQLThreads(SQLForks, ABC):
 
     async def list_thread_places(self, thread_id: str) -> list[ThreadPlace]:
         """Return all checkpoints of a thread without their payload, those with the greatest ids first."""
-        rows = await self._read(lambda session: thread_reading.checkpoints(self._dialect, session, thread_id=thread_id))
+        rows = await self._read(lambda session: thread_queries.checkpoints(self._dialect, session, thread_id=thread_id))
         return [ThreadPlace(*row[:4]) for row in rows]
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
         """Return the threads of a rollout: that of its id, and those of its id, a colon and a scope."""
         arguments.text(rollout_id, "rollout_id")
-        rows = await self._read(lambda session: thread_reading.threads_of(self._dialect, session, rollout_id))
+        rows = await self._read(lambda session: thread_queries.threads_of(self._dialect, session, rollout_id))
         return [thread_reads.summary(rollout_id, row) for row in rows]
 
     async def delete_thread(self, thread_id: str) -> bool:
@@ -142,7 +142,7 @@ class SQLThreads(SQLForks, ABC):
         given = arguments.texts(run_ids, "run_ids")
         if not given:
             return 0
-        places = await self._read(lambda session: thread_reading.of_runs(self._dialect, session, given))
+        places = await self._read(lambda session: thread_queries.of_runs(self._dialect, session, given))
         gone = 0
         for thread_id, rows in groupby(places, key=itemgetter(0)):
             checkpoints: list[CheckpointKey] = [(row[1], row[2]) for row in rows]

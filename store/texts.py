@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from store import reads
-from store.db.bodies import payload, raw_json
+from store.db.queries.bodies import payload, raw_json
 from store.models import RolloutConfig
 from store.wire.encoding import dumps
 

@@ -6,15 +6,16 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from store.db import run_reading, thread_reading
-from store.db.bodies import raw_json
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import runs as run_queries
+from store.db.queries import threads as thread_queries
+from store.db.queries.bodies import raw_json
 from store.domain.events import Json
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadSummary, ThreadWrite, Typed
 
-_CHECKPOINT = {name: index for index, name in enumerate(thread_reading.CHECKPOINT_COLUMNS)}
-_WRITE = {name: index for index, name in enumerate(thread_reading.WRITE_COLUMNS)}
+_CHECKPOINT = {name: index for index, name in enumerate(thread_queries.CHECKPOINT_COLUMNS)}
+_WRITE = {name: index for index, name in enumerate(thread_queries.WRITE_COLUMNS)}
 _PLACE = ("thread_id", "ns", "checkpoint_id")
 
 
@@ -26,12 +27,12 @@ async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> 
     places = {tuple(row[_CHECKPOINT[name]] for name in _PLACE) for row in rows}
     written = [
         row
-        for row in await thread_reading.writes(dialect, session, sorted(threads), sorted(ids))
+        for row in await thread_queries.writes(dialect, session, sorted(threads), sorted(ids))
         if tuple(row[_WRITE[name]] for name in _PLACE) in places
     ]
     positions = {row[_CHECKPOINT["body_position"]] for row in rows} | {row[_WRITE["body_position"]] for row in written}
-    payloads = await run_reading.payloads(dialect, session, sorted(positions))
-    values = _Values(payloads, await run_reading.blobs(dialect, session, list(_named(payloads.values()))))
+    payloads = await run_queries.payloads(dialect, session, sorted(positions))
+    values = _Values(payloads, await run_queries.blobs(dialect, session, list(_named(payloads.values()))))
     by_place: dict[tuple[Any, ...], list[ThreadWrite]] = {}
     for row in written:
         by_place.setdefault(tuple(row[_WRITE[name]] for name in _PLACE), []).append(_write(row, values))

@@ -11,7 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from store import reads
-from store.db import log, tables
+from store.db import tables
+from store.db.queries import log as log_queries
 from store.domain.events import Event, SpanRecorded
 from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUMNS, SIGNALS_COLUMNS, WORKER_COLUMNS
 from store.errors import Incompatible
@@ -234,27 +235,27 @@ def logged(**changes: Any) -> tuple[Any, ...]:
         "data": data.decode(),
         "body_hash": b"\x01\xff",
     }
-    return tuple((values | changes)[name] for name in log.EVENT_COLUMNS)
+    return tuple((values | changes)[name] for name in log_queries.EVENT_COLUMNS)
 
 
 def test_a_row_of_the_log_is_an_event() -> None:
     fact = SpanRecorded(attempt_id="at-1", sequence_id=1, trace_id="t", span_id="s", name="n", status_code="OK")
-    assert log.event_of(logged()) == Event(9, "rollout/ro-1", 3, 0, 2_500_000, "worker:w", None, fact)
+    assert log_queries.event_of(logged()) == Event(9, "rollout/ro-1", 3, 0, 2_500_000, "worker:w", None, fact)
 
 
 def test_a_row_of_the_log_is_described_in_the_terms_of_the_api() -> None:
-    described = reads.history_event(log.described(logged(), {"attributes": {}}))
+    described = reads.history_event(log_queries.described(logged(), {"attributes": {}}))
     assert (described.number, described.position, described.at, described.body_hash) == (3, 9, 2.5, "01ff")
     assert described.data["span_id"] == "s"
     assert described.body == {"attributes": {}}
     assert type(described).model_validate(described.model_dump()) == described
-    whole = reads.logged_event(log.described(logged(), None), stream="rollout/ro-1", commit_id=4, cursor="c")
+    whole = reads.logged_event(log_queries.described(logged(), None), stream="rollout/ro-1", commit_id=4, cursor="c")
     assert (whole.stream, whole.commit_id, whole.cursor, whole.body) == ("rollout/ro-1", 4, "c", None)
 
 
 @pytest.mark.parametrize("changes", [{"type": "rollout.teleported"}, {"shape": 99}])
 def test_a_fact_of_a_newer_version_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(Incompatible):
-        log.event_of(logged(**changes))
+        log_queries.event_of(logged(**changes))
     with pytest.raises(Incompatible):
-        log.described(logged(**changes), None)
+        log_queries.described(logged(**changes), None)

@@ -16,8 +16,8 @@ from store.dashboard.annotations import said as said_of
 from store.dashboard.asked import Asked
 from store.dashboard.attempt_lanes import Lane, lanes_of
 from store.dashboard.pages import Page
-from store.db import filters, pages
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import filters, pages
 from store.db.summaries import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import orjson
 
-from store.db import blobs, log
-from store.db.bodies import raw_json
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import blobs
+from store.db.queries import log as log_queries
+from store.db.queries.bodies import raw_json
 from store.domain.events import Json
 from store.domain.run_commands import IN_BLOBS
 from store.domain.run_facts import RunEvent
@@ -19,8 +20,8 @@ from store.journal.differences import Differences
 
 _BYTES_AT_ONCE = 32 * 1024 * 1024
 _MOST_AT_ONCE = 2000
-_POSITION, _TYPE = log.EVENT_COLUMNS.index("position"), log.EVENT_COLUMNS.index("type")
-_DATA, _HASH = log.EVENT_COLUMNS.index("data"), log.EVENT_COLUMNS.index("body_hash")
+_POSITION, _TYPE = log_queries.EVENT_COLUMNS.index("position"), log_queries.EVENT_COLUMNS.index("type")
+_DATA, _HASH = log_queries.EVENT_COLUMNS.index("data"), log_queries.EVENT_COLUMNS.index("body_hash")
 _TEXTS = ("prompt_sha256", "response_sha256")
 _NAMING = WITH_BLOBS | {RunEvent.type}
 
@@ -64,7 +65,7 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
     # The tables of runs know quickly; but they may be wrong, so whom they accuse is looked for in the log.
     accused = set(await blobs.unclaimed(dialect, session))
     after, types = 0, sorted(_NAMING | IN_BLOBS)
-    while accused and (rows := await log.events(dialect, session, after=after, types=types)):
+    while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
         accused.difference_update(name for row in rows for name in _names(row))
         after = rows[-1][_POSITION]
     return accused

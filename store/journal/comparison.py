@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db import scan, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.log import BATCH, event_of
+from store.db.queries import scan
+from store.db.queries.log import BATCH, event_of
 from store.domain.events import SpanRecorded
 from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
 from store.journal.state_hash import StateHash

@@ -15,7 +15,7 @@ from sqlalchemy import Table
 
 from store.db import tables
 from store.db.dialect import Row
-from store.db.scan import FOLDED
+from store.db.queries.scan import FOLDED
 from store.domain import policy
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from store.db.dialect import Dialect, Row, Tail, WriteSession
-from store.db.loading import Query, loading
+from store.db.queries.working_set import Query, loading
 from store.domain.commands import Command, Wants
 from store.domain.events import Body
 from store.domain.resources import ResourcesState

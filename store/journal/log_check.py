@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from store.db.bodies import raw_json
 from store.db.dialect import Row
-from store.db.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
+from store.db.queries.bodies import raw_json
+from store.db.queries.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
 from store.domain.run_commands import IN_BLOBS
 from store.errors import StoreError
 from store.journal import chain

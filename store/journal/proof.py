@@ -5,8 +5,9 @@ A long log is compared by other processes as far as there is nothing to tell of 
 
 from collections.abc import AsyncIterator, Sequence
 
-from store.db import scan, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import scan
 from store.journal import state_hash
 from store.journal.apart import Team
 from store.journal.comparison import STRETCHES, Calls, Comparison, Stretch

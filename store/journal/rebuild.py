@@ -15,8 +15,10 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db import log, scan, tables
+from store.db import tables
 from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
+from store.db.queries import log as log_queries
+from store.db.queries import scan
 from store.domain import policy
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
@@ -96,7 +98,7 @@ async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls)
 
 
 async def _last_position(dialect: Dialect, session: ReadSession) -> int:
-    last = await log.last_event(dialect, session)
+    last = await log_queries.last_event(dialect, session)
     return 0 if last is None else last[0]
 
 
@@ -297,7 +299,7 @@ class _Mending:
         """Return the keys of rewards that the events at some positions account for."""
         claimed: set[tuple[Any, ...]] = set()
         for row in await scan.events_at(self._dialect, session, positions):
-            event = log.event_of(row)
+            event = log_queries.event_of(row)
             if isinstance(event.fact, SpanRecorded):
                 rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)
                 claimed.update(key_of(tables.rewards, reward) for reward in rewards)

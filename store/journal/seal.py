@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from store.db import log
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import log as log_queries
 from store.errors import Invalid
 from store.journal.chain import GENESIS
 from store.models import Seal
@@ -16,8 +16,8 @@ from store.models import Seal
 
 async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
     """Return a seal of the log as it stands."""
-    commit = await log.last_commit(dialect, session)
-    named = {} if commit is None else dict(zip(log.COMMIT_COLUMNS, commit, strict=True))
+    commit = await log_queries.last_commit(dialect, session)
+    named = {} if commit is None else dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
     return Seal(
         store_id=store_id,
         commit_id=named.get("commit_id", 0),

@@ -14,8 +14,9 @@ from typing import Any
 import orjson
 from sqlalchemy import Double, Table
 
-from store.db import scan, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import scan
 from store.models.kinds import Frozen
 
 PARTS = 16

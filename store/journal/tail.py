@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from store import arguments
-from store.db import blobs, log, pages, scan
-from store.db.bodies import payload
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
+from store.db.queries import blobs, pages, scan
+from store.db.queries import log as log_queries
+from store.db.queries.bodies import payload
 from store.errors import Incompatible, Invalid, NotFound
 from store.interface import AsAt
 from store.journal import timeline
@@ -22,7 +23,7 @@ from store.models import HistoryEvent, LoggedEvent
 
 _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
 _PREFIX_BYTES = 8
-_WIDTH = len(log.EVENT_COLUMNS)
+_WIDTH = len(log_queries.EVENT_COLUMNS)
 _EVENTS_AT_ONCE = 500
 _LAST_NUMBER = 2**62
 
@@ -82,7 +83,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
         )
     if place == start:
         return start
-    commit = await log.last_commit(dialect, session, place.commit_id)
+    commit = await log_queries.last_commit(dialect, session, place.commit_id)
     if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
         raise _foreign(place, "is not in this log, or has another history before it")
     if not commit[2] <= place.position <= commit[3]:
@@ -92,7 +93,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
 
 async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | None:
     """Return the cursor of the log's end; None while there is nothing in it."""
-    commit = await log.last_commit(dialect, session)
+    commit = await log_queries.last_commit(dialect, session)
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
 
@@ -111,7 +112,7 @@ async def page(
     dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
 ) -> Page:
     """Return the next facts after a place; the session must be a snapshot."""
-    commit = await log.last_commit(dialect, session)
+    commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
             _check_still_there(place)
@@ -141,7 +142,7 @@ def _check_still_there(place: Cursor) -> None:
 
 def _logged(store_id: str, row: Row) -> LoggedEvent:
     codec, stored, chain_hash = row[_WIDTH:]
-    fields = log.described(row, payload(codec, stored))
+    fields = log_queries.described(row, payload(codec, stored))
     cursor = Cursor(store_id, row[1], _prefix(chain_hash), row[0])
     return LoggedEvent(**fields, stream=row[2], commit_id=row[1], cursor=str(cursor))
 
@@ -165,12 +166,12 @@ async def history(
     arguments.part_of_history(after, limit)
     number = min(after, _LAST_NUMBER)
     until = None if as_at is None else await timeline.moment(dialect, session, as_at)
-    if not await log.stream_events(dialect, session, stream, until=until, limit=1):
+    if not await log_queries.stream_events(dialect, session, stream, until=until, limit=1):
         raise NotFound.rollout(rollout_id)
     events: list[HistoryEvent] = []
     while limit < 0 or len(events) < limit:
         wanted = _EVENTS_AT_ONCE if limit < 0 else min(_EVENTS_AT_ONCE, limit - len(events))
-        rows: Sequence[Row] = await log.stream_events(
+        rows: Sequence[Row] = await log_queries.stream_events(
             dialect, session, stream, after=number, until=until, limit=wanted, bodies=True
         )
         whole = await blobs.filled(dialect, session, rows, lengths=False)
@@ -182,4 +183,4 @@ async def history(
 
 
 def _described(row: Row) -> dict[str, Any]:
-    return log.described(row, payload(row[_WIDTH], row[_WIDTH + 1]))
+    return log_queries.described(row, payload(row[_WIDTH], row[_WIDTH + 1]))

@@ -14,11 +14,13 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select
 from sqlalchemy.types import BigInteger
 
 from store import arguments
-from store.db import filters, log, pages, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.filters import Noun, Query, Values
-from store.db.listing import Make, Page, compiled
+from store.db.queries import filters, pages
+from store.db.queries import log as log_queries
+from store.db.queries.filters import Noun, Query, Values
+from store.db.queries.paging import Make, Page, compiled
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
 from store.domain import worker as worker_stream
@@ -68,8 +70,8 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
     if isinstance(as_at, datetime):
         if as_at.tzinfo is None:
             raise Invalid("as_at", f"{as_at!r} has no time zone; add one, as in datetime.now(UTC)")
-        commit = await log.commit_by_time(dialect, session, (as_at - _EPOCH) // timedelta(microseconds=1))
-        return 0 if commit is None else commit[log.COMMIT_COLUMNS.index("last_position")]
+        commit = await log_queries.commit_by_time(dialect, session, (as_at - _EPOCH) // timedelta(microseconds=1))
+        return 0 if commit is None else commit[log_queries.COMMIT_COLUMNS.index("last_position")]
     if not isinstance(as_at, int) or isinstance(as_at, bool):
         raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
     if as_at < 0:
@@ -78,13 +80,13 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
 
 
 async def _whole_commands(dialect: Dialect, session: ReadSession, position: int) -> int:
-    last = await log.last_event(dialect, session, position)
+    last = await log_queries.last_event(dialect, session, position)
     if last is None:
         return 0
-    following = await log.events(dialect, session, after=last[0], limit=1)
+    following = await log_queries.events(dialect, session, after=last[0], limit=1)
     if not following or _command(following[0]) != _command(last):
         return last[0]
-    return await log.last_before_command(dialect, session, last[0], *_command(last))
+    return await log_queries.last_before_command(dialect, session, last[0], *_command(last))
 
 
 def _command(row: Row) -> tuple[int, int]:
@@ -101,7 +103,7 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
     arguments.event_number(number)
     if 0 < number < 2**62:
         stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
-        position = await log.position_of(dialect, session, stream, number)
+        position = await log_queries.position_of(dialect, session, stream, number)
         if position is not None:
             return position
     raise Invalid(
@@ -147,9 +149,9 @@ async def _folded(
     states: dict[str, State] = {}
     for start in range(0, len(keys), _STREAMS_AT_ONCE):
         streams = [kind.prefix + key for key in keys[start : start + _STREAMS_AT_ONCE]]
-        async for batch in log.events_of_streams(dialect, session, streams, until=until):
+        async for batch in log_queries.events_of_streams(dialect, session, streams, until=until):
             for row in batch:
-                event = log.event_of(row)
+                event = log_queries.event_of(row)
                 key = event.stream[len(kind.prefix) :]
                 states[key] = kind.evolve(states.get(key), event)
     return states
@@ -303,7 +305,7 @@ def _metadata_of_latest(state: RolloutState) -> int | None:
 async def _bodies(
     dialect: Dialect, session: ReadSession, positions: Sequence[int | None]
 ) -> Mapping[int | None, tuple[Any, Any]]:
-    found = await log.bodies_at(dialect, session, [position for position in positions if position is not None])
+    found = await log_queries.bodies_at(dialect, session, [position for position in positions if position is not None])
     return {**found}
 
 
@@ -450,14 +452,14 @@ def _silent_worker(row: Row) -> Wide:
 
 async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[int, ...]:
     """Return how much the log held at a position: `pages.TOTALS` in order."""
-    commit = await log.commit_at(dialect, session, until)
-    last = log.COMMIT_COLUMNS.index("last_position")
+    commit = await log_queries.commit_at(dialect, session, until)
+    last = log_queries.COMMIT_COLUMNS.index("last_position")
     if commit is not None and commit[last] > until:
         # Only whole commits carry totals; the rest of a cut one is counted.
-        commit = await log.last_commit(dialect, session, commit[0] - 1)
-    counted = log.totals_of(commit)
+        commit = await log_queries.last_commit(dialect, session, commit[0] - 1)
+    counted = log_queries.totals_of(commit)
     after = 0 if commit is None else commit[last]
-    while remaining := await log.event_sizes(dialect, session, after=after, until=until):
+    while remaining := await log_queries.event_sizes(dialect, session, after=after, until=until):
         sizes = [(type_, size or 0) for _, type_, size in remaining]
         counted = totals_after(counted, sizes)
         after = remaining[-1][0]

@@ -2,8 +2,9 @@
 
 import time
 
-from store.db import log, triggers
+from store.db import triggers
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import log as log_queries
 from store.journal import apart, walk
 from store.journal.comparison import Calls
 from store.journal.differences import Differences
@@ -71,10 +72,10 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
         return
     if not seal.commit_id:
         return
-    commit = await log.last_commit(dialect, session, seal.commit_id)
+    commit = await log_queries.last_commit(dialect, session, seal.commit_id)
     key = f"commit {seal.commit_id}"
     if commit is None or commit[0] != seal.commit_id:
-        end = await log.last_commit(dialect, session)
+        end = await log_queries.last_commit(dialect, session)
         what = f"the log ends at commit {end[0]}: its tail was cut off" if end and end[0] < seal.commit_id else None
         differences.add("seal", key, None, seal.chain_head, what or ("an empty log" if end is None else None))
         return

@@ -7,9 +7,11 @@ import orjson
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db import blobs, log, scan, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.listing import compiled
+from store.db.queries import blobs, scan
+from store.db.queries import log as log_queries
+from store.db.queries.paging import compiled
 from store.domain.events import decode
 from store.journal.blob_check import check_blobs, check_texts
 from store.journal.differences import SHOWN, Differences
@@ -45,7 +47,7 @@ class Walked(Frozen):
 
 async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
     """Return where the log ends."""
-    commit = await log.last_commit(dialect, session)
+    commit = await log_queries.last_commit(dialect, session)
     lasts = select(func.max(tables.events.c.position)).union_all(select(func.max(tables.bodies.c.position)))
     found = await session.fetch(dialect.sql(lasts), {})
     return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
@@ -76,7 +78,7 @@ async def _read(
     more_commits = True
     while True:
         if check.wants_commits and more_commits:
-            commits = await log.commits(dialect, session, after=last_commit, until=until.commit_id)
+            commits = await log_queries.commits(dialect, session, after=last_commit, until=until.commit_id)
             more_commits = bool(commits)
             last_commit = commits[-1][0] if commits else last_commit
             check.add_commits(commits)
@@ -95,7 +97,7 @@ async def _read(
         dropped = await _dropped(dialect, session, rest)
         rest = rest[await asyncio.to_thread(check.add_events, rest, dropped) :]
     check.end(())
-    while commits := await log.commits(dialect, session, after=last_commit, until=until.commit_id):
+    while commits := await log_queries.commits(dialect, session, after=last_commit, until=until.commit_id):
         last_commit = commits[-1][0]
         check.add_commits(commits)
         check.end(())

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, get_args
 
-from store.db.counting import Counts
+from store.db.queries.counts import Counts
 from store.errors import StoreError
 from store.interface import Store
 from store.models import AttemptStatus, RolloutStatus

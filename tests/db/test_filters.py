@@ -8,8 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from store.db import filters
-from store.db.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Values
+from store.db.queries import filters
+from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Values
 from store.errors import Invalid
 from store.models import Attempt, ResourcesUpdate, Rollout, Span, Worker
 

@@ -13,11 +13,12 @@ from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
 from store import reads
-from store.db import filters, pages, tables
-from store.db.bodies import payload
+from store.db import tables
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
 from store.db.encoding import encode_body
-from store.db.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
+from store.db.queries import filters, pages
+from store.db.queries.bodies import payload
+from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from store import open_store
-from store.db import scan
+from store.db.queries import scan
 from store.journal import comparison
 from store.testing import ManualClock
 from store.testing.samples import make_span

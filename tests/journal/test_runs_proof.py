@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from store import open_store
-from store.db import scan, tables
+from store.db import tables
+from store.db.queries import scan
 from store.journal import comparison
 from store.models import Difference
 from store.testing import ManualClock

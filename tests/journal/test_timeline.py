@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from store import intake, open_store, reads
-from store.db import filters, log, pages
 from store.db.dialect import Dialect, ReadSession, Row, dialect_for
-from store.db.filters import Condition, Query
+from store.db.queries import filters, pages
+from store.db.queries import log as log_queries
+from store.db.queries.filters import Condition, Query
 from store.db.url import parse
 from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, WORKER_COLUMNS, ClaimView
@@ -63,7 +64,7 @@ class Desk:
         return await self.read(lambda dialect, session: timeline.totals(dialect, session, until))
 
     async def events(self) -> list[Row]:
-        return list(await self.read(log.events))
+        return list(await self.read(log_queries.events))
 
     async def claim(self, worker_id: str | None) -> list[ClaimView]:
         return await self.writer.call(intake.claim(1, worker_id))
@@ -246,7 +247,7 @@ class Life:
         dice = self.dice
 
         async def ask(dialect: Dialect, session: ReadSession) -> None:
-            commit = await log.last_commit(dialect, session)
+            commit = await log_queries.last_commit(dialect, session)
             if commit is None:
                 return
             now = Remembered(commit[3], commit[4])

@@ -99,7 +99,7 @@ async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled
 async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from store.db import scan
+    from store.db.queries import scan
     from store.journal import comparison
 
     for number in range(40, 60):

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 
 from store import ids, open_store
-from store.db import log, scan, tables
+from store.db import tables
 from store.db.dialect import ReadSession, WriteSession
+from store.db.queries import log as log_queries
+from store.db.queries import scan
 from store.db.url import parse
 from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
@@ -158,7 +160,7 @@ class Backend:
         after = self.events[-1][0] if self.events else 0
 
         async def read(session: ReadSession) -> Sequence[Any]:
-            return await log.events(self._inside._dialect, session, after=after)
+            return await log_queries.events(self._inside._dialect, session, after=after)
 
         rows = await self._inside._read(read, snapshot=False)
         new = [tuple(row) for row in rows]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from store import errors
-from store.db import run_views
+from store.db.queries import run_views
 from store.models.runs import PHASE_KINDS
 from store.run_interface import RunStore
 from store.server import routes_runs

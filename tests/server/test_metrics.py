@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from store.db.counting import Counts
+from store.db.queries.counts import Counts
 from store.interface import Store
 from store.journal.histogram import Histogram
 from store.server.gauges import Measured

@@ -16,8 +16,9 @@ from store.cli.output.printing import STYLES, is_terminal, json_document, line, 
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
 from store.clock import system_clock, to_seconds
-from store.db import pages, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import pages
 from store.interface import Store
 from store.models import RolloutStatus, WorkerStatus
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from store.clock import MICROSECONDS, system_clock
-from store.db import pages, tables
+from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
+from store.db.queries import pages
 from store.db.summaries.conditions import big, one_of
 from store.domain.rollout import ACTIVE, TERMINAL
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, func, literal, select, true
 
-from store.db import log, tables
-from store.db.bodies import payload
+from store.db import tables
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import log as log_queries
+from store.db.queries.bodies import payload
 from store.db.summaries.conditions import big, mean_of
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
@@ -162,7 +163,7 @@ async def versions(dialect: Dialect, session: ReadSession, resources_id: str) ->
     spans = await _spans_of_use(dialect, session, resources_id)
     found: list[VersionRow] = []
     for row in rows:
-        told = log.event_of(row)
+        told = log_queries.event_of(row)
         if isinstance(told.fact, (ResourcesPublished, ResourcesReplaced)):
             number = told.fact.version
             use, times = uses.get(number, Use()), spans.get(number, (0, None, None))
@@ -205,5 +206,5 @@ async def content(dialect: Dialect, session: ReadSession, position: int) -> dict
 
 
 async def _payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
-    stored = await log.bodies_at(dialect, session, positions)
+    stored = await log_queries.bodies_at(dialect, session, positions)
     return {position: payload(codec, body) or {} for position, (codec, body) in stored.items()}

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
-from store.db.pages import joins_latest
+from store.db.queries.pages import joins_latest
 from store.db.summaries.annotations import carries, labels_of
 from store.db.summaries.conditions import big, one_of
 from store.db.summaries.overview_rows import rollouts_by_status

@@ -9,9 +9,10 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import log, tables
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.listing import compiled
+from store.db.queries import log as log_queries
+from store.db.queries.paging import compiled
 
 MOST_TURNS: Final = 1_000
 """Of a rollout whose attempts took more turns the newest are shown."""
@@ -68,7 +69,7 @@ async def events(
         "until": _END if until is None else until,
         "at_most": limit,
     }
-    found = [log.described(row, None) for row in await session.fetch(sql, params)]
+    found = [log_queries.described(row, None) for row in await session.fetch(sql, params)]
     return found[::-1] if newest else found
 
 

@@ -14,8 +14,8 @@ from store import semconv
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.listing import compiled
-from store.db.pages import LONGEST_ID
+from store.db.queries.pages import LONGEST_ID
+from store.db.queries.paging import compiled
 from store.domain.events import SpanRecorded
 from store.domain.upcast import upcast
 

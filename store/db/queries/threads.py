@@ -10,7 +10,7 @@ from sqlalchemy.types import Integer, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.listing import compiled
+from store.db.queries.paging import compiled
 
 CHECKPOINT_COLUMNS = tuple(column.name for column in tables.thread_checkpoints.columns)
 WRITE_COLUMNS = tuple(column.name for column in tables.thread_writes.columns)

@@ -11,8 +11,8 @@ from sqlalchemy.types import BigInteger, Text
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.listing import compiled
-from store.db.pages import LONGEST_ID
+from store.db.queries.pages import LONGEST_ID
+from store.db.queries.paging import compiled
 
 _IMPORTED: Final = "run:"
 """What the plan key of an imported run begins with; `#2` at its end stands for its second generation."""

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db import filters
 from store.db.dialect import Dialect, ReadSession, Row, Sql
-from store.db.filters import Columns, Query
+from store.db.queries import filters
+from store.db.queries.filters import Columns, Query
 
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]

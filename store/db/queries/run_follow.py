@@ -10,7 +10,7 @@ from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.listing import compiled
+from store.db.queries.paging import compiled
 
 
 async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:

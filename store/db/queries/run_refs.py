@@ -8,7 +8,7 @@ from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.listing import compiled
+from store.db.queries.paging import compiled
 
 
 async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:

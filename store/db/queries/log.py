@@ -13,8 +13,8 @@ from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.listing import compiled
-from store.db.pages import TOTALS
+from store.db.queries.pages import TOTALS
+from store.db.queries.paging import compiled
 from store.domain.events import FACTS, Event, Fact, Json, encode
 from store.domain.upcast import upcast
 

@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import log, tables
-from store.db.bodies import payload, raw_json
+from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.pages import LONGEST_ID, compiled
+from store.db.queries import log as log_queries
+from store.db.queries.bodies import payload, raw_json
+from store.db.queries.pages import LONGEST_ID, compiled
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE
 from store.domain.run_facts import AttemptForked
@@ -22,7 +23,7 @@ _AT_ONCE = 1000
 
 async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
     """Return the payload of some events, wherever it lies; those without are left out."""
-    stored = await log.bodies_at(dialect, session, positions)
+    stored = await log_queries.bodies_at(dialect, session, positions)
     found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in found]
     hashes = await _hashes(dialect, session, elsewhere)

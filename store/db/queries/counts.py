@@ -7,8 +7,8 @@ from sqlalchemy import Select, func, select
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.listing import compiled
-from store.db.pages import queue_depth
+from store.db.queries.pages import queue_depth
+from store.db.queries.paging import compiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db import tables
-from store.db.bodies import payload
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.listing import compiled
-from store.db.pages import LONGEST_ID
+from store.db.queries.bodies import payload
+from store.db.queries.pages import LONGEST_ID
+from store.db.queries.paging import compiled
 from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.upcast import upcast
 from store.models.annotations import Note

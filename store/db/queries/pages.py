@@ -13,8 +13,8 @@ from sqlalchemy.types import BigInteger, Text
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.filters import Columns, Query
-from store.db.listing import Item, Listing, Make, Page, Take, compiled, make_page, take_page
+from store.db.queries.filters import Columns, Query
+from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
 from store.domain.rollout import TERMINAL
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")

@@ -8,8 +8,8 @@ from sqlalchemy.types import BigInteger, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row, Sql
-from store.db.listing import compiled
-from store.db.log import BATCH
+from store.db.queries.log import BATCH
+from store.db.queries.paging import compiled
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
 """What of an event a fold looks at; reading the rest would cost a third more."""

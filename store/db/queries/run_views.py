@@ -34,7 +34,7 @@ from sqlalchemy.types import BigInteger, Text
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
-from store.db.pages import LONGEST_ID, compiled
+from store.db.queries.pages import LONGEST_ID, compiled
 from store.domain.run_facts import HeadMoved
 from store.errors import Invalid
 

@@ -8,7 +8,7 @@ from sqlalchemy.types import Integer, Text
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.listing import compiled
+from store.db.queries.paging import compiled
 from store.domain.run_commands import IN_BLOBS
 
 _COLUMNS = [column.name for column in tables.events.columns]

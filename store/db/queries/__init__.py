@@ -1,0 +1,1 @@
+"""Statements that read: filters, pages, the working set, the log."""
