@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 from store.clock import system_clock
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Done, Page, Pages
+from store.db.reports import log_rows
 from store.db.schema import history, partitions
-from store.db.summaries import log_rows
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
 from store.keys import ROLES, Key, Keys, Role
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Done, Pages
-from store.db.summaries.annotations import labels_in_use
+from store.db.reports.annotations import labels_in_use
 from store.models import Note
 
 pages = Pages()

@@ -11,8 +11,8 @@ import orjson
 
 from store.dashboard.asked import Asked
 from store.dashboard.pages import File, Page, Pages
-from store.db.summaries import log_rows
-from store.db.summaries.log_rows import LogRow, Sought
+from store.db.reports import log_rows
+from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
 from store.errors import Conflict
 from store.journal import seal as seals

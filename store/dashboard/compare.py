@@ -14,8 +14,8 @@ from store.dashboard.pages import Page, Pages
 from store.dashboard.said_diff import SaidDiff, Saying, compare_sayings, sayings
 from store.dashboard.span_paths import PathRow, compare_paths
 from store.dashboard.transcript import transcript
-from store.db.summaries import span_rows
-from store.db.summaries.span_rows import SpanRow, SpansWanted
+from store.db.reports import span_rows
+from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
 from store.models import Attempt, Rollout, Span
 from store.semconv import GROUP_KEY, STEP_KEY

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from store.db.summaries.curves import Axis, Cell
+from store.db.reports.curves import Axis, Cell
 
 MOST_BINS: Final = 32
 """So many different rewards have a bin each; of more, each bin is a range."""

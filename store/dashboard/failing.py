@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.db.summaries.failure_rows import FailedAttempt
+from store.db.reports.failure_rows import FailedAttempt
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
 """What differs between messages that say the same: numbers, addresses, ids."""

@@ -9,8 +9,8 @@ from store.dashboard import failing
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import failure_rows
-from store.db.summaries.rollout_rows import NO_ERROR
+from store.db.reports import failure_rows
+from store.db.reports.rollout_rows import NO_ERROR
 
 pages = Pages()
 

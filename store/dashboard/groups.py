@@ -10,8 +10,8 @@ from typing import Final
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import group_rows
-from store.db.summaries.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
+from store.db.reports import group_rows
+from store.db.reports.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
 from store.errors import NotFound
 
 pages = Pages()

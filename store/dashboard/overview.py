@@ -13,9 +13,9 @@ from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.dashboard.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import overview_rows
-from store.db.summaries.failure_rows import FailedAttempt, failed_attempts
-from store.db.summaries.overview_rows import Overview
+from store.db.reports import overview_rows
+from store.db.reports.failure_rows import FailedAttempt, failed_attempts
+from store.db.reports.overview_rows import Overview
 from store.models import RolloutStatus
 
 pages = Pages()

@@ -14,8 +14,8 @@ from store.dashboard.matching import Work
 from store.dashboard.pages import Page, Pages
 from store.dashboard.text_diff import MOST_WORK, Diff, diff, is_comparable
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import resource_rows
-from store.db.summaries.resource_rows import VersionRow
+from store.db.reports import resource_rows
+from store.db.reports.resource_rows import VersionRow
 from store.errors import Invalid, NotFound
 
 pages = Pages()

@@ -9,7 +9,7 @@ from store.dashboard import curves
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import curves as counted
+from store.db.reports import curves as counted
 from store.models import RolloutMode
 
 pages = Pages()

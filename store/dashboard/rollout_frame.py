@@ -18,7 +18,7 @@ from store.dashboard.attempt_lanes import Lane, lanes_of
 from store.dashboard.pages import Page
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters, pages
-from store.db.summaries import rollout_story
+from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound

@@ -12,9 +12,9 @@ import orjson
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.dashboard.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
-from store.db.summaries import input_starts
-from store.db.summaries.failure_rows import FAILED
-from store.db.summaries.rollout_rows import SORTS, RolloutRow, Wanted, rollout_page
+from store.db.reports import input_starts
+from store.db.reports.failure_rows import FAILED
+from store.db.reports.rollout_rows import SORTS, RolloutRow, Wanted, rollout_page
 from store.errors import Invalid
 from store.models import RolloutMode, RolloutStatus
 

@@ -12,7 +12,7 @@ from store.dashboard.pages import Done, Page, Pages
 from store.dashboard.rollout_frame import Looked, look
 from store.dashboard.training_view import ADAPTERS, training_view
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import rollout_story
+from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL
 from store.errors import Conflict, NotFound
 from store.models import Rollout

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.dashboard.run_drawing import Drawing, draw, versions
-from store.db.summaries.run_list import recorded_at, run_rows
+from store.db.reports.run_list import recorded_at, run_rows
 from store.domain.rollout import ACTIVE
 from store.errors import NotFound
 from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow

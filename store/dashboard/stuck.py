@@ -10,7 +10,7 @@ import orjson
 
 from store.clock import MICROSECONDS
 from store.dashboard.formats import duration
-from store.db.summaries.overview_rows import Active, Overview, Waiting
+from store.db.reports.overview_rows import Active, Overview, Waiting
 
 QUIET_SECONDS: Final = 300.0
 """After this long without a sign of life an attempt is shown as stuck where no limit of its own says otherwise."""

@@ -10,8 +10,8 @@ from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.dashboard.rollout_frame import look
 from store.dashboard.span_fields import Field, fields_of
-from store.db.summaries import span_rows
-from store.db.summaries.span_rows import SpanRow, SpansWanted
+from store.db.reports import span_rows
+from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
 from store.models import Event
 

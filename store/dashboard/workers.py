@@ -12,8 +12,8 @@ from store.clock import MICROSECONDS, system_clock
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries import worker_rows
-from store.db.summaries.worker_rows import AttemptRow, Stretch, Tally, Window
+from store.db.reports import worker_rows
+from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
 

@@ -9,7 +9,7 @@ import pytest
 
 from store import Seal
 from store.dashboard import audit
-from store.db.summaries import log_rows
+from store.db.reports import log_rows
 from store.interface import Store
 from store.models import LoggedEvent
 from tests import databases

@@ -11,7 +11,7 @@ import pytest
 
 from store.dashboard import rewards as rewards_page
 from store.dashboard.curves import MOST_BINS, edges_for, histogram, quantile
-from store.db.summaries.curves import MOST_BUCKETS, Cell
+from store.db.reports.curves import MOST_BUCKETS, Cell
 from store.interface import Store
 from store.models import RolloutMode
 from store.testing import ManualClock

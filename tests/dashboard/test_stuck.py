@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from store.dashboard.stuck import stuck
-from store.db.summaries.overview_rows import Active, Overview, Waiting, Workers
+from store.db.reports.overview_rows import Active, Overview, Waiting, Workers
 
 NOW = 1_750_000_000_000_000
 ENDLESS = "it has no limit for silence, so nothing ends it."

@@ -14,7 +14,7 @@ from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
-from store.db.summaries.conditions import big, mean_of
+from store.db.reports.conditions import big, mean_of
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200

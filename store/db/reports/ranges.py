@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, literal
 from store.clock import MICROSECONDS
 from store.db import tables
 from store.db.columns import Number
-from store.db.summaries.conditions import big
+from store.db.reports.conditions import big
 
 Ranged = Literal["reward", "step", "ended"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)

@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
 from store.db.queries.pages import joins_latest
-from store.db.summaries.annotations import carries, labels_of
-from store.db.summaries.conditions import big, one_of
-from store.db.summaries.overview_rows import rollouts_by_status
-from store.db.summaries.ranges import Range, within
+from store.db.reports.annotations import carries, labels_of
+from store.db.reports.conditions import big, one_of
+from store.db.reports.overview_rows import rollouts_by_status
+from store.db.reports.ranges import Range, within
 
 SORTS: Final = {
     "started": "first_position",

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from store.db import tables
 from store.db.columns import Number, Str
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big, bounded, one_of
+from store.db.reports.conditions import big, bounded, one_of
 from store.models import RolloutMode
 
 By = Literal["step", "time"]

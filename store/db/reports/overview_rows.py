@@ -12,7 +12,7 @@ from store.clock import MICROSECONDS, system_clock
 from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
 from store.db.queries import pages
-from store.db.summaries.conditions import big, one_of
+from store.db.reports.conditions import big, one_of
 from store.domain.rollout import ACTIVE, TERMINAL
 
 _MINUTE: Final = 60 * MICROSECONDS

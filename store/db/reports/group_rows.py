@@ -12,7 +12,7 @@ from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, joins_latest
-from store.db.summaries.conditions import big, bounded, mean_of, one_of
+from store.db.reports.conditions import big, bounded, mean_of, one_of
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
 """The orders that are offered."""

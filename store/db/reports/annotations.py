@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big
+from store.db.reports.conditions import big
 
 
 async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:

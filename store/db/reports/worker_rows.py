@@ -12,7 +12,7 @@ from store.clock import MICROSECONDS
 from store.db import tables
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big, one_of
+from store.db.reports.conditions import big, one_of
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS

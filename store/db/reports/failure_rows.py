@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, select
 
 from store.db import tables
 from store.db.dialect import Dialect, ReadSession
-from store.db.summaries.conditions import big, one_of
+from store.db.reports.conditions import big, one_of
 
 FAILED: Final = ("failed", "timeout", "unresponsive")
 """The statuses of attempts that came to nothing."""
