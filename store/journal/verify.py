@@ -2,9 +2,9 @@
 
 import time
 
-from store.db import triggers
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
+from store.db.schema import triggers
 from store.journal import apart, walk
 from store.journal.comparison import Calls
 from store.journal.differences import Differences

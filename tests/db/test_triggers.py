@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Text
 
-from store.db import triggers
+from store.db.schema import triggers
 from store.db.schema.postgres import PREFIX
 from store.db.tables import LOG, metadata
 from store.db.url import parse

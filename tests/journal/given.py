@@ -7,7 +7,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from store.db import tables, triggers
+from store.db import tables
+from store.db.schema import triggers
 from store.db.url import StoreURL, parse
 from store.errors import NotFound
 from store.interface import Store

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.db import tables, triggers
+from store.db import tables
+from store.db.schema import triggers
 from store.interface import Store
 from store.models import VerifyReport
 from store.testing import ManualClock

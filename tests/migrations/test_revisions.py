@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from alembic.script import ScriptDirectory
 
-from store.db import triggers
-from store.db.schema import HEAD, history, migrate, prepare_sqlite
+from store.db.schema import HEAD, history, migrate, prepare_sqlite, triggers
 from store.db.schema.postgres import PREFIX
 from store.db.tables import metadata
 from store.db.url import parse

@@ -11,8 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
-from store.db import triggers
-from store.db.schema import history
+from store.db.schema import history, triggers
 from store.db.tables import metadata
 
 # Room on each page keeps a changed row on the page of its old self: no index is touched (HOT).
