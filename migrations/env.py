@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from store.db.schema.postgres import PREFIX, migrating_postgres
 from store.db.schema.sqlite import migrating_sqlite
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 from store.db.url import parse
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from store.clock import MICROSECONDS
 from store.db.dialect import Changes, Dialect, Part, WriteSession, dialect_for
 from store.db.encoding import check_text
-from store.db.tables import keys
+from store.db.tables.core import keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
 from store.sql_store import SQLStore

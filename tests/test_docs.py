@@ -23,7 +23,8 @@ import store
 from store import SyncStore, errors, models, training
 from store.cli.app import app
 from store.cli.errors import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
-from store.db import tables, url
+from store.db import url
+from store.db.tables import core as core_tables
 from store.domain.events import FACTS
 from store.integrations.langgraph import RollbookSaver
 from store.semconv import RESERVED_METADATA
@@ -314,7 +315,7 @@ def test_every_event_type_that_is_mentioned_exists() -> None:
 def test_the_columns_of_an_event_are_described_and_no_other() -> None:
     table = (ROOT / "docs/log.md").read_text().partition("| column of `events` |")[2].partition("\n\n")[0]
     described = [name for row in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in code_of(row)]
-    assert sorted(described) == sorted(column.name for column in tables.events.columns)
+    assert sorted(described) == sorted(column.name for column in core_tables.events.columns)
 
 
 def code_of(text: str) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from store import reads
-from store.db import tables
 from store.db.queries import log as log_queries
+from store.db.tables import core as core_tables
 from store.domain.events import Event, SpanRecorded
 from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUMNS, SIGNALS_COLUMNS, WORKER_COLUMNS
 from store.errors import Incompatible
@@ -51,7 +51,7 @@ SPAN: dict[str, Any] = {
     "resource": {"attributes": {"service.name": "x"}, "schema_url": ""},
     "mock_children": {"any": "thing"},
 }
-OF_ROW = tuple(column.name for column in tables.spans.columns if column.name != "position")
+OF_ROW = tuple(column.name for column in core_tables.spans.columns if column.name != "position")
 
 
 def row(columns: tuple[str, ...], **values: Any) -> tuple[Any, ...]:

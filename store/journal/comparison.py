@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import scan
 from store.db.queries.log import BATCH, event_of
+from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
 from store.journal.state_hash import StateHash
@@ -30,24 +30,24 @@ _KEYS_AT_ONCE = 2000
 # Calls answered during one stretch, some fifty milliseconds, from which on the writer counts as busy.
 _AT_WORK = 2
 _TABLES: dict[str, tuple[Table, ...]] = {
-    "resources/": (tables.resources,),
+    "resources/": (core_tables.resources,),
     "rollout/": (
-        tables.rollouts,
-        tables.attempts,
-        tables.spans,
-        tables.rewards,
-        *tables.RUNS,
-        *tables.ANNOTATIONS,
-        tables.span_counters,
-        tables.watch,
+        core_tables.rollouts,
+        core_tables.attempts,
+        core_tables.spans,
+        core_tables.rewards,
+        *core_tables.RUNS,
+        *core_tables.ANNOTATIONS,
+        core_tables.span_counters,
+        core_tables.watch,
     ),
-    "thread/": tables.THREADS,
-    "worker/": (tables.workers,),
+    "thread/": core_tables.THREADS,
+    "worker/": (core_tables.workers,),
     "": (),
 }
 _STREAM, _VERSION = scan.FOLDED.index("stream"), scan.FOLDED.index("version")
-_PIECEWISE = (tables.spans, tables.rewards, tables.run_events)
-_SPAN_POSITION = list(tables.spans.columns).index(tables.spans.c.position)
+_PIECEWISE = (core_tables.spans, core_tables.rewards, core_tables.run_events)
+_SPAN_POSITION = list(core_tables.spans.columns).index(core_tables.spans.c.position)
 _LAST_VERSION = 2**63 - 1
 
 
@@ -159,14 +159,14 @@ class Comparison:
         for table in _TABLES[prefix]:
             live[table] = await scan.rows_between(self._dialect, self._session, table, after, until)
         if prefix == "rollout/":
-            live[tables.queue] = await self._queue.take(until)
+            live[core_tables.queue] = await self._queue.take(until)
         return await asyncio.to_thread(self._compare, prefix, streams, live)
 
     def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
         self.streams += len(streams)
         for table, rows in live.items():
             # The queue is not ordered by rollout; it is read once more, in its own order.
-            if table.info["family"] == "projection" and table is not tables.queue:
+            if table.info["family"] == "projection" and table is not core_tables.queue:
                 self._count(table, rows)
         return compare(prefix, streams, live, is_polite=self._is_polite)
 
@@ -184,13 +184,13 @@ class Comparison:
             expected = stream.spans[start : start + _KEYS_AT_ONCE]
             keys = [(row[0], row[1], row[2]) for row in expected]
             found = await scan.spans_with(self._dialect, self._session, keys)
-            findings.extend(differing(tables.spans, expected, found))
+            findings.extend(differing(core_tables.spans, expected, found))
         stream.missing_spans += sum(1 for finding in findings if finding.found is None)
         stream.wrong_spans.update(finding.key[1:] for finding in findings)
         rewards = await scan.rewards_between(
             self._dialect, self._session, stream.key, stream.compared_until, stream.last_position
         )
-        findings.extend(differing(tables.rewards, stream.rewards, rewards))
+        findings.extend(differing(core_tables.rewards, stream.rewards, rewards))
         findings.extend(await self._run_events_of_large(stream))
         stream.compared_spans += len(stream.spans)
         stream.compared_until = stream.last_position
@@ -200,7 +200,7 @@ class Comparison:
     async def _run_events_of_large(self, stream: Stream) -> list[Finding]:
         until = stream.compared_version if stream.state is None else stream.state.stream_version
         found = await scan.run_events_between(self._dialect, self._session, stream.key, stream.compared_version, until)
-        findings = differing(tables.run_events, stream.run.run_events, found)
+        findings = differing(core_tables.run_events, stream.run.run_events, found)
         stream.compared_version, stream.run.run_events = until, []
         return findings
 
@@ -213,22 +213,22 @@ class Comparison:
             )
             for table in _TABLES[prefix]
         }
-        live[tables.queue] = await self._queue.take(stream.key)
+        live[core_tables.queue] = await self._queue.take(stream.key)
         findings = await self._part_of_large(stream)
         compared = await asyncio.to_thread(self._compare, prefix, [stream], live)
         found = 0
         for table in _PIECEWISE:
             async for rows in scan.rows_of(dialect, session, table, stream.key):
-                found += len(rows) if table is tables.spans else 0
+                found += len(rows) if table is core_tables.spans else 0
                 await asyncio.to_thread(self._count, table, rows)
         if stream.fault is not None:
             return compared
         beyond = await scan.rewards_between(dialect, session, stream.key, stream.compared_until, None)
         before = await scan.rewards_between(dialect, session, stream.key, -(2**63), 0)
-        findings.extend(Finding(tables.rewards, None, row) for row in (*before, *beyond))
+        findings.extend(Finding(core_tables.rewards, None, row) for row in (*before, *beyond))
         for first, last in ((-(2**63), 0), (stream.compared_version, None)):
             extra = await scan.run_events_between(dialect, session, stream.key, first, last)
-            findings.extend(Finding(tables.run_events, None, row) for row in extra)
+            findings.extend(Finding(core_tables.run_events, None, row) for row in extra)
         if found != stream.compared_spans - stream.missing_spans:
             findings.extend(await self._extra_spans(stream))
         if findings:
@@ -238,7 +238,7 @@ class Comparison:
     async def _extra_spans(self, stream: Stream) -> list[Finding]:
         """Return the rows of spans that no event of the stream accounts for."""
         extra: list[Finding] = []
-        async for rows in scan.rows_of(self._dialect, self._session, tables.spans, stream.key):
+        async for rows in scan.rows_of(self._dialect, self._session, core_tables.spans, stream.key):
             positions = [row[_SPAN_POSITION] for row in rows]
             events = await scan.events_at(self._dialect, self._session, positions)
             claimed: set[tuple[Any, ...]] = set()
@@ -246,7 +246,7 @@ class Comparison:
                 if isinstance(event.fact, SpanRecorded):
                     claimed.add(row_of.span(stream.key, event, event.fact)[1:3])
             claimed |= stream.wrong_spans
-            extra.extend(Finding(tables.spans, None, row) for row in rows if (row[1], row[2]) not in claimed)
+            extra.extend(Finding(core_tables.spans, None, row) for row in rows if (row[1], row[2]) not in claimed)
         return extra
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from orjson import JSONDecodeError, loads
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Row
 from store.db.queries.scan import FOLDED
+from store.db.tables import core as core_tables
 from store.domain import policy
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
@@ -217,7 +217,7 @@ def key_of(table: Table, row: Row) -> tuple[Any, ...]:
 
 _KEYS = {
     table: tuple(index for index, column in enumerate(table.columns) if column.primary_key)
-    for table in (*tables.PROJECTIONS, tables.span_counters, tables.watch)
+    for table in (*core_tables.PROJECTIONS, core_tables.span_counters, core_tables.watch)
 }
 
 
@@ -227,21 +227,21 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
         case RolloutState() as state:
             queued = row_of.queued(state)
             return {
-                tables.rollouts: [row_of.rollout(state)],
-                tables.attempts: [row_of.attempt(state.attempts[each]) for each in sorted(state.attempts)],
-                tables.queue: [] if queued is None else [queued],
-                tables.forks: stream.run.forks,
-                tables.fork_masks: stream.run.fork_masks,
-                tables.checkpoints: stream.run.checkpoints,
-                tables.artifacts: list(stream.run.artifacts.values()),
-                tables.run_keys: [stream.run.run_keys[each] for each in sorted(stream.run.run_keys)],
-                tables.labels: [*row_of.labels(state)],
-                tables.notes: stream.run.notes,
+                core_tables.rollouts: [row_of.rollout(state)],
+                core_tables.attempts: [row_of.attempt(state.attempts[each]) for each in sorted(state.attempts)],
+                core_tables.queue: [] if queued is None else [queued],
+                core_tables.forks: stream.run.forks,
+                core_tables.fork_masks: stream.run.fork_masks,
+                core_tables.checkpoints: stream.run.checkpoints,
+                core_tables.artifacts: list(stream.run.artifacts.values()),
+                core_tables.run_keys: [stream.run.run_keys[each] for each in sorted(stream.run.run_keys)],
+                core_tables.labels: [*row_of.labels(state)],
+                core_tables.notes: stream.run.notes,
             }
         case WorkerState() as state:
-            return {tables.workers: [row_of.worker(state)]}
+            return {core_tables.workers: [row_of.worker(state)]}
         case ResourcesState() as state:
-            return {tables.resources: [row_of.resources(state)]}
+            return {core_tables.resources: [row_of.resources(state)]}
         case ThreadState() as state:
             return thread_rows.every(state)
         case None:
@@ -266,9 +266,9 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
         expected = rows_of(stream)
         if is_of_rollouts and stream.state is not None:
             stream.spans.sort(key=_span_key)
-            expected[tables.spans] = stream.spans
-            expected[tables.rewards] = stream.rewards
-            expected[tables.run_events] = stream.run.run_events
+            expected[core_tables.spans] = stream.spans
+            expected[core_tables.rewards] = stream.rewards
+            expected[core_tables.run_events] = stream.run.run_events
         findings = [
             finding
             for table, rows in found.items()
@@ -276,8 +276,8 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             for finding in differing(table, expected[table], rows)
         ]
         if is_of_rollouts:
-            findings.extend(_behind(stream, found[tables.span_counters]))
-            if _is_unwatched(stream.state, found[tables.watch]):
+            findings.extend(_behind(stream, found[core_tables.span_counters]))
+            if _is_unwatched(stream.state, found[core_tables.watch]):
                 compared.unwatched.append(stream.name)
         if findings:
             compared.findings[stream.name] = findings
@@ -288,7 +288,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
 def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
     """Add the rows that belong to no stream."""
     for table, groups in left.items():
-        if table is tables.span_counters or table is tables.watch:
+        if table is core_tables.span_counters or table is core_tables.watch:
             continue  # numbers may be drawn for rollouts that do not exist
         for key, rows in groups.items():
             extra = [Finding(table, None, row) for row in rows]
@@ -317,13 +317,13 @@ _NONE: Sequence[Row] = []
 
 
 def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    column = 1 if table is tables.queue else 0
+    column = 1 if table is core_tables.queue else 0
     return {key: list(group) for key, group in groupby(rows, itemgetter(column))}
 
 
 def _behind(stream: Stream, found: Sequence[Row]) -> list[Finding]:
     if stream.last_number and (not found or found[0][1] < stream.last_number):
-        return [Finding(tables.span_counters, (stream.key, stream.last_number), found[0] if found else None)]
+        return [Finding(core_tables.span_counters, (stream.key, stream.last_number), found[0] if found else None)]
     return []
 
 

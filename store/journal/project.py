@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Changes, Part, Tail
+from store.db.tables import core as core_tables
 from store.domain import policy
 from store.domain.events import Event, SpanRecorded, encode
 from store.domain.rollout import RolloutState
@@ -34,10 +34,10 @@ _COUNTED = {
     "worker.seen": 5,
 }
 _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
-_ROLLOUT_AFTER_SPAN = Part(tables.rollouts, rows.ROLLOUT_AFTER_SPAN)
-_ROLLOUT_AFTER_RUN = Part(tables.rollouts, rows.ROLLOUT_AFTER_RUN)
-_ATTEMPT_AFTER_SPAN = Part(tables.attempts, rows.ATTEMPT_AFTER_SPAN)
-_RETRACTION = Part(tables.artifacts, ("retracted",))
+_ROLLOUT_AFTER_SPAN = Part(core_tables.rollouts, rows.ROLLOUT_AFTER_SPAN)
+_ROLLOUT_AFTER_RUN = Part(core_tables.rollouts, rows.ROLLOUT_AFTER_RUN)
+_ATTEMPT_AFTER_SPAN = Part(core_tables.attempts, rows.ATTEMPT_AFTER_SPAN)
+_RETRACTION = Part(core_tables.artifacts, ("retracted",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: s
         if event.body is not None and event.fact.type not in IN_BLOBS
     ]
     commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
-    written: dict[Table, list[Sequence[Any]]] = {tables.events: events, tables.commits: [commit]}
+    written: dict[Table, list[Sequence[Any]]] = {core_tables.events: events, core_tables.commits: [commit]}
     if bodies:
-        written[tables.bodies] = bodies
+        written[core_tables.bodies] = bodies
     if world.new_blobs:
-        written[tables.blobs] = [
+        written[core_tables.blobs] = [
             (name, blob.codec, blob.raw_len, blob.stored) for name, blob in world.new_blobs.items()
         ]
     return written
@@ -120,22 +120,22 @@ def projected(world: World, changes: Changes) -> None:
             else:
                 changes.updates.setdefault(_ROLLOUT_AFTER_RUN, []).append(rows.rollout_after_run(state))
             continue
-        changes.upserts.setdefault(tables.rollouts, []).append(rows.rollout(state))
+        changes.upserts.setdefault(core_tables.rollouts, []).append(rows.rollout(state))
         if state.queued_position != queued_before:
             _requeue(queued_before, state, changes)
     for key, attempt in world.touched_attempts.items():
         if key in world.moved_attempts:
-            changes.upserts.setdefault(tables.attempts, []).append(rows.attempt(attempt))
+            changes.upserts.setdefault(core_tables.attempts, []).append(rows.attempt(attempt))
         else:
             changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rows.attempt_after_span(attempt))
     _add_of_events(world, changes)
     _projected_labels(world, changes)
     for worker_id in world.touched_workers:
-        changes.upserts.setdefault(tables.workers, []).append(rows.worker(world.workers[worker_id]))
+        changes.upserts.setdefault(core_tables.workers, []).append(rows.worker(world.workers[worker_id]))
     if world.touched_threads:
         _projected_threads(world, changes)
     for resources_id in world.touched_resources:
-        changes.upserts.setdefault(tables.resources, []).append(rows.resources(world.resources[resources_id]))
+        changes.upserts.setdefault(core_tables.resources, []).append(rows.resources(world.resources[resources_id]))
 
 
 def _add_of_events(world: World, changes: Changes) -> None:
@@ -159,69 +159,69 @@ def _projected_labels(world: World, changes: Changes) -> None:
     for rollout_id, label in world.touched_labels:
         position = (world.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
-            changes.deletes.setdefault(tables.labels, []).append((rollout_id, label))
+            changes.deletes.setdefault(core_tables.labels, []).append((rollout_id, label))
         else:
-            changes.upserts.setdefault(tables.labels, []).append((rollout_id, label, position))
+            changes.upserts.setdefault(core_tables.labels, []).append((rollout_id, label, position))
 
 
 def _projected_threads(world: World, changes: Changes) -> None:
     """Add the rows of what the batch kept in threads, and the keys of what it took away."""
     for thread_id in world.touched_threads:
-        changes.upserts.setdefault(tables.threads, []).append(thread_rows.thread(world.threads[thread_id]))
+        changes.upserts.setdefault(core_tables.threads, []).append(thread_rows.thread(world.threads[thread_id]))
     for thread_id, key in world.touched_checkpoints:
         kept = world.threads[thread_id].checkpoints.get(key)
         if kept is None:
-            changes.deletes.setdefault(tables.thread_checkpoints, []).append((thread_id, *key))
+            changes.deletes.setdefault(core_tables.thread_checkpoints, []).append((thread_id, *key))
         else:
             row = thread_rows.checkpoint(thread_id, key, kept)
-            changes.upserts.setdefault(tables.thread_checkpoints, []).append(row)
+            changes.upserts.setdefault(core_tables.thread_checkpoints, []).append(row)
     for thread_id, key in world.touched_writes:
         written = world.threads[thread_id].writes.get(key)
         if written is None:
-            changes.deletes.setdefault(tables.thread_writes, []).append((thread_id, *key))
+            changes.deletes.setdefault(core_tables.thread_writes, []).append((thread_id, *key))
         else:
-            changes.upserts.setdefault(tables.thread_writes, []).append(thread_rows.write(thread_id, key, written))
+            changes.upserts.setdefault(core_tables.thread_writes, []).append(thread_rows.write(thread_id, key, written))
 
 
 def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:
     if queued_before is not None:
-        changes.deletes.setdefault(tables.queue, []).append((queued_before,))
+        changes.deletes.setdefault(core_tables.queue, []).append((queued_before,))
     row = rows.queued(state)
     if row is not None:
-        changes.inserts.setdefault(tables.queue, []).append(row)
+        changes.inserts.setdefault(core_tables.queue, []).append(row)
 
 
 def _add_span(event: Event, fact: SpanRecorded, changes: Changes) -> None:
     rollout_id = event.stream.removeprefix("rollout/")
-    changes.inserts.setdefault(tables.spans, []).append(rows.span(rollout_id, event, fact))
+    changes.inserts.setdefault(core_tables.spans, []).append(rows.span(rollout_id, event, fact))
     if fact.rewards:
-        changes.inserts.setdefault(tables.rewards, []).extend(rows.rewards(rollout_id, event, fact))
+        changes.inserts.setdefault(core_tables.rewards, []).extend(rows.rewards(rollout_id, event, fact))
 
 
 def signalled(world: World, tail: Tail, changes: Changes) -> None:
     """Add the rows that are no facts: counters, heartbeats, and when the watchdog has to look again."""
     for rollout_id in world.touched_counters:
         counter = (rollout_id, world.counters[rollout_id])
-        changes.upserts.setdefault(tables.span_counters, []).append(counter)
+        changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
     for worker_id in world.touched_signals:
         signals = signals_row(world.worker_signals[worker_id])
-        changes.upserts.setdefault(tables.worker_signals, []).append(signals)
+        changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
     for (rollout_id, attempt_id), attempt in world.beats.items():
         beat = (rollout_id, attempt_id, attempt.signal_time, attempt.signal_stamped_at)
-        changes.upserts.setdefault(tables.attempt_signals, []).append(beat)
+        changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
     for rollout_id, may_have_row in world.rewatch.items():
         at = policy.check_at(world.rollouts[rollout_id])
         if at is not None:
-            changes.upserts.setdefault(tables.watch, []).append((rollout_id, at))
+            changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
         elif may_have_row:
-            changes.deletes.setdefault(tables.watch, []).append((rollout_id,))
+            changes.deletes.setdefault(core_tables.watch, []).append((rollout_id,))
     for scope, key in world.touched_answers:
         answer = world.answered.get((scope, key))
         if answer is None:
-            changes.deletes.setdefault(tables.idempotency, []).append((key, scope))
+            changes.deletes.setdefault(core_tables.idempotency, []).append((key, scope))
         else:
             reply = orjson.dumps(answer.reply).decode()
             row = (key, scope, answer.request_hash, answer.position, reply, tail.now + KEY_MICROS)
-            changes.upserts.setdefault(tables.idempotency, []).append(row)
+            changes.upserts.setdefault(core_tables.idempotency, []).append(row)
     if world.queue_reordered:
-        changes.upserts.setdefault(tables.queue_epoch, []).append((1, tail.queue_epoch + 1))
+        changes.upserts.setdefault(core_tables.queue_epoch, []).append((1, tail.queue_epoch + 1))

@@ -5,9 +5,9 @@ A long log is compared by other processes as far as there is nothing to tell of 
 
 from collections.abc import AsyncIterator, Sequence
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import scan
+from store.db.tables import core as core_tables
 from store.journal import state_hash
 from store.journal.apart import Team
 from store.journal.comparison import STRETCHES, Calls, Comparison, Stretch
@@ -45,8 +45,8 @@ class Proof:
         # Those that cannot be cut first: they may take longest.
         begun = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
         elsewhere = {stretch: self._team.begin(Compare(stretch=stretch, cuts=cuts)) for stretch in begun}
-        async for rows in scan.all_rows(self._dialect, self._session, tables.queue):
-            found.update(tables.queue, rows)
+        async for rows in scan.all_rows(self._dialect, self._session, core_tables.queue):
+            found.update(core_tables.queue, rows)
         for stretch in stretches:
             sound = await elsewhere[stretch]
             if sound is not None:

@@ -15,10 +15,10 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
+from store.db.tables import core as core_tables
 from store.domain import policy
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
@@ -39,7 +39,7 @@ _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
 # The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
-_OF_EVENTS = (tables.spans, tables.rewards, tables.run_events)
+_OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
 Errand = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
 """Runs work on the writing session, between two batches."""
@@ -78,7 +78,7 @@ async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls)
         async for compared in proof.run():
             _check_sound(compared)
             for finding in chain.from_iterable(compared.findings.values()):
-                if finding.table in tables.PROJECTIONS:
+                if finding.table in core_tables.PROJECTIONS:
                     differences.add_row(finding)
             for part in _slices(compared, position):
                 written.update(await errand(_Mending(dialect, part).run))
@@ -185,7 +185,7 @@ class _Mending:
             wanted = [state.plan_key for state in states if isinstance(state, RolloutState) and state.plan_key]
             if not wanted:
                 return
-            holders = await scan.rows_with(self._dialect, session, tables.rollouts.c.plan_key, wanted)
+            holders = await scan.rows_with(self._dialect, session, core_tables.rollouts.c.plan_key, wanted)
             others = [name for row in holders if (name := f"rollout/{row[0]}") not in streams]
             if not others:
                 return
@@ -200,7 +200,7 @@ class _Mending:
         for stream in streams.values():
             for table, rows in rows_of(stream).items():
                 expected.setdefault(table, []).extend(rows)
-        live = await self._live(session, expected.get(tables.queue, []))
+        live = await self._live(session, expected.get(core_tables.queue, []))
         for table, found in live.items():
             for finding in differing(table, expected.get(table, []), found):
                 self._mend(finding)
@@ -211,22 +211,22 @@ class _Mending:
         ids = {kind: [stream.key for name, stream in streams.items() if name.startswith(kind)] for kind in _KINDS}
         live: Live = {}
         for kind, table in (
-            ("rollout/", tables.rollouts),
-            ("rollout/", tables.attempts),
-            *(("rollout/", table) for table in tables.RUNS if table is not tables.run_events),
-            *(("rollout/", table) for table in tables.ANNOTATIONS),
-            *(("thread/", table) for table in tables.THREADS),
-            ("worker/", tables.workers),
-            ("resources/", tables.resources),
+            ("rollout/", core_tables.rollouts),
+            ("rollout/", core_tables.attempts),
+            *(("rollout/", table) for table in core_tables.RUNS if table is not core_tables.run_events),
+            *(("rollout/", table) for table in core_tables.ANNOTATIONS),
+            *(("thread/", table) for table in core_tables.THREADS),
+            ("worker/", core_tables.workers),
+            ("resources/", core_tables.resources),
         ):
             if ids[kind]:
                 key = next(iter(table.primary_key))
                 live[table] = await scan.rows_with(self._dialect, session, key, ids[kind])
-        wrong = {finding.key[0] for finding in self._part.findings if finding.table is tables.queue}
+        wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
         found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
         # A place may have gone to a rollout that is none of ours; but not one that is ours by the log.
-        live[tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
+        live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
         return live
 
     async def _signals(self, session: ReadSession) -> None:
@@ -236,15 +236,15 @@ class _Mending:
         if not rollouts:
             return
         ids = list(rollouts)
-        counters = dict(await self._pairs(session, tables.span_counters, ids))
-        watched = dict(await self._pairs(session, tables.watch, ids))
+        counters = dict(await self._pairs(session, core_tables.span_counters, ids))
+        watched = dict(await self._pairs(session, core_tables.watch, ids))
         beats = {
             (row[0], row[1]): row
-            for row in await scan.rows_with(dialect, session, tables.attempt_signals.c.rollout_id, ids)
+            for row in await scan.rows_with(dialect, session, core_tables.attempt_signals.c.rollout_id, ids)
         }
         for key, stream in rollouts.items():
             if stream.last_number > counters.get(key, 0):
-                self._upserts.setdefault(tables.span_counters, []).append((key, stream.last_number))
+                self._upserts.setdefault(core_tables.span_counters, []).append((key, stream.last_number))
             state = stream.state
             if not isinstance(state, RolloutState):
                 continue
@@ -254,9 +254,9 @@ class _Mending:
                 latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
             at = policy.check_at(state)
             if at is None and key in watched:
-                self._deletes.setdefault(tables.watch, {})[key,] = None
+                self._deletes.setdefault(core_tables.watch, {})[key,] = None
             elif at is not None and watched.get(key, at + 1) > at:
-                self._upserts.setdefault(tables.watch, []).append((key, at))
+                self._upserts.setdefault(core_tables.watch, []).append((key, at))
 
     async def _pairs(self, session: ReadSession, table: Table, ids: Sequence[str]) -> list[tuple[str, int]]:
         rows = await scan.rows_with(self._dialect, session, table.c.rollout_id, ids)
@@ -271,15 +271,15 @@ class _Mending:
             if finding.expected is not None:
                 self._mend(finding)
         extra = [finding for finding in findings if finding.expected is None]
-        spans = [finding for finding in extra if finding.table is tables.spans]
+        spans = [finding for finding in extra if finding.table is core_tables.spans]
         if spans:
             keys: list[Any] = [finding.key for finding in spans]
-            still = {key_of(tables.spans, row): row for row in await scan.spans_with(self._dialect, session, keys)}
+            still = {key_of(core_tables.spans, row): row for row in await scan.spans_with(self._dialect, session, keys)}
             for finding in spans:
                 if finding.found == still.get(finding.key):
                     self._mend(finding)
         await self._extra_run_events(session, extra)
-        rewards = [finding for finding in extra if finding.table is tables.rewards]
+        rewards = [finding for finding in extra if finding.table is core_tables.rewards]
         claimed = await self._claimed(
             session, [finding.key[1] for finding in rewards if finding.key[1] < next_position]
         )
@@ -289,7 +289,7 @@ class _Mending:
 
     async def _extra_run_events(self, session: ReadSession, extra: Sequence[Finding]) -> None:
         for finding in extra:
-            if finding.table is tables.run_events:
+            if finding.table is core_tables.run_events:
                 rollout_id, version = finding.key
                 now = await scan.run_events_between(self._dialect, session, rollout_id, version - 1, version)
                 if [finding.found] == list(now):
@@ -302,7 +302,7 @@ class _Mending:
             event = log_queries.event_of(row)
             if isinstance(event.fact, SpanRecorded):
                 rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)
-                claimed.update(key_of(tables.rewards, reward) for reward in rewards)
+                claimed.update(key_of(core_tables.rewards, reward) for reward in rewards)
         return claimed
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -319,14 +319,14 @@ class _Mending:
         if deletes:
             await session.write(Changes({}, {}, deletes))
         inserts: dict[Table, list[Row]] = {table: list(rows.values()) for table, rows in self._inserts.items()}
-        if any(table is tables.queue for table in inserts):
+        if any(table is core_tables.queue for table in inserts):
             # A row at an old place: whoever had advanced beyond it must look again.
-            epoch = (await session.fetch(self._dialect.sql(tables.queue_epoch.select()), {}))[0][1]
-            self._upserts[tables.queue_epoch] = [(1, epoch + 1)]
+            epoch = (await session.fetch(self._dialect.sql(core_tables.queue_epoch.select()), {}))[0][1]
+            self._upserts[core_tables.queue_epoch] = [(1, epoch + 1)]
         if inserts or self._upserts:
             await session.write(Changes(inserts, self._upserts, {}))
         written: Counter[str] = Counter()
-        for table in tables.PROJECTIONS:
+        for table in core_tables.PROJECTIONS:
             count = len(self._deletes.get(table, {}).keys() | self._inserts.get(table, {}).keys())
             if count:
                 written[table.name] = count

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 from sqlalchemy import Double, Table
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import scan
+from store.db.tables import core as core_tables
 from store.models.kinds import Frozen
 
 PARTS = 16
@@ -49,7 +49,7 @@ class _Canon:
 
     def __init__(self, table: Table) -> None:
         names = [str(column.name) for column in table.columns]
-        places = _PLACES_OF_RUNS if table in (*tables.RUNS, *tables.ANNOTATIONS) else _PLACES
+        places = _PLACES_OF_RUNS if table in (*core_tables.RUNS, *core_tables.ANNOTATIONS) else _PLACES
         self.names = tuple(sorted(name for name in names if name not in places))
         shown = [names.index(name) for name in self.names]
         # With one index `itemgetter` gives the bare value.
@@ -81,11 +81,20 @@ def _exact(value: Any) -> Any:
     return orjson.Fragment(repr(value)) if isinstance(value, float) else value
 
 
-_CANON = {table: _Canon(table) for table in tables.PROJECTIONS}
+_CANON = {table: _Canon(table) for table in core_tables.PROJECTIONS}
 
 
 # Tables whose rows are hashed part by part, as the rollouts they belong to are cut.
-_CUT = frozenset({tables.rollouts, tables.attempts, tables.spans, tables.rewards, *tables.RUNS, *tables.ANNOTATIONS})
+_CUT = frozenset(
+    {
+        core_tables.rollouts,
+        core_tables.attempts,
+        core_tables.spans,
+        core_tables.rewards,
+        *core_tables.RUNS,
+        *core_tables.ANNOTATIONS,
+    }
+)
 _first = itemgetter(0)
 
 
@@ -109,7 +118,7 @@ class StateHash:
         self._cuts = cuts
         self._hashers: dict[str, Any] = {}
         self._digests: dict[str, str] = {}
-        self._rows: Counter[str] = Counter({table.name: 0 for table in tables.PROJECTIONS})
+        self._rows: Counter[str] = Counter({table.name: 0 for table in core_tables.PROJECTIONS})
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
         """Take the next rows of a table."""
@@ -143,7 +152,7 @@ class StateHash:
     def hexdigest(self) -> str:
         """Return the hash over all tables."""
         digests, whole = self.found().digests, hashlib.sha256()
-        for table in tables.PROJECTIONS:
+        for table in core_tables.PROJECTIONS:
             whole.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
             parts = len(self._cuts) + 1 if table in _CUT else 1
             for part in range(parts):
@@ -158,8 +167,8 @@ def cuts_in(ids: Sequence[str]) -> list[str]:
 
 async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
     """Return where the rollouts are cut: a matter of the rows alone, like all that the state hash depends on."""
-    key = tables.rollouts.c.rollout_id
-    places = _places(await scan.count(dialect, session, tables.rollouts))
+    key = core_tables.rollouts.c.rollout_id
+    places = _places(await scan.count(dialect, session, core_tables.rollouts))
     return [await scan.key_at(dialect, session, key, place) for place in places]
 
 
@@ -170,7 +179,7 @@ def _places(count: int) -> list[int]:
 async def state_hash(dialect: Dialect, session: ReadSession) -> str:
     """Return the state hash of all projected rows; the session must be a snapshot."""
     found = StateHash(await cuts(dialect, session))
-    for table in tables.PROJECTIONS:
+    for table in core_tables.PROJECTIONS:
         async for rows in scan.all_rows(dialect, session, table):
             found.update(table, rows)
     return found.hexdigest()

@@ -14,13 +14,13 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select
 from sqlalchemy.types import BigInteger
 
 from store import arguments
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import Noun, Query, Values
 from store.db.queries.paging import Make, Page, compiled
+from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
 from store.domain import worker as worker_stream
@@ -394,7 +394,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` resources changed since.
     """
-    table = tables.resources.c
+    table = core_tables.resources.c
     moment_param = bindparam("until", type_=BigInteger)
     shown: list[ColumnElement[Any]] = [table.resources_id, table.last_position]
 

@@ -7,11 +7,11 @@ import orjson
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import blobs, scan
 from store.db.queries import log as log_queries
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 from store.domain.events import decode
 from store.journal.blob_check import check_blobs, check_texts
 from store.journal.differences import SHOWN, Differences
@@ -48,7 +48,7 @@ class Walked(Frozen):
 async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
     """Return where the log ends."""
     commit = await log_queries.last_commit(dialect, session)
-    lasts = select(func.max(tables.events.c.position)).union_all(select(func.max(tables.bodies.c.position)))
+    lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
     found = await session.fetch(dialect.sql(lasts), {})
     return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
 
@@ -132,7 +132,7 @@ async def _unclaimed(
     dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
 ) -> None:
     """Report the bodies that belong to no event."""
-    body = tables.bodies.c.position
+    body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
     count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))
     extra = (await session.fetch(count, {"until": until.position}))[0][0] - check.bodies

@@ -21,8 +21,8 @@ from typing import Any
 from sqlalchemy import Table, bindparam, select, union_all
 from sqlalchemy.types import Text
 
-from store.db import tables
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
+from store.db.tables import core as core_tables
 from store.domain.answers import decide_once
 from store.domain.commands import Command
 from store.domain.world import NeedsHeads, World
@@ -44,8 +44,8 @@ _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
 
 _LANDED = union_all(
-    select(tables.commits.c.batch_key).where(tables.commits.c.batch_key == bindparam("key", type_=Text)),
-    select(tables.batches.c.batch_key).where(tables.batches.c.batch_key == bindparam("key", type_=Text)),
+    select(core_tables.commits.c.batch_key).where(core_tables.commits.c.batch_key == bindparam("key", type_=Text)),
+    select(core_tables.batches.c.batch_key).where(core_tables.batches.c.batch_key == bindparam("key", type_=Text)),
 )
 
 
@@ -324,7 +324,7 @@ class Writer:
             changes.inserts |= log_rows(world, tail, commit_id, key, self._name)
             projected(world, changes)
         elif changes.upserts or changes.deletes:
-            changes.inserts[tables.batches] = [(key, tail.now)]
+            changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:
             await self._live.write(changes)
             await self._prune(tail)
@@ -344,7 +344,7 @@ class Writer:
             await self._live.write(Changes({}, {}, gone))
 
     async def _expired(self, now: int) -> list[tuple[Table, Sequence[Row]]]:
-        batches, keys = tables.batches, tables.idempotency
+        batches, keys = core_tables.batches, core_tables.idempotency
         old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
         over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
         found = [(batches, await self._live.fetch(self._dialect.sql(old), {}))]

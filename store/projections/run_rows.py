@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Row
+from store.db.tables import core as core_tables
 from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.events import Event, Fact, SpanRecorded
 from store.domain.rollout import RolloutState
@@ -61,13 +61,13 @@ class RunRows:
     def written(self) -> Iterator[tuple[Table, list[Row]]]:
         """Yield the rows of each table, in no order; nothing of tables without any."""
         for table, rows in (
-            (tables.run_events, self.run_events),
-            (tables.forks, self.forks),
-            (tables.fork_masks, self.fork_masks),
-            (tables.checkpoints, self.checkpoints),
-            (tables.artifacts, list(self.artifacts.values())),
-            (tables.run_keys, list(self.run_keys.values())),
-            (tables.notes, self.notes),
+            (core_tables.run_events, self.run_events),
+            (core_tables.forks, self.forks),
+            (core_tables.fork_masks, self.fork_masks),
+            (core_tables.checkpoints, self.checkpoints),
+            (core_tables.artifacts, list(self.artifacts.values())),
+            (core_tables.run_keys, list(self.run_keys.values())),
+            (core_tables.notes, self.notes),
         ):
             if rows:
                 yield table, rows

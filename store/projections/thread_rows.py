@@ -2,8 +2,8 @@
 
 from sqlalchemy import Table
 
-from store.db import tables
 from store.db.dialect import Row
+from store.db.tables import core as core_tables
 from store.domain.thread import CheckpointKey, KeptCheckpoint, KeptWrite, ThreadState, WriteKey
 
 
@@ -35,11 +35,11 @@ def every(state: ThreadState) -> dict[Table, list[Row]]:
     """Return all rows of a thread, each list in the order of its key."""
     thread_id = state.thread_id
     return {
-        tables.threads: [thread(state)],
-        tables.thread_checkpoints: [
+        core_tables.threads: [thread(state)],
+        core_tables.thread_checkpoints: [
             checkpoint(thread_id, key, state.checkpoints[key]) for key in sorted(state.checkpoints)
         ],
-        tables.thread_writes: [write(thread_id, key, state.writes[key]) for key in sorted(state.writes)],
+        core_tables.thread_writes: [write(thread_id, key, state.writes[key]) for key in sorted(state.writes)],
     }
 
 

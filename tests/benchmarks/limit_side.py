@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Table, select
 
-from store.db import tables
 from store.db.schema import prepare_postgres, prepare_sqlite
+from store.db.tables import core as core_tables
 from store.db.url import parse
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import percentiles
@@ -115,7 +115,7 @@ class Limit:
         """
         before, measured = _recorded(rows)
         connection, schema = await _prepared(url)
-        for table in tables.PROJECTIONS + tables.SIGNALS:
+        for table in core_tables.PROJECTIONS + core_tables.SIGNALS:
             await connection.execute(f'CREATE TABLE "{schema}".replaced_{table.name} (LIKE "{schema}".{table.name})')
         await _copy(connection, schema, before)
         begun, cpu = time.perf_counter(), time.process_time()
@@ -129,7 +129,7 @@ class Limit:
         connection, schema = await _prepared(url)
         source = sqlite3.connect(path)
         async with connection.transaction():
-            for table in tables.metadata.sorted_tables:
+            for table in core_tables.metadata.sorted_tables:
                 await connection.execute(f'DELETE FROM "{schema}".{table.name}') if table in _SEEDED else None
                 cursor = source.execute(str(select(table)))
                 while rows := cursor.fetchmany(_COPIED_ROWS):
@@ -147,7 +147,7 @@ class Limit:
         return events
 
 
-_SEEDED = (tables.store_info, tables.queue_epoch)
+_SEEDED = (core_tables.store_info, core_tables.queue_epoch)
 
 
 def _recorded(path: str) -> Any:
@@ -162,7 +162,7 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _compiled(transactions: Any) -> list[list[tuple[str, list[Any]]]]:
-    named = tables.metadata.tables
+    named = core_tables.metadata.tables
     return [[(_sqlite_statement(verb, named[name]), rows) for verb, name, rows in written] for written in transactions]
 
 
@@ -198,7 +198,7 @@ async def _copy(connection: Any, schema: str, transactions: Any) -> None:
         async with connection.transaction():
             for verb, name, rows in written:
                 if verb == "delete":
-                    await connection.executemany(_delete(schema, tables.metadata.tables[name]), rows)
+                    await connection.executemany(_delete(schema, core_tables.metadata.tables[name]), rows)
                 else:
                     target = name if verb == "insert" else f"replaced_{name}"
                     await connection.copy_records_to_table(target, schema_name=schema, records=rows)

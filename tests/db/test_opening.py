@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from store.db.schema import StoreInfo, prepare_postgres, prepare_sqlite, read_only_uri, sqlite, triggers
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, Unavailable
 from tests import databases, postgres

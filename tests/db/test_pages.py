@@ -13,12 +13,12 @@ from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
 from store import reads
-from store.db import tables
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
 from store.db.encoding import encode_body
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload
 from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
+from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
 
@@ -77,7 +77,7 @@ def row_of(table: Table, **values: Any) -> Row:
 
 def body_row(position: int, content: dict[str, Any]) -> Row:
     body = encode_body(orjson.dumps(content))
-    return row_of(tables.bodies, position=position, codec=body.codec, raw_len=body.raw_len, body=body.stored)
+    return row_of(core_tables.bodies, position=position, codec=body.codec, raw_len=body.raw_len, body=body.stored)
 
 
 class Crowd:
@@ -85,8 +85,8 @@ class Crowd:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.rows: dict[Table, list[Row]] = {table: [] for table in (*tables.PROJECTIONS, *tables.SIGNALS)}
-        self.rows[tables.bodies] = []
+        self.rows: dict[Table, list[Row]] = {table: [] for table in (*core_tables.PROJECTIONS, *core_tables.SIGNALS)}
+        self.rows[core_tables.bodies] = []
         self.values: dict[str, list[Values]] = {
             noun.name: [] for noun in (ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS)
         }
@@ -95,7 +95,7 @@ class Crowd:
             self.rollout(number)
             self.worker(number)
             self.resources(number)
-        self.rows[tables.commits] = [row_of(tables.commits, commit_id=1, chain_hash=b"", rollouts=25)]
+        self.rows[core_tables.commits] = [row_of(core_tables.commits, commit_id=1, chain_hash=b"", rollouts=25)]
 
     def maybe(self, *values: Any) -> Any:
         return self.dice.choice([None, *values])
@@ -105,7 +105,7 @@ class Crowd:
         # Some bodies are small, some compressed, some dropped.
         if self.dice.random() < 0.9:
             filler = {"filler": "x" * 300} if self.dice.random() < 0.5 else {}
-            self.rows[tables.bodies].append(body_row(self.position, content | filler))
+            self.rows[core_tables.bodies].append(body_row(self.position, content | filler))
         return self.position
 
     def add(self, noun: Noun, **values: Any) -> None:
@@ -156,9 +156,9 @@ class Crowd:
             "released_position": released,
             "first_position": position,
         }
-        self.rows[tables.attempts].append(row_of(tables.attempts, **values))
+        self.rows[core_tables.attempts].append(row_of(core_tables.attempts, **values))
         if dice.random() < 0.5:
-            self.rows[tables.attempt_signals].append((rollout_id, attempt_id, *signal))
+            self.rows[core_tables.attempt_signals].append((rollout_id, attempt_id, *signal))
             if signal[1] > (stamped or 0):
                 values["last_heartbeat_time"] = signal[0]
         if released is None:
@@ -193,13 +193,15 @@ class Crowd:
             "last_idle_at": self.maybe(1, 3),
             "first_position": self.next_position(),
         }
-        self.rows[tables.workers].append(row_of(tables.workers, **values))
+        self.rows[core_tables.workers].append(row_of(core_tables.workers, **values))
         signals: dict[str, Any] = dict.fromkeys(
             ("last_heartbeat_at", "last_dequeue_at", "last_busy_at", "last_idle_at")
         )
         if dice.random() < 0.5:
             signals = {name: self.maybe(2, 4) for name in signals}
-            self.rows[tables.worker_signals].append(row_of(tables.worker_signals, worker_id=worker_id, **signals))
+            self.rows[core_tables.worker_signals].append(
+                row_of(core_tables.worker_signals, worker_id=worker_id, **signals)
+            )
         for name, value in signals.items():
             known = [at for at in (values.get(name), value) if at is not None]
             values[name] = max(known, default=None)
@@ -413,10 +415,10 @@ async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> 
         assert await pages.latest_resources(dialect, session) is None
     positions = {"older": (1, 9), "newer": (5, 5)}
     rows = [
-        row_of(tables.resources, resources_id=name, version=1, first_position=first, last_position=last)
+        row_of(core_tables.resources, resources_id=name, version=1, first_position=first, last_position=last)
         for name, (first, last) in positions.items()
     ]
-    await write(dialect, {tables.resources: rows})
+    await write(dialect, {core_tables.resources: rows})
     async with dialect.read() as session:
         row = await pages.latest_resources(dialect, session)
         assert row is not None
@@ -426,13 +428,13 @@ async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> 
 async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> None:
     statuses = {"a": "succeeded", "b": "cancelled", "c": "failed", "d": "running"}
     rollouts = [
-        row_of(tables.rollouts, rollout_id=name, status=status, first_position=number)
+        row_of(core_tables.rollouts, rollout_id=name, status=status, first_position=number)
         for number, (name, status) in enumerate(statuses.items(), start=1)
     ]
     rows: dict[Table, list[Row]] = {
-        tables.rollouts: rollouts,
-        tables.queue: [(7, "e"), (8, "f")],
-        tables.watch: [("d", 500), ("e", 300)],
+        core_tables.rollouts: rollouts,
+        core_tables.queue: [(7, "e"), (8, "f")],
+        core_tables.watch: [("d", 500), ("e", 300)],
     }
     async with dialect.read() as session:
         assert await pages.queue_depth(dialect, session) == 0

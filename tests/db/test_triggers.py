@@ -10,7 +10,7 @@ from sqlalchemy import Text
 
 from store.db.schema import triggers
 from store.db.schema.postgres import PREFIX
-from store.db.tables import LOG, metadata
+from store.db.tables.core import LOG, metadata
 from store.db.url import parse
 from tests import databases
 from tests.databases import Database

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from store.db import tables
 from store.db.dialect import Changes
+from store.db.tables import core as core_tables
 from store.domain.commands import Command, Wants
 from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
 from store.interface import Store
@@ -180,7 +180,7 @@ async def test_a_command_that_cannot_be_handled_fails_alone(
 
 async def test_a_row_that_the_database_refuses_fails_its_own_call_only(troubled: SQLStore, trouble: Trouble) -> None:
     def refuse(changes: Changes) -> None:
-        if any(b"poison" in row[3] for row in changes.inserts.get(tables.bodies, [])):
+        if any(b"poison" in row[3] for row in changes.inserts.get(core_tables.bodies, [])):
             raise Incompatible("the database refused a statement", "run `rollbook verify`")
 
     trouble.before_write = refuse

@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from store.db import tables
 from store.db.schema import triggers
+from store.db.tables import core as core_tables
 from store.db.url import StoreURL, parse
 from store.errors import NotFound
 from store.interface import Store
@@ -104,7 +104,7 @@ def _run(url: StoreURL, statements: tuple[str, ...], *, guarded: bool) -> None:
         return
     lines = list(statements)
     if not guarded:
-        lines[:0] = [f"ALTER TABLE {table.name} DISABLE TRIGGER ALL" for table in tables.LOG]
+        lines[:0] = [f"ALTER TABLE {table.name} DISABLE TRIGGER ALL" for table in core_tables.LOG]
         guards = [guard for guard in triggers.expected("postgresql") if guard.kind == "trigger"]
         lines += [f"ALTER TABLE {guard.table} ENABLE ALWAYS TRIGGER {guard.name}" for guard in guards]
     path = f"SET search_path = rollbook_{url.partition}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, ReadOnly
 from store.interface import Store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.db import tables
+from store.db.tables import core as core_tables
 from store.errors import StoreError
 from store.interface import Store
 from store.models.runs import RunEvent
@@ -18,7 +18,7 @@ from store.testing.samples import make_span
 from tests.journal.given import ask, run_sql
 from tests.journal.given_runs import GRAPH, LONG, NODE, result
 
-TABLES = [table.name for table in (*tables.RUNS, tables.rollouts, tables.attempts)]
+TABLES = [table.name for table in (*core_tables.RUNS, core_tables.rollouts, core_tables.attempts)]
 NODES = ("Bull", "Bear", "Risk Officer", "Trader", "Decision", "elsewhere")
 SCOPES = ("RIG", "TSDD")
 STEPS = 60
@@ -132,7 +132,7 @@ class History:
     def damages(self) -> list[str]:
         """Return statements that delete rows and write wrong values."""
         statements: list[str] = []
-        for table in (*tables.RUNS, tables.attempts):
+        for table in (*core_tables.RUNS, core_tables.attempts):
             column = self.lot.choice([each for each in table.columns if not each.primary_key])
             some = f"abs(({'version' if 'version' in table.c else 'length(' + _text_key(table) + ')'}) % 3)"
             kind = next(name for base in type(column.type).__mro__ if (name := base.__name__) in _WRONG)

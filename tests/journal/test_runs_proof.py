@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from store import open_store
-from store.db import tables
 from store.db.queries import scan
+from store.db.tables import core as core_tables
 from store.journal import comparison
 from store.models import Difference
 from store.testing import ManualClock
@@ -17,7 +17,7 @@ from tests.journal.filled import Filled
 from tests.journal.given import ask, blob, run_sql, tamper
 from tests.journal.given_runs import LONG, NODE, run, tell
 
-RUNS = [table.name for table in tables.RUNS]
+RUNS = [table.name for table in core_tables.RUNS]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.db import tables
 from store.db.schema import triggers
+from store.db.tables import core as core_tables
 from store.interface import Store
 from store.models import VerifyReport
 from store.testing import ManualClock
@@ -34,7 +34,9 @@ async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: Manual
         "resources": 2,
         "workers": 2,
         "queue": 3,
-        **dict.fromkeys([table.name for table in (*tables.RUNS, *tables.THREADS, *tables.ANNOTATIONS)], 0),
+        **dict.fromkeys(
+            [table.name for table in (*core_tables.RUNS, *core_tables.THREADS, *core_tables.ANNOTATIONS)], 0
+        ),
     }
     assert not report.seal_checked
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 
 from store import ids, open_store
-from store.db import tables
 from store.db.dialect import ReadSession, WriteSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
+from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
@@ -169,7 +169,7 @@ class Backend:
 
     async def counters(self) -> dict[str, int]:
         """Read the span counters."""
-        return dict(await self._all_rows(tables.span_counters))
+        return dict(await self._all_rows(core_tables.span_counters))
 
     async def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Read every projection, as column to value."""
@@ -178,7 +178,7 @@ class Backend:
                 {column.name: value for column, value in zip(table.columns, row, strict=True)}
                 for row in await self._all_rows(table)
             ]
-            for table in tables.PROJECTIONS
+            for table in core_tables.PROJECTIONS
         }
 
     async def _all_rows(self, table: Any) -> list[Any]:
@@ -208,7 +208,7 @@ class _Dice:
 def state_hash_of(state: dict[str, list[dict[str, Any]]]) -> str:
     """Return the state hash of rows that no database has seen; what lies in no column is null, places among it."""
     found = StateHash(cuts_in([row["rollout_id"] for row in state["rollouts"]]))
-    for table in tables.PROJECTIONS:
+    for table in core_tables.PROJECTIONS:
         rows = [tuple(row.get(column.name) for column in table.columns) for row in state[table.name]]
         found.update(table, rows)
     return found.hexdigest()
@@ -269,7 +269,9 @@ class PostgresPartition:
             self._is_made = True
             return self._url
         emptied = [
-            table for table in tables.LOG + tables.PROJECTIONS + tables.SIGNALS if table is not tables.queue_epoch
+            table
+            for table in core_tables.LOG + core_tables.PROJECTIONS + core_tables.SIGNALS
+            if table is not core_tables.queue_epoch
         ]
         database = await databases.connect(self._url)
         try:

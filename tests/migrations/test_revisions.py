@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 
 from store.db.schema import HEAD, history, migrate, prepare_sqlite, triggers
 from store.db.schema.postgres import PREFIX
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 from store.db.url import parse
 from tests import databases, postgres
 from tests.alembic_check import check, migrate_from_nothing

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.db import tables
+from store.db.tables import core as core_tables
 from store.journal import apart
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.journal.given import ask, run_sql, tamper
 from tests.threads.given import checkpoint, write
 
-THREADS = [table.name for table in tables.THREADS]
+THREADS = [table.name for table in core_tables.THREADS]
 LONG = b"long " * 1000
 Model = dict[str, tuple[dict[tuple[str, str], bytes], dict[tuple[str, str, str, int], bytes]]]
 

@@ -16,9 +16,9 @@ from store.cli.output.printing import STYLES, is_terminal, json_document, line, 
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
 from store.clock import system_clock, to_seconds
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import pages
+from store.db.tables import core as core_tables
 from store.interface import Store
 from store.models import RolloutStatus, WorkerStatus
 
@@ -129,15 +129,17 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Coun
         found: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
         return {status: found.get(status, 0) for status in statuses}
 
-    commit = tables.commits.c
+    commit = core_tables.commits.c
     ((commits, last_position, recorded_at),) = await rows(
-        select(func.count(), func.max(commit.last_position), func.max(commit.recorded_at)).select_from(tables.commits)
+        select(func.count(), func.max(commit.last_position), func.max(commit.recorded_at)).select_from(
+            core_tables.commits
+        )
     )
     events, _, attempts, spans, resources, _, payload_bytes = await pages.totals(dialect, session)
     return Counts(
         store_id=store_id,
-        rollouts=await by_status(tables.rollouts.c.status, get_args(RolloutStatus)),
-        workers=await by_status(tables.workers.c.status, get_args(WorkerStatus)),
+        rollouts=await by_status(core_tables.rollouts.c.status, get_args(RolloutStatus)),
+        workers=await by_status(core_tables.workers.c.status, get_args(WorkerStatus)),
         attempts=attempts,
         spans=spans,
         resources=resources,

@@ -8,12 +8,12 @@ from orjson import loads
 from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 from store.domain.annotation_facts import RolloutAnnotated
 from store.domain.upcast import upcast
 from store.models.annotations import Note
@@ -25,7 +25,7 @@ _MOST = 2**31 - 1
 
 async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
     """Return the positions of a rollout's first and last event; None if there is no such rollout."""
-    row = tables.rollouts.c
+    row = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [row.first_position, row.last_position]
@@ -37,7 +37,7 @@ async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple
 
 async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
     """Return the labels that a rollout carries, in order."""
-    row = tables.labels.c
+    row = core_tables.labels.c
 
     def build() -> Select[Any]:
         return select(row.label).where(row.rollout_id == _rollout()).order_by(row.label)
@@ -47,7 +47,7 @@ async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> lis
 
 async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
     """Return the labels that a rollout carried at a position, in order."""
-    event = tables.events.c
+    event = core_tables.events.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [event.type, event.shape, event.data]
@@ -72,12 +72,12 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
 
 async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
     """Return the last notes of a rollout that had been made at a position, oldest first."""
-    row, event, body = tables.notes.c, tables.events.c, tables.bodies.c
+    row, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [row.version, event.at, event.actor, body.codec, body.body]
-        joined = tables.notes.join(tables.events, event.position == row.position).outerjoin(
-            tables.bodies, body.position == row.position
+        joined = core_tables.notes.join(core_tables.events, event.position == row.position).outerjoin(
+            core_tables.bodies, body.position == row.position
         )
         return (
             select(*shown)

@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select, union_all
 from sqlalchemy.types import Integer, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 from store.domain.run_commands import IN_BLOBS
 
-_COLUMNS = [column.name for column in tables.events.columns]
+_COLUMNS = [column.name for column in core_tables.events.columns]
 _TYPE, _HASH, _WIDTH = _COLUMNS.index("type"), _COLUMNS.index("body_hash"), len(_COLUMNS)
 _AT_ONCE = 500
 
@@ -20,7 +20,7 @@ async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[s
     """Return codec, raw_len and bytes of the blobs with some hashes, in hex; those that are not there are left out."""
 
     def build() -> Select[Any]:
-        return select(*tables.blobs.c).where(dialect.any_of(tables.blobs.c.hash, "hashes"))
+        return select(*core_tables.blobs.c).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
     found: dict[str, Row] = {}
     for start in range(0, len(hashes), _AT_ONCE):
@@ -61,9 +61,9 @@ async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit:
     """Return rows of `blobs` in the order of their hashes, those beyond one."""
 
     def build() -> Select[Any]:
-        name = tables.blobs.c.hash
+        name = core_tables.blobs.c.hash
         beyond = name > bindparam("after", type_=Text)
-        return select(*tables.blobs.c).where(beyond).order_by(name).limit(bindparam("at_most", type_=Integer))
+        return select(*core_tables.blobs.c).where(beyond).order_by(name).limit(bindparam("at_most", type_=Integer))
 
     return await session.fetch(compiled(dialect, "blobs_after", build), {"after": after, "at_most": limit})
 
@@ -72,7 +72,7 @@ async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]
     """Return which of some hashes, in hex, have a blob."""
 
     def build() -> Select[Any]:
-        return select(tables.blobs.c.hash).where(dialect.any_of(tables.blobs.c.hash, "hashes"))
+        return select(core_tables.blobs.c.hash).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
     found: set[str] = set()
     for start in range(0, len(hashes), _AT_ONCE):
@@ -87,16 +87,16 @@ async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
     """Return the hashes of blobs that no event names, as far as the tables of runs know."""
 
     def build() -> Any:
-        event = tables.events.c
+        event = core_tables.events.c
         kept = [
             select(dialect.hex(event.body_hash))
             .join(table, table.c.position == event.position)
             .where(event.body_hash.is_not(None))
-            for table in (tables.checkpoints, tables.artifacts)
+            for table in (core_tables.checkpoints, core_tables.artifacts)
         ]
-        row = tables.run_events.c
+        row = core_tables.run_events.c
         texts = [select(text).where(text.is_not(None)) for text in (row.prompt_sha256, row.response_sha256)]
         named = union_all(*kept, *texts).subquery("named")
-        return select(tables.blobs.c.hash).except_(select(named))
+        return select(core_tables.blobs.c.hash).except_(select(named))
 
     return [row[0] for row in await session.fetch(compiled(dialect, "unclaimed_blobs", build), {})]

@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.pages import queue_depth
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,12 @@ class Counts:
 
 async def counts(dialect: Dialect, session: ReadSession) -> Counts:
     """Count; the statuses by one scan of each table, so not for every request."""
-    rollouts, attempts, queue, events = tables.rollouts.c, tables.attempts.c, tables.queue.c, tables.events.c
+    rollouts, attempts, queue, events = (
+        core_tables.rollouts.c,
+        core_tables.attempts.c,
+        core_tables.queue.c,
+        core_tables.events.c,
+    )
 
     def by_status() -> Select[Any]:
         return _counted(rollouts.status).group_by(rollouts.status)
@@ -45,7 +50,7 @@ async def counts(dialect: Dialect, session: ReadSession) -> Counts:
         "oldest in the queue",
         lambda: select(events.at).where(events.position == select(func.min(queue.position)).scalar_subquery()),
     )
-    head = compiled(dialect, "head of the log", lambda: select(func.max(tables.commits.c.last_position)))
+    head = compiled(dialect, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
     first = await session.fetch(oldest, {})
     return Counts(
         rollouts={row[0]: row[1] for row in await session.fetch(of_rollouts, {})},

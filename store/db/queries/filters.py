@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, 
 from store import arguments
 from store.db.dialect import Dialect
 from store.db.encoding import check_text
-from store.db.tables import attempts, resources, rollouts, spans, workers
+from store.db.tables.core import attempts, resources, rollouts, spans, workers
 from store.errors import Invalid
 
 Columns = Mapping[str, ColumnElement[Any]]

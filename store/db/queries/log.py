@@ -11,15 +11,15 @@ import orjson
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, literal_column, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import TOTALS
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 from store.domain.events import FACTS, Event, Fact, Json, encode
 from store.domain.upcast import upcast
 
-EVENT_COLUMNS = tuple(column.name for column in tables.events.columns)
-COMMIT_COLUMNS = tuple(column.name for column in tables.commits.columns)
+EVENT_COLUMNS = tuple(column.name for column in core_tables.events.columns)
+COMMIT_COLUMNS = tuple(column.name for column in core_tables.commits.columns)
 BATCH = 5000
 
 _COMMIT_ID, _RECORDED_AT = COMMIT_COLUMNS.index("commit_id"), COMMIT_COLUMNS.index("recorded_at")
@@ -86,8 +86,8 @@ def _text(name: str) -> ColumnElement[Any]:
 
 
 def _with_body(statement: Select[Any], *beyond: ColumnElement[bool]) -> Select[Any]:
-    body, event = tables.bodies.c, tables.events.c
-    joined = statement.outerjoin(tables.bodies, and_(body.position == event.position, *beyond))
+    body, event = core_tables.bodies.c, core_tables.events.c
+    joined = statement.outerjoin(core_tables.bodies, and_(body.position == event.position, *beyond))
     return joined.add_columns(body.codec, body.body)
 
 
@@ -116,7 +116,7 @@ async def events(
     """
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         statement = select(*event).where(event.position > _int("after"), event.position <= _int("until"))
         if stream is not None:
             statement = statement.where(event.stream == _text("of_stream"))
@@ -126,7 +126,7 @@ async def events(
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
         # Said of the bodies too: Postgres would otherwise merge from the first of them, on every page.
-        return _with_body(statement, tables.bodies.c.position > _int("after")) if bodies else statement
+        return _with_body(statement, core_tables.bodies.c.position > _int("after")) if bodies else statement
 
     sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
     params: dict[str, Any] = {"after": after, "until": _END if until is None else until, "at_most": limit}
@@ -169,7 +169,7 @@ async def stream_events(
     """
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         statement = (
             select(*event)
             .where(event.stream == _text("of_stream"), event.version > _int("after"), event.position <= _int("until"))
@@ -204,7 +204,7 @@ async def events_by_stream(
     """
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(*event)
             .where(
@@ -231,7 +231,7 @@ async def events_of_streams(
     """Yield the rows of some streams up to a position, stream by stream and each in its order, in batches."""
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(*event)
             .where(dialect.any_of(event.stream, "streams"), event.position <= _int("until"))
@@ -248,7 +248,7 @@ async def last_event(dialect: Dialect, session: ReadSession, until: int | None =
     """Return the row of the last event of the log, or of the last at a position or before it."""
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         return select(*event).where(event.position <= _int("until")).order_by(event.position.desc()).limit(1)
 
     rows = await session.fetch(
@@ -263,7 +263,7 @@ async def last_before_command(
     """Return the position of the last event before a command that has an event at `position`; 0 if there is none."""
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(event.position)
             .where(
@@ -283,7 +283,7 @@ async def position_of(dialect: Dialect, session: ReadSession, stream: str, versi
     """Return the position of a stream's event of this number, or None if it has none such."""
 
     def build() -> Select[Any]:
-        event = tables.events.c
+        event = core_tables.events.c
         return select(event.position).where(event.stream == _text("of_stream"), event.version == _int("number"))
 
     rows = await session.fetch(compiled(dialect, "position_of", build), {"of_stream": stream, "number": version})
@@ -296,13 +296,13 @@ async def event_sizes(
     """Return position, type and bytes of body before compression (null without one) of events, in their order."""
 
     def build() -> Select[Any]:
-        event, body = tables.events.c, tables.bodies.c
+        event, body = core_tables.events.c, core_tables.bodies.c
         columns: list[ColumnElement[Any]] = [event.position, event.type, body.raw_len]
         return (
             select(*columns)
             .select_from(
-                tables.events.outerjoin(
-                    tables.bodies, and_(body.position == event.position, body.position > _int("after"))
+                core_tables.events.outerjoin(
+                    core_tables.bodies, and_(body.position == event.position, body.position > _int("after"))
                 )
             )
             .where(event.position > _int("after"), event.position <= _int("until"))
@@ -323,7 +323,7 @@ async def commits(
     """Return rows of `commits` in their order, with ids beyond `after` and up to `until`."""
 
     def build() -> Select[Any]:
-        commit = tables.commits.c
+        commit = core_tables.commits.c
         return (
             select(*commit)
             .where(commit.commit_id > _int("after"), commit.commit_id <= _int("until"))
@@ -348,7 +348,7 @@ async def last_commit(dialect: Dialect, session: ReadSession, until: int | None 
     """Return the row of the last commit, or of the last with this id or a smaller one; None in an empty log."""
 
     def build() -> Select[Any]:
-        commit = tables.commits.c
+        commit = core_tables.commits.c
         return select(*commit).where(commit.commit_id <= _int("until")).order_by(commit.commit_id.desc()).limit(1)
 
     rows = await session.fetch(compiled(dialect, "last_commit", build), {"until": _END if until is None else until})
@@ -393,7 +393,7 @@ def totals_of(commit: Row | None) -> tuple[int, ...]:
 async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
     """Return codec and bytes of the bodies at some positions; those that are not there are left out."""
     found: dict[int, tuple[int, bytes]] = {}
-    body = tables.bodies.c
+    body = core_tables.bodies.c
     for chunk in _chunks(sorted(set(positions))):
         # Lists as parameters are of texts; positions are our own numbers, so they may stand in the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
@@ -413,7 +413,7 @@ async def all_bodies(
     """Yield the rows of `bodies` (position, codec, raw_len, body) in the order of the log, in batches."""
 
     def build() -> Select[Any]:
-        return _rising(tables.bodies)
+        return _rising(core_tables.bodies)
 
     sql = compiled(dialect, "all_bodies", build)
     params: dict[str, Any] = {"until": _END if until is None else until, "at_most": batch}

@@ -10,17 +10,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.filters import Columns, Query
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
+from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")
 """The running totals of a commit, in the order of its columns."""
 
-rollouts_table, attempts_table = tables.rollouts, tables.attempts
+rollouts_table, attempts_table = core_tables.rollouts, core_tables.attempts
 _BATCH = 1000
 # An id that could not be stored is not refused when it is asked for, but for what no driver can send.
 LONGEST_ID = 2**31
@@ -32,7 +32,7 @@ _IDS_AT_ONCE = 5000
 
 def signal_of(attempt: Columns) -> ColumnElement[bool]:
     """Return the condition that a row of `attempt_signals` belongs to an attempt."""
-    signal = tables.attempt_signals.c
+    signal = core_tables.attempt_signals.c
     return and_(signal.rollout_id == attempt["rollout_id"], signal.attempt_id == attempt["attempt_id"])
 
 
@@ -48,15 +48,15 @@ def joins_latest(rollout: Columns) -> ColumnElement[bool]:
 
 def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
-    joined = joined.outerjoin(tables.attempt_signals, signal_of(dict(attempts_table.c)))
-    signal = tables.attempt_signals.c
+    joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempts_table.c)))
+    signal = core_tables.attempt_signals.c
     return select(*rollout.values(), *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
 
 
 def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
     """Add codec and bytes of the bodies at some positions, nulls for those that are not there."""
     for position in positions:
-        body = tables.bodies.alias()
+        body = core_tables.bodies.alias()
         statement = statement.outerjoin(body, body.c.position == position).add_columns(body.c.codec, body.c.body)
     return statement
 
@@ -77,7 +77,7 @@ BRIEF_ATTEMPT = ("attempt_id", "sequence_id", "start_at", "end_at", "status", "w
 def _brief_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     attempt = attempts_table.c
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
-    joined = joined.outerjoin(tables.attempt_signals, signal_of(dict(attempt)))
+    joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempt)))
     given, annotated = rollout["input_position"], rollout["metadata_position"]
     statement = select(
         *(rollout[name] for name in BRIEF_ROLLOUT),
@@ -99,7 +99,7 @@ def _whole_spans(columns: Columns, source: FromClause) -> Select[Any]:
 
 def sign_of_life() -> ColumnElement[Any]:
     """Return the last heartbeat of an attempt: what was stamped last, the signal or the row."""
-    attempt, signal = attempts_table.c, tables.attempt_signals.c
+    attempt, signal = attempts_table.c, core_tables.attempt_signals.c
     is_newer = signal.stamped_at > func.coalesce(attempt.heartbeat_stamped_at, 0)
     return case((is_newer, signal.beat_time), else_=attempt.last_heartbeat_time)
 
@@ -110,11 +110,11 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
 
 _ATTEMPT_COLUMNS: Columns = {**dict(attempts_table.c), "last_heartbeat_time": sign_of_life()}
 _WORKER_COLUMNS: Columns = {
-    **dict(tables.workers.c),
-    "last_heartbeat_at": tables.worker_signals.c.last_heartbeat_at,
-    "last_dequeue_at": tables.worker_signals.c.last_dequeue_at,
-    "last_busy_at": _later(tables.workers.c.last_busy_at, tables.worker_signals.c.last_busy_at),
-    "last_idle_at": _later(tables.workers.c.last_idle_at, tables.worker_signals.c.last_idle_at),
+    **dict(core_tables.workers.c),
+    "last_heartbeat_at": core_tables.worker_signals.c.last_heartbeat_at,
+    "last_dequeue_at": core_tables.worker_signals.c.last_dequeue_at,
+    "last_busy_at": _later(core_tables.workers.c.last_busy_at, core_tables.worker_signals.c.last_busy_at),
+    "last_idle_at": _later(core_tables.workers.c.last_idle_at, core_tables.worker_signals.c.last_idle_at),
 }
 
 
@@ -156,7 +156,7 @@ async def take_rollouts(dialect: Dialect, session: ReadSession, asked: Query, ta
 
 def _rollouts_recorded() -> Select[Any]:
     """Return how many rollouts the log tells of: no rollout ever goes."""
-    commit = tables.commits.c
+    commit = core_tables.commits.c
     return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 
 
@@ -168,7 +168,7 @@ async def attempts(
     A row is that of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata's body.
     """
     attempt = attempts_table.c
-    source = attempts_table.outerjoin(tables.attempt_signals, signal_of(dict(attempt)))
+    source = attempts_table.outerjoin(core_tables.attempt_signals, signal_of(dict(attempt)))
     listing = Listing(
         asked,
         _ATTEMPT_COLUMNS,
@@ -182,7 +182,7 @@ async def attempts(
 
 
 def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
-    signal = tables.attempt_signals.c
+    signal = core_tables.attempt_signals.c
     statement = select(*attempts_table.c, signal.beat_time, signal.stamped_at).select_from(source)
     return _with_bodies(statement, attempts_table.c.metadata_position)
 
@@ -249,8 +249,8 @@ async def take_spans(
     names = tuple(name for name, _ in given)
     listing = Listing(
         asked,
-        dict(tables.spans.c),
-        tables.spans,
+        dict(core_tables.spans.c),
+        core_tables.spans,
         _whole_spans,
         within=lambda: _spans_within(names, is_latest=is_latest),
         within_params=tuple(given),
@@ -262,7 +262,7 @@ async def take_spans(
 
 def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
     """Return what the parameters of these names demand of a span."""
-    span = tables.spans.c
+    span = core_tables.spans.c
     demands: dict[str, ColumnElement[bool]] = {
         "rollout": span.rollout_id == bindparam("rollout"),
         "attempt": span.attempt_id == bindparam("attempt"),
@@ -285,7 +285,7 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
 
 async def resources(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
-    table = tables.resources
+    table = core_tables.resources
     listing = Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
@@ -297,12 +297,12 @@ async def workers(dialect: Dialect, session: ReadSession, asked: Query, make: Ma
 
 
 def _workers_with_signals() -> FromClause:
-    signals = tables.worker_signals
-    return tables.workers.outerjoin(signals, signals.c.worker_id == tables.workers.c.worker_id)
+    signals = core_tables.worker_signals
+    return core_tables.workers.outerjoin(signals, signals.c.worker_id == core_tables.workers.c.worker_id)
 
 
 def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
-    return select(*tables.workers.c, *tables.worker_signals.c).select_from(source)
+    return select(*core_tables.workers.c, *core_tables.worker_signals.c).select_from(source)
 
 
 # -- single rows -----------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str
 
     def build() -> Select[Any]:
         joined = attempts_table.join(rollouts_table, joins_latest(dict(rollouts_table.c))).outerjoin(
-            tables.attempt_signals, signal_of(dict(attempts_table.c))
+            core_tables.attempt_signals, signal_of(dict(attempts_table.c))
         )
         return _whole_attempts({}, joined).where(attempts_table.c.rollout_id == bindparam("key"))
 
@@ -390,7 +390,7 @@ async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: 
     """Return the row of one set of resources, as `resources` returns it."""
 
     def build() -> Select[Any]:
-        table = tables.resources
+        table = core_tables.resources
         return _whole_resources(dict(table.c), table).where(table.c.resources_id == bindparam("key"))
 
     return await _one(dialect, session, "resources_by_id", build, "resources_id", resources_id)
@@ -402,7 +402,7 @@ async def resources_by_ids(
     """Return what is made of the rows of some resources, as `resources` returns them, by resources id."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        table = tables.resources
+        table = core_tables.resources
         return _whole_resources(dict(table.c), table), table.c.resources_id
 
     return await _by_ids(dialect, session, "resources_by_ids", build, resources_ids, make)
@@ -412,7 +412,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
     """Return the row of the resources that were published last, as `resources` returns it."""
 
     def build() -> Select[Any]:
-        table = tables.resources
+        table = core_tables.resources
         return _whole_resources(dict(table.c), table).order_by(table.c.last_position.desc()).limit(1)
 
     rows = await session.fetch(compiled(dialect, "latest_resources", build), {})
@@ -424,7 +424,7 @@ async def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Row 
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _workers_with_signals())
-        return whole.where(tables.workers.c.worker_id == bindparam("key"))
+        return whole.where(core_tables.workers.c.worker_id == bindparam("key"))
 
     return await _one(dialect, session, "worker", build, "worker_id", worker_id)
 
@@ -435,7 +435,7 @@ async def workers_by_id(
     """Return what is made of the rows of some workers, as `workers` returns them, by worker id."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        return _whole_workers({}, _workers_with_signals()), tables.workers.c.worker_id
+        return _whole_workers({}, _workers_with_signals()), core_tables.workers.c.worker_id
 
     return await _by_ids(dialect, session, "workers_by_id", build, worker_ids, make)
 
@@ -450,21 +450,21 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
 
 async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
     """Return when (µs) the watchdog has to look at a rollout next, or None while it never has to."""
-    return await _number(dialect, session, "next_check", lambda: select(func.min(tables.watch.c.check_at)))
+    return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
 
 
 async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
     """Return how many rollouts wait for a claim."""
 
     def build() -> Select[Any]:
-        return select(func.count()).select_from(tables.queue)
+        return select(func.count()).select_from(core_tables.queue)
 
     return await _number(dialect, session, "queue_depth", build) or 0
 
 
 async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:
     """Return how much the log holds: events, rollouts, attempts, spans, resources, workers, bytes of bodies."""
-    commit = tables.commits.c
+    commit = core_tables.commits.c
 
     def build() -> Select[Any]:
         counted = [commit[name] for name in TOTALS]

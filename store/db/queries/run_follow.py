@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 
 async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:
     """Return version and position of the last event of a stream; None where it has none."""
-    event = tables.events.c
+    event = core_tables.events.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [event.version, event.position]
@@ -28,7 +28,7 @@ async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[
 
 async def turns(dialect: Dialect, session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
     """Return the rows of `events` of some types in a stream, up to a version, in their order."""
-    event = tables.events.c
+    event = core_tables.events.c
 
     def build() -> Select[Any]:
         of_it = event.stream == bindparam("of_stream", type_=Text)

@@ -8,11 +8,11 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 _IMPORTED: Final = "run:"
 """What the plan key of an imported run begins with; `#2` at its end stands for its second generation."""
@@ -20,7 +20,7 @@ _IMPORTED: Final = "run:"
 
 async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[str]:
     """Return the rollouts that were imported from a run, the newest first."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         first = rollout.plan_key == bindparam("plan_key", type_=Text)
@@ -37,7 +37,7 @@ async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[
 
 async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[str]:
     """Return the rollouts of a flow, the newest first."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         of_it = rollout.group_id == bindparam("of_group", type_=Text)
@@ -49,7 +49,7 @@ async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[
 
 async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: int) -> list[str]:
     """Return the rollouts that belong to flows, the newest first."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         statement = select(rollout.rollout_id).where(rollout.group_id.is_not(None))
@@ -62,7 +62,7 @@ async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: i
 
 async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
     """Return of some rollouts how often they were run again, and the last error: rollout_id, rerun_seq, JSON."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [rollout.rollout_id, rollout.rerun_seq, rollout.error]

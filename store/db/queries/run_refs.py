@@ -6,21 +6,21 @@ import orjson
 from sqlalchemy import ColumnElement, Select, Table, bindparam, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 
 async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
     """Return the fields of `CheckpointRef` for the one that was saved at a version."""
-    fields = await _at(dialect, session, tables.checkpoints, rollout_id, version)
+    fields = await _at(dialect, session, core_tables.checkpoints, rollout_id, version)
     external = fields["external"]
     return fields | {"external": None if external is None else orjson.loads(external)}
 
 
 async def artifact(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
     """Return the fields of `ArtifactRef` for the one that was saved at a version."""
-    fields = await _at(dialect, session, tables.artifacts, rollout_id, version, tables.rollouts.c.group_id)
+    fields = await _at(dialect, session, core_tables.artifacts, rollout_id, version, core_tables.rollouts.c.group_id)
     return fields | {"retracted": fields["retracted"] is not None}
 
 
@@ -30,9 +30,9 @@ async def _at(
     def build() -> Select[Any]:
         row = table.c
         return (
-            select(*row, *more, tables.events.c.at)
-            .join(tables.events, tables.events.c.position == row.position)
-            .join(tables.rollouts, tables.rollouts.c.rollout_id == row.rollout_id)
+            select(*row, *more, core_tables.events.c.at)
+            .join(core_tables.events, core_tables.events.c.position == row.position)
+            .join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == row.rollout_id)
             .where(row.rollout_id == bindparam("of", type_=Text), row.version == bindparam("number", type_=BigInteger))
         )
 
@@ -47,7 +47,7 @@ async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: st
     """Return the id of the latest checkpoint of a scope and name; None before the first."""
 
     def build() -> Select[Any]:
-        row = tables.checkpoints.c
+        row = core_tables.checkpoints.c
         return (
             select(row.checkpoint_id)
             .where(

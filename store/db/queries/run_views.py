@@ -31,10 +31,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, compiled
+from store.db.tables import core as core_tables
 from store.domain.run_facts import HeadMoved
 from store.errors import Invalid
 
@@ -104,9 +104,9 @@ class _Kind:
     has_nodes: bool = False
 
 
-_EVENTS = _Kind(tables.run_events, _EVENTS_SHOWN, "phase", has_nodes=True)
-_CHECKPOINTS = _Kind(tables.checkpoints, _CHECKPOINTS_SHOWN, "after_phase")
-_ARTIFACTS = _Kind(tables.artifacts, _ARTIFACTS_SHOWN, "phase")
+_EVENTS = _Kind(core_tables.run_events, _EVENTS_SHOWN, "phase", has_nodes=True)
+_CHECKPOINTS = _Kind(core_tables.checkpoints, _CHECKPOINTS_SHOWN, "after_phase")
+_ARTIFACTS = _Kind(core_tables.artifacts, _ARTIFACTS_SHOWN, "phase")
 
 
 def parse(view: str) -> tuple[Form, int | None]:
@@ -145,7 +145,7 @@ def _alive(attempt: FromClause) -> ColumnElement[bool]:
 
 def _lineage(form: Form) -> CTE:
     """Return the attempts that count, each with the version up to which it does, and how far below the first it is."""
-    first = tables.attempts.alias("first")
+    first = core_tables.attempts.alias("first")
     shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
     no_bound = cast(null(), BigInteger).label("upto")
     depth = _zero().label("depth")
@@ -159,7 +159,7 @@ def _lineage(form: Form) -> CTE:
     if form == "own":
         return start.cte("lineage")
     lineage = start.cte("lineage", recursive=True)
-    base = tables.attempts.alias("base")
+    base = core_tables.attempts.alias("base")
     below = (
         select(
             base.c.sequence_id,
@@ -179,11 +179,11 @@ def _lineage(form: Form) -> CTE:
 
 def _masks(lineage: CTE) -> CTE:
     """Return what the forks of a lineage hide, each thing once, with the depth of the first fork that does."""
-    mask = tables.fork_masks.c
+    mask = core_tables.fork_masks.c
     shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
     by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
     depth = func.min(lineage.c.depth).label("depth")
-    found = select(*shown, depth).select_from(lineage.join(tables.fork_masks, by_fork)).group_by(*shown)
+    found = select(*shown, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*shown)
     # Left to themselves, both databases work it out anew for each row.
     return found.cte("masks").prefix_with("MATERIALIZED")
 
@@ -212,7 +212,7 @@ def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> Column
 
 
 def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[Any]:
-    row, lineage, event = kind.table.c, _lineage(form), tables.events.c
+    row, lineage, event = kind.table.c, _lineage(form), core_tables.events.c
     source = kind.table.join(lineage, lineage.c.sequence_id == row.attempt)
     statement = select(
         *(row[name] for name in kind.shown),
@@ -221,7 +221,7 @@ def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[A
         lineage.c.rerun_seq,
         event.type,
         event.at,
-    ).select_from(source.join(tables.events, event.position == row.position))
+    ).select_from(source.join(core_tables.events, event.position == row.position))
     statement = statement.where(
         row.rollout_id == bindparam("rollout", type_=Text),
         row.position <= bindparam("until", type_=BigInteger),
@@ -277,7 +277,7 @@ async def events(
     """Return the events of a view after a version, in their order: `_EVENTS_SHOWN`, then attempt, attempt_id,
     rerun_seq, type and time (µs) of the log's event.
     """
-    table = tables.run_events
+    table = core_tables.run_events
     terms, params, names = _equal(table, scope=scope, node_id=node_id, kind=kind)
 
     def build() -> Select[Any]:
@@ -293,7 +293,7 @@ async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view:
     """Return what the events of a view are about, in the order in which each was first seen: kind, scope, node_id,
     parent_node_id, phase, and how many there are.
     """
-    row = tables.run_events.c
+    row = core_tables.run_events.c
 
     def build() -> Select[Any]:
         lineage = _lineage(view.form)
@@ -306,7 +306,7 @@ async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view:
         # Counted before it is asked what is hidden: of a long run a few hundred rows are left to ask that of.
         told = (
             select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
-            .select_from(tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
+            .select_from(core_tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
             .where(counts)
             .group_by(*about, lineage.c.depth)
             .subquery("told")
@@ -332,7 +332,7 @@ async def checkpoints(
     newest: bool = False,
 ) -> Sequence[Row]:
     """Return the checkpoints of a view in their order, or the newest alone: `_CHECKPOINTS_SHOWN` and as `events`."""
-    table = tables.checkpoints
+    table = core_tables.checkpoints
     terms, params, names = _equal(table, scope=scope, name=name, checkpoint_id=checkpoint_id)
 
     def build() -> Select[Any]:
@@ -358,7 +358,7 @@ async def artifacts(
     cut_version: int = END,
 ) -> Sequence[Row]:
     """Return the artefacts of a view that were not retracted by a version, in their order, or the last of them."""
-    table = tables.artifacts
+    table = core_tables.artifacts
     terms, params, names = _equal(table, scope=scope, name=name)
     there = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
 
@@ -388,7 +388,7 @@ class Standing:
 
 async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
     """Return where a run stood when the log was cut at a position; None for one that had not begun to exist."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         names = ("head", "run_version", "resources_id", "group_id", "first_position", "last_position")
@@ -407,7 +407,7 @@ async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, unti
 
 async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
     """Return the head as it was: what was moved or started last; a claim that was released never was."""
-    attempt, event = tables.attempts, tables.events.c
+    attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [attempt.c.sequence_id, attempt.c.first_position]
@@ -439,8 +439,8 @@ async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, a
     """Return whether a run had an attempt of this number when the log was cut."""
 
     def build() -> Select[Any]:
-        of_it = tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
-        return select(tables.attempts.c.attempt_id).where(_alive(tables.attempts), of_it)
+        of_it = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
+        return select(core_tables.attempts.c.attempt_id).where(_alive(core_tables.attempts), of_it)
 
     sql = compiled(dialect, "run_has_attempt", build)
     return bool(await session.fetch(sql, {"rollout": rollout_id, "attempt": attempt, "until": until}))
@@ -448,7 +448,7 @@ async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, a
 
 async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int:
     """Return the version of the last event of a run when the log was cut at a position; 0 before the first."""
-    event = tables.events.c
+    event = core_tables.events.c
 
     def build() -> Select[Any]:
         of_it = event.stream == bindparam("stream", type_=Text)
@@ -462,7 +462,7 @@ async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, un
 
 async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set[str]:
     """Return every scope that was ever named in a run, whoever sees it now."""
-    kinds = (tables.run_events, tables.checkpoints, tables.artifacts)
+    kinds = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
 
     def build() -> Select[Any]:
         of_run = bindparam("rollout", type_=Text)

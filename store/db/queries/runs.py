@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.pages import LONGEST_ID, compiled
+from store.db.tables import core as core_tables
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE
 from store.domain.run_facts import AttemptForked
@@ -35,7 +35,7 @@ async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[i
 
 
 async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
-    event = tables.events.c
+    event = core_tables.events.c
     found: dict[int, str] = {}
     for start in range(0, len(positions), _AT_ONCE):
         # Positions are our own numbers, so they may stand in the statement.
@@ -50,7 +50,7 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
 
 async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
     """Return codec and bytes of some blobs by their hashes; those that are not there are left out."""
-    blob = tables.blobs.c
+    blob = core_tables.blobs.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
@@ -75,7 +75,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
     """Return the attempts of a run in their order: sequence_id, attempt_id, status, start (µs), rerun_seq, base,
     fork_version, version of the fork, via.
     """
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
         names = ("sequence_id", "attempt_id", "status", "start_at", "rerun_seq", "base", "fork_version", "via")
@@ -88,7 +88,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
 
 async def events_told(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
     """Return how many run events each attempt of a run has."""
-    told = tables.run_events.c
+    told = core_tables.run_events.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [told.attempt, func.count()]
@@ -100,7 +100,7 @@ async def events_told(dialect: Dialect, session: ReadSession, rollout_id: str) -
 
 async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the forks of a run in their order: version, position and data of the event, request_id."""
-    fork, event = tables.forks, tables.events
+    fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [fork.c.version, fork.c.position, event.c.data, fork.c.request_id]
@@ -113,7 +113,7 @@ async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequ
 
 async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, request_id: str) -> int | None:
     """Return the attempt that a request to fork a run has started."""
-    fork = tables.forks.c
+    fork = core_tables.forks.c
 
     def build() -> Select[Any]:
         asked = fork.request_id == bindparam("request", type_=Text)
@@ -126,7 +126,7 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
 
 async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
     """Return the last attempt of a run that is at work."""
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
         of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
@@ -139,7 +139,7 @@ async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int
 
 async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
     """Return the runs of a group that ever saved such a checkpoint: id, codec and bytes of the body of the input."""
-    rollout, saved, body = tables.rollouts.c, tables.checkpoints.c, tables.bodies
+    rollout, saved, body = core_tables.rollouts.c, core_tables.checkpoints.c, core_tables.bodies
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [rollout.rollout_id, body.c.codec, body.c.body]
@@ -148,7 +148,7 @@ async def companions(dialect: Dialect, session: ReadSession, group_id: str, scop
             saved.scope == bindparam("scope", type_=Text),
             saved.name == bindparam("name", type_=Text),
         )
-        source = tables.rollouts.join(body, body.c.position == rollout.input_position)
+        source = core_tables.rollouts.join(body, body.c.position == rollout.input_position)
         has_saved = select(saved.version).where(named).exists()
         return select(*shown).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
 
@@ -158,11 +158,11 @@ async def companions(dialect: Dialect, session: ReadSession, group_id: str, scop
 
 async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Any:
     """Return the input of a run."""
-    rollout, body = tables.rollouts.c, tables.bodies.c
+    rollout, body = core_tables.rollouts.c, core_tables.bodies.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [body.codec, body.body]
-        source = tables.rollouts.join(tables.bodies, body.position == rollout.input_position)
+        source = core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position)
         return select(*shown).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
     rows = await session.fetch(compiled(dialect, "run_input", build), {"rollout": rollout_id})
@@ -176,8 +176,8 @@ async def made_for(
     """Return what all runs made for a scope, newest first, as of a position: artifact_id, rollout_id, group_id,
     version, position, time (µs), attempt, scope, name, phase, media_type, position of its retraction or null.
     """
-    made, rollout, event = tables.artifacts.c, tables.rollouts, tables.events
-    retraction = tables.events.alias("retraction")
+    made, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events
+    retraction = core_tables.events.alias("retraction")
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [made.artifact_id, made.rollout_id, rollout.c.group_id, made.version]
@@ -187,7 +187,7 @@ async def made_for(
             retraction.c.version == made.retracted,
         )
         source = (
-            tables.artifacts.join(rollout, rollout.c.rollout_id == made.rollout_id)
+            core_tables.artifacts.join(rollout, rollout.c.rollout_id == made.rollout_id)
             .join(event, event.c.position == made.position)
             .outerjoin(retraction, of_retraction)
         )

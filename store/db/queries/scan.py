@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row, Sql
 from store.db.queries.log import BATCH
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
 """What of an event a fold looks at; reading the rest would cost a third more."""
@@ -34,10 +34,10 @@ async def events_and_bodies(
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body, or nulls."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, body = tables.events.c, tables.bodies.c
+        event, body = core_tables.events.c, core_tables.bodies.c
         return (
             select(*event, body.codec, body.raw_len, body.body)
-            .outerjoin(tables.bodies, _body_of_event())
+            .outerjoin(core_tables.bodies, _body_of_event())
             .where(event.position > _int("after"), event.position <= _int("until"))
             .order_by(event.position)
             .limit(_int("at_most"))
@@ -49,15 +49,15 @@ async def events_and_bodies(
 
 def _body_of_event() -> ColumnElement[bool]:
     # Postgres merges both in their order; without the second condition it would begin with the first body each time.
-    body = tables.bodies.c
-    return (body.position == tables.events.c.position) & (body.position > _int("after"))
+    body = core_tables.bodies.c
+    return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
 
 async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
     """Return the streams that have events after a position and up to another, at most so many, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(event.stream)
             .where(event.position > _int("after"), event.position <= _int("until"))
@@ -89,7 +89,7 @@ async def events_between(
         last: only this stream and those with smaller names; None for all.
         limit: at most so many.
     """
-    event = tables.events.c
+    event = core_tables.events.c
 
     def build() -> Select[*tuple[Any, ...]]:
         statement = select(*(event[name] for name in FOLDED)).where(
@@ -111,7 +111,7 @@ async def events_since(
     """Yield `FOLDED` columns of the events of some streams beyond a position, stream by stream and in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(*(event[name] for name in FOLDED))
             .where(dialect.any_of(event.stream, "streams"), event.position > _int("after"))
@@ -125,14 +125,14 @@ async def events_since(
 
 async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `events` at some positions, in no order."""
-    return await _at(dialect, session, tables.events, "position", positions)
+    return await _at(dialect, session, core_tables.events, "position", positions)
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
     """Return positions of bodies that no event claims, the first ones."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, body = tables.events.c, tables.bodies.c
+        event, body = core_tables.events.c, core_tables.bodies.c
         claimed = select(event.position).where(event.position == body.position, event.body_hash.is_not(None)).exists()
         return select(body.position).where(~claimed).order_by(body.position).limit(_int("at_most"))
 
@@ -143,11 +143,11 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
     """Return rows of `dropped`, with type and data of the event each names or nulls, for a range of positions."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, gone = tables.events.c, tables.dropped.c
+        event, gone = core_tables.events.c, core_tables.dropped.c
         named: list[ColumnElement[Any]] = [gone.position, event.type, event.data]
         return (
             select(*named)
-            .outerjoin(tables.events, event.position == gone.event_position)
+            .outerjoin(core_tables.events, event.position == gone.event_position)
             .where(gone.position >= _int("first"), gone.position <= _int("last"))
         )
 
@@ -167,11 +167,11 @@ async def logged(
     """Return rows of `events` in the order of the log, each with its body's codec and bytes and its commit's hash."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, body, commit = tables.events.c, tables.bodies.c, tables.commits.c
+        event, body, commit = core_tables.events.c, core_tables.bodies.c, core_tables.commits.c
         statement = (
             select(*event, body.codec, body.body, commit.chain_hash)
-            .outerjoin(tables.bodies, _body_of_event())
-            .join(tables.commits, commit.commit_id == event.commit_id)
+            .outerjoin(core_tables.bodies, _body_of_event())
+            .join(core_tables.commits, commit.commit_id == event.commit_id)
             .where(event.position > _int("after"), event.position <= _int("until"))
         )
         if stream is not None:
@@ -251,7 +251,7 @@ async def queue_between(
     """Yield rows of `queue` by rollout: those of ids beyond `after` and up to `until`; None for no such bound."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        waiting = tables.queue.c
+        waiting = core_tables.queue.c
         statement = select(*waiting)
         if after is not None:
             statement = statement.where(waiting.rollout_id > _text("after"))
@@ -290,7 +290,7 @@ async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tupl
     """Return the rows of `spans` with these keys, in no order."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        span = tables.spans.c
+        span = core_tables.spans.c
         return select(*span).where(dialect.any_key((span.rollout_id, span.attempt_id, span.span_id), "spans"))
 
     return await session.fetch(compiled(dialect, "spans_with", build), {"spans": dialect.keys_param(list(keys))})
@@ -302,7 +302,7 @@ async def rewards_between(
     """Return a rollout's rows of `rewards` with positions beyond `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        reward = tables.rewards.c
+        reward = core_tables.rewards.c
         columns: list[ColumnElement[Any]] = list(reward)
         return (
             select(*columns)
@@ -321,7 +321,7 @@ async def run_events_between(
     """Return a rollout's rows of `run_events` with versions beyond `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        row = tables.run_events.c
+        row = core_tables.run_events.c
         columns: list[ColumnElement[Any]] = list(row)
         return (
             select(*columns)
@@ -335,7 +335,7 @@ async def run_events_between(
 
 async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `queue` at some positions, in no order."""
-    return await _at(dialect, session, tables.queue, "position", positions)
+    return await _at(dialect, session, core_tables.queue, "position", positions)
 
 
 async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:

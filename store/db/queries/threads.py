@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.types import Integer, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
-CHECKPOINT_COLUMNS = tuple(column.name for column in tables.thread_checkpoints.columns)
-WRITE_COLUMNS = tuple(column.name for column in tables.thread_writes.columns)
+CHECKPOINT_COLUMNS = tuple(column.name for column in core_tables.thread_checkpoints.columns)
+WRITE_COLUMNS = tuple(column.name for column in core_tables.thread_writes.columns)
 
 Place = tuple[str, str, str]
 """Id of a checkpoint, its thread and its namespace: what checkpoints are listed by."""
@@ -46,7 +46,7 @@ async def checkpoints(
         after: only what follows this one in the list.
         limit: at most so many; -1 for all.
     """
-    row = tables.thread_checkpoints.c
+    row = core_tables.thread_checkpoints.c
     given = {"thread_id": thread_id, "ns": ns, "checkpoint_id": checkpoint_id}
 
     def build() -> Select[Any]:
@@ -82,7 +82,7 @@ async def writes(
     """Return rows of `thread_writes` of some checkpoints of some threads, in the order a graph applies them."""
 
     def build() -> Select[Any]:
-        row = tables.thread_writes.c
+        row = core_tables.thread_writes.c
         columns: list[ColumnElement[Any]] = list(row)
         return (
             select(*columns)
@@ -101,7 +101,7 @@ async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]
     """Return thread, namespace and id of the checkpoints that some runs made."""
 
     def build() -> Select[Any]:
-        row = tables.thread_checkpoints.c
+        row = core_tables.thread_checkpoints.c
         place: list[ColumnElement[Any]] = [row.thread_id, row.ns, row.checkpoint_id]
         return select(*place).where(dialect.any_of(row.run_id, "run_ids")).order_by(*place)
 
@@ -116,27 +116,27 @@ async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) ->
     """
 
     def build() -> Select[Any]:
-        thread, checkpoint, event = tables.threads.c, tables.thread_checkpoints.c, tables.events.c
-        newest = tables.thread_checkpoints.alias("newest").c
+        thread, checkpoint, event = core_tables.threads.c, core_tables.thread_checkpoints.c, core_tables.events.c
+        newest = core_tables.thread_checkpoints.alias("newest").c
         latest = (
             select(func.max(newest.checkpoint_id))
             .where(newest.thread_id == thread.thread_id, newest.ns == "")
-            .correlate(tables.threads)
+            .correlate(core_tables.threads)
             .scalar_subquery()
         )
         counted = (
             select(func.count())
-            .select_from(tables.thread_checkpoints)
+            .select_from(core_tables.thread_checkpoints)
             .where(checkpoint.thread_id == thread.thread_id)
-            .correlate(tables.threads)
+            .correlate(core_tables.threads)
             .scalar_subquery()
         )
-        head = tables.thread_checkpoints.alias("head")
+        head = core_tables.thread_checkpoints.alias("head")
         columns: list[ColumnElement[Any]] = [thread.thread_id, counted, head.c.checkpoint_id, head.c.step, event.at]
         return (
             select(*columns)
-            .select_from(tables.threads)
-            .join(tables.events, event.position == thread.last_position)
+            .select_from(core_tables.threads)
+            .join(core_tables.events, event.position == thread.last_position)
             .outerjoin(
                 head, and_(head.c.thread_id == thread.thread_id, head.c.ns == "", head.c.checkpoint_id == latest)
             )

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
-from store.db.tables import (
+from store.db.tables.core import (
     artifacts,
     attempt_signals,
     attempts,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports.conditions import big
+from store.db.tables import core as core_tables
 
 
 async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:
     """Return the first labels that any rollout carries, in order."""
-    label = tables.labels.c.label
+    label = core_tables.labels.c.label
     # From each label to the next one by the index: a label that a hundred thousand rollouts carry is one step too.
     found = select(func.min(label).label("label")).cte("found", recursive=True)
     following = select(func.min(label)).where(label > found.c.label).scalar_subquery()
@@ -26,7 +26,7 @@ async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequ
     """Return the labels of some rollouts, each list in order; those without any are left out."""
     if not rollout_ids:
         return {}
-    row = tables.labels.c
+    row = core_tables.labels.c
     statement = (
         select(row.rollout_id, row.label)
         .where(dialect.any_of(row.rollout_id, "wanted"))
@@ -41,5 +41,5 @@ async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequ
 
 def carries(rollout_id: ColumnElement[str], label: str) -> ColumnElement[bool]:
     """Return the condition that a rollout carries a label."""
-    row = tables.labels.c
+    row = core_tables.labels.c
     return rollout_id.in_(select(row.rollout_id).where(row.label == label))

@@ -24,10 +24,10 @@ from sqlalchemy import (
     true,
 )
 
-from store.db import tables
 from store.db.columns import Number, Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports.conditions import big, bounded, one_of
+from store.db.tables import core as core_tables
 from store.models import RolloutMode
 
 By = Literal["step", "time"]
@@ -90,7 +90,7 @@ class Source:
 
 async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str, int]]:
     """Return the dimensions of rewards and how often each was given, the most frequent first."""
-    reward = tables.rewards.c
+    reward = core_tables.rewards.c
     times = func.count()
     statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
     rows = await session.fetch(dialect.sql(statement.order_by(times.desc(), reward.name).limit(MOST_NAMES)), {})
@@ -99,7 +99,7 @@ async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str
 
 async def total(dialect: Dialect, session: ReadSession) -> int:
     """Return how many rollouts there are."""
-    statement = select(func.count()).select_from(tables.rollouts)
+    statement = select(func.count()).select_from(core_tables.rollouts)
     return (await session.fetch(dialect.sql(statement), {}))[0][0]
 
 
@@ -124,7 +124,7 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
 async def sample(dialect: Dialect, session: ReadSession, source: Source) -> list[float]:
     """Return some rewards, in the order of the ids of their rollouts: for all that matters, any."""
     value, table = _values(source)
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
     rows = await session.fetch(dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
     return [row[0] for row in rows]
@@ -135,7 +135,7 @@ async def cells(
 ) -> list[Cell]:
     """Return the rollouts that have a place on an axis, counted by bucket, mode and bin."""
     value, table = _values(source)
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     column = _along(along.by)
     # Grouped by a name, not by an expression: to Postgres two with parameters are never the same. By one number, not by
     # bucket, mode and bin: what SQLite has to sort is compared in half the time.
@@ -177,34 +177,34 @@ def _where(cell: int) -> tuple[int, str | None, int | None]:
 
 
 def _mode() -> ColumnElement[int]:
-    mode = tables.rollouts.c.mode
+    mode = core_tables.rollouts.c.mode
     return case(*((mode == each, _digits(_MODES.index(each))) for each in _MODES if each is not None), else_=_digits(0))
 
 
 def _along(by: By) -> ColumnElement[int]:
-    return tables.rollouts.c.step if by == "step" else tables.rollouts.c.end_at
+    return core_tables.rollouts.c.step if by == "step" else core_tables.rollouts.c.end_at
 
 
 def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
     if not modes:
         return true()
-    return one_of(tables.rollouts.c.mode, modes)
+    return one_of(core_tables.rollouts.c.mode, modes)
 
 
 def _values(source: Source) -> tuple[ColumnElement[float], FromClause]:
     """Return the reward of a rollout, and the tables that have it."""
     if source.name is None:
-        return tables.rollouts.c.last_reward, tables.rollouts
-    given, later = tables.rewards.c, tables.rewards.alias("later")
+        return core_tables.rollouts.c.last_reward, core_tables.rollouts
+    given, later = core_tables.rewards.c, core_tables.rewards.alias("later")
     is_later = or_(
         later.c.position > given.position,
         and_(later.c.position == given.position, later.c.ordinal > given.ordinal),
     )
     name = literal(source.name, Str)
     is_last = ~exists().where(later.c.rollout_id == given.rollout_id, later.c.name == name, is_later)
-    table = tables.rollouts.join(
-        tables.rewards,
-        and_(given.rollout_id == tables.rollouts.c.rollout_id, given.name == name, is_last),
+    table = core_tables.rollouts.join(
+        core_tables.rewards,
+        and_(given.rollout_id == core_tables.rollouts.c.rollout_id, given.name == name, is_last),
     )
     return given.value, table
 

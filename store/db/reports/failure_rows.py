@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, func, select
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports.conditions import big, one_of
+from store.db.tables import core as core_tables
 
 FAILED: Final = ("failed", "timeout", "unresponsive")
 """The statuses of attempts that came to nothing."""
@@ -34,7 +34,7 @@ async def failed_attempts(
     dialect: Dialect, session: ReadSession, *, limit: int, rollout_id: str | None = None
 ) -> list[FailedAttempt]:
     """Return the newest attempts that came to nothing; with a rollout's id, those of it alone."""
-    attempt, event = tables.attempts.c, tables.events.c
+    attempt, event = core_tables.attempts.c, core_tables.events.c
     newest = (
         select(*(attempt[name] for name in _COLUMNS), attempt.end_at, attempt.last_position)
         .where(_has_failed() if rollout_id is None else _has_failed() & (attempt.rollout_id == rollout_id))
@@ -45,7 +45,7 @@ async def failed_attempts(
     at = func.coalesce(newest.c.end_at, event.at)
     statement: Select[*tuple[Any, ...]] = (
         select(*(newest.c[name] for name in _COLUMNS), at)
-        .select_from(newest.outerjoin(tables.events, event.position == newest.c.last_position))
+        .select_from(newest.outerjoin(core_tables.events, event.position == newest.c.last_position))
         .order_by(newest.c.last_position.desc())
     )
     return [FailedAttempt(*row) for row in await session.fetch(dialect.sql(statement), {})]
@@ -53,12 +53,12 @@ async def failed_attempts(
 
 async def count_failed(dialect: Dialect, session: ReadSession) -> int:
     """Return how many attempts came to nothing."""
-    statement = select(func.count()).select_from(tables.attempts).where(_has_failed())
+    statement = select(func.count()).select_from(core_tables.attempts).where(_has_failed())
     return int((await session.fetch(dialect.sql(statement), {}))[0][0])
 
 
 def _has_failed() -> ColumnElement[bool]:
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
     return one_of(attempt.status, FAILED) & attempt.released_position.is_(None)
 
 

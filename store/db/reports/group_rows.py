@@ -8,11 +8,11 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, joins_latest
 from store.db.reports.conditions import big, bounded, mean_of, one_of
+from store.db.tables import core as core_tables
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
 """The orders that are offered."""
@@ -62,7 +62,7 @@ class GroupsWanted:
 
 async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
     """Return a page of groups, and how many match."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     columns = _columns()
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
     if wanted.id_contains:
@@ -105,7 +105,7 @@ async def _count(dialect: Dialect, session: ReadSession, every: Select[Any]) -> 
 async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
     """Return one group; None for one that there is not."""
     check_text(group_id, "group_id", LONGEST_ID)
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
     rows = await session.fetch(dialect.sql(statement), {})
     return GroupRow(*rows[0]) if rows else None
@@ -113,7 +113,7 @@ async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> Gr
 
 def _columns() -> dict[str, ColumnElement[Any]]:
     """Return what is made of a group's rollouts, by the names of `GroupRow`."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     return {
         "group_id": rollout.group_id,
         "rollouts": func.count(),
@@ -134,7 +134,7 @@ def _columns() -> dict[str, ColumnElement[Any]]:
 
 
 def _having(wanted: GroupsWanted) -> list[ColumnElement[bool]]:
-    reward = tables.rollouts.c.last_reward
+    reward = core_tables.rollouts.c.last_reward
     demands: list[ColumnElement[bool]] = []
     if wanted.has_siblings:
         demands.append(func.count() > 1)
@@ -194,12 +194,12 @@ class MembersWanted:
 
 async def member_rows(dialect: Dialect, session: ReadSession, wanted: MembersWanted) -> list[MemberRow]:
     """Return a page of a group's rollouts, each with its latest attempt."""
-    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     order = rollout[MEMBER_SORTS[wanted.sort]]
     ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
     statement: Select[Any] = (
         select(*(rollout[name] for name in _MEMBER), attempt.attempt_id, attempt.worker_id)
-        .select_from(tables.rollouts.outerjoin(tables.attempts, joins_latest(dict(rollout))))
+        .select_from(core_tables.rollouts.outerjoin(core_tables.attempts, joins_latest(dict(rollout))))
         .where(rollout.group_id == wanted.group_id)
         .order_by(ordered, rollout.first_position)
         .limit(big(wanted.limit))

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 import orjson
 from sqlalchemy import Select, func, select
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.encoding import ZLIB
+from store.db.tables import core as core_tables
 
 MOST_BYTES: Final = 64 * 1024
 """How much of a body is read, and how much of it uncompressed."""
@@ -22,10 +22,10 @@ async def input_starts(
     dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], characters: int
 ) -> dict[str, str]:
     """Return how the input of each of some rollouts begins, as text; one whose body was dropped is left out."""
-    rollout, body = tables.rollouts.c, tables.bodies.c
+    rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
         select(rollout.rollout_id, body.codec, func.substr(body.body, 1, MOST_BYTES))
-        .select_from(tables.rollouts.join(tables.bodies, body.position == rollout.input_position))
+        .select_from(core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position))
         .where(dialect.any_of(rollout.rollout_id, "wanted"))
     )
     rows = await session.fetch(dialect.sql(statement), {"wanted": dialect.list_param(list(rollout_ids))})

@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
 from sqlalchemy.types import Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
+from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
 """How far back is looked for events that match: only the order of the log and that of a stream have an index."""
@@ -62,7 +62,7 @@ class LogRows:
 
 async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
     """Return the newest events that match, of no more than `LOOKED_AT` positions, or of a stream."""
-    event = tables.events.c
+    event = core_tables.events.c
     before = _BEYOND if sought.before is None else sought.before
     ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
     # The log may have grown, but nothing comes in between.
@@ -84,7 +84,7 @@ async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> Lo
 
 
 def _shown() -> Sequence[ColumnElement[Any]]:
-    event = tables.events.c
+    event = core_tables.events.c
     names = ("position", "commit_id", "stream", "version", "type", "at", "actor", "cause")
     return [*(event[name] for name in names), func.substr(event.data, 1, SHOWN), func.length(event.data)]
 
@@ -116,7 +116,7 @@ class Whole:
 
 async def whole(dialect: Dialect, session: ReadSession) -> Whole:
     """Return what is known of a partition, from its last commit."""
-    info, commit = tables.store_info.c, tables.commits.c
+    info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
     named = await session.fetch(dialect.sql(select(*about)), {})
     totals: list[ColumnElement[Any]] = [commit[name] for name in _TOTALS]

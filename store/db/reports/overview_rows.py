@@ -9,10 +9,10 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from store.clock import MICROSECONDS, system_clock
-from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
 from store.db.queries import pages
 from store.db.reports.conditions import big, one_of
+from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
 
 _MINUTE: Final = 60 * MICROSECONDS
@@ -126,7 +126,7 @@ async def rollouts_by_status(
     dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
 ) -> dict[str, int]:
     """Return how many rollouts have each status that occurs; with a condition, only of those that meet it."""
-    status = tables.rollouts.c.status
+    status = core_tables.rollouts.c.status
     counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
     rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
     return {str(row[0]): int(row[1]) for row in rows}
@@ -134,7 +134,7 @@ async def rollouts_by_status(
 
 async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
     """Return how many rollouts have each status, and how many ended in each minute since then: in one scan."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     # A rollout that is tried again keeps the time of its end until it ends again.
     is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
     minute = case((is_late, rollout.end_at // big(_MINUTE)))
@@ -152,7 +152,7 @@ async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[
 
 
 async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Active]:
-    rollout, attempt, worker = tables.rollouts.c, tables.attempts.c, tables.workers.c
+    rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
     # First the rollouts, which are few: left to itself SQLite would begin with all attempts.
     begun = (
         select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
@@ -161,9 +161,9 @@ async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Ac
         .limit(big(limit))
         .subquery()
     )
-    source = begun.join(tables.attempts, pages.joins_latest(dict(begun.c)))
-    source = source.outerjoin(tables.attempt_signals, pages.signal_of(dict(attempt)))
-    source = source.outerjoin(tables.workers, worker.worker_id == attempt.worker_id)
+    source = begun.join(core_tables.attempts, pages.joins_latest(dict(begun.c)))
+    source = source.outerjoin(core_tables.attempt_signals, pages.signal_of(dict(attempt)))
+    source = source.outerjoin(core_tables.workers, worker.worker_id == attempt.worker_id)
     statement: Select[*tuple[Any, ...]] = (
         select(
             begun.c.rollout_id,
@@ -183,9 +183,9 @@ async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Ac
 
 
 async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[Waiting]:
-    queue, rollout, event = tables.queue.c, tables.rollouts.c, tables.events.c
-    source = tables.queue.join(tables.rollouts, rollout.rollout_id == queue.rollout_id)
-    source = source.join(tables.events, event.position == queue.position)
+    queue, rollout, event = core_tables.queue.c, core_tables.rollouts.c, core_tables.events.c
+    source = core_tables.queue.join(core_tables.rollouts, rollout.rollout_id == queue.rollout_id)
+    source = source.join(core_tables.events, event.position == queue.position)
     statement: Select[*tuple[Any, ...]] = (
         select(queue.rollout_id, rollout.status, event.at, rollout.attempt_count)
         .select_from(source)
@@ -196,13 +196,13 @@ async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[W
 
 
 async def _workers(dialect: Dialect, session: ReadSession) -> Workers:
-    worker, signal = tables.workers.c, tables.worker_signals.c
+    worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
     # Whoever asks for work without saying who they are is known by the attempts that came of it.
     asked: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
-        select(func.max(tables.attempts.c.start_at)).scalar_subquery(),
+        select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),
     )
     ((dequeued, claimed),) = await session.fetch(dialect.sql(asked), {})
     last = max((at for at in (dequeued, claimed) if at is not None), default=None)
@@ -210,7 +210,7 @@ async def _workers(dialect: Dialect, session: ReadSession) -> Workers:
 
 
 async def _log_end(dialect: Dialect, session: ReadSession) -> LogEnd | None:
-    commit = tables.commits.c
+    commit = core_tables.commits.c
     statement: Select[*tuple[Any, ...]] = (
         select(commit.last_position, commit.commit_id, commit.recorded_at, commit.events, commit.spans)
         .order_by(commit.commit_id.desc())

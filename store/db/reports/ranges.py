@@ -10,9 +10,9 @@ from typing import Final, Literal, get_args
 from sqlalchemy import ColumnElement, literal
 
 from store.clock import MICROSECONDS
-from store.db import tables
 from store.db.columns import Number
 from store.db.reports.conditions import big
+from store.db.tables import core as core_tables
 
 Ranged = Literal["reward", "step", "ended"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
@@ -29,7 +29,7 @@ class Range:
 
 def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
     """Return the conditions that a rollout lies within all of them; without a number it does not."""
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for each in ranges:
         if each.of == "reward":

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, func, literal, select, true
 
-from store.db import tables
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
 from store.db.reports.conditions import big, mean_of
+from store.db.tables import core as core_tables
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200
@@ -75,7 +75,7 @@ async def resources_rows(
     dialect: Dialect, session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
     """Return resources, the last published first, and how many there are."""
-    row, body = tables.resources.c, tables.bodies.c
+    row, body = core_tables.resources.c, core_tables.bodies.c
     matching = dialect.contains(row.resources_id, contains) if contains else true()
     shown: Sequence[ColumnElement[Any]] = (
         row.resources_id,
@@ -88,14 +88,16 @@ async def resources_rows(
     )
     statement = (
         select(*shown)
-        .select_from(tables.resources.outerjoin(tables.bodies, body.position == row.body_position))
+        .select_from(core_tables.resources.outerjoin(core_tables.bodies, body.position == row.body_position))
         .where(matching)
         .order_by(row.last_position.desc())
         .limit(big(limit))
         .offset(big(offset))
     )
     found = await session.fetch(dialect.sql(statement), {})
-    total = await session.fetch(dialect.sql(select(func.count()).select_from(tables.resources).where(matching)), {})
+    total = await session.fetch(
+        dialect.sql(select(func.count()).select_from(core_tables.resources).where(matching)), {}
+    )
     uses = await _uses(dialect, session, [each[0] for each in found])
     small = [each[4] for each in found if each[5] is not None and each[5] <= MOST_NAMED_BYTES]
     bodies = await _payloads(dialect, session, small)
@@ -120,7 +122,7 @@ async def _uses(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> d
     found: dict[str, dict[int | None, Use]] = defaultdict(dict)
     if not ids:
         return found
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     keys = (rollout.resources_id, rollout.resources_version)
     counted: Sequence[ColumnElement[Any]] = (
         *keys,
@@ -147,11 +149,11 @@ def _together(uses: Any) -> Use:
 
 async def versions(dialect: Dialect, session: ReadSession, resources_id: str) -> list[VersionRow]:
     """Return the newest versions of an id, at most `MOST_VERSIONS`, the newest first; none of an unknown id."""
-    event, body = tables.events.c, tables.bodies.c
+    event, body = core_tables.events.c, core_tables.bodies.c
     stream = literal(f"resources/{resources_id}", Str)
     statement = (
         select(*event, body.raw_len)
-        .select_from(tables.events.outerjoin(tables.bodies, body.position == event.position))
+        .select_from(core_tables.events.outerjoin(core_tables.bodies, body.position == event.position))
         .where(event.stream == stream)
         .order_by(event.version.desc())
         .limit(MOST_VERSIONS)
@@ -174,7 +176,7 @@ async def versions(dialect: Dialect, session: ReadSession, resources_id: str) ->
 async def _spans_of_use(
     dialect: Dialect, session: ReadSession, resources_id: str
 ) -> dict[int | None, tuple[int, int | None, int | None]]:
-    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         attempt.resources_version,
         func.count(),
@@ -183,7 +185,7 @@ async def _spans_of_use(
     )
     statement = (
         select(*counted)
-        .select_from(tables.rollouts.join(tables.attempts, attempt.rollout_id == rollout.rollout_id))
+        .select_from(core_tables.rollouts.join(core_tables.attempts, attempt.rollout_id == rollout.rollout_id))
         .where(rollout.resources_id == literal(resources_id, Str))
         .group_by(attempt.resources_version)
     )
@@ -192,7 +194,7 @@ async def _spans_of_use(
 
 async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
     """Return the id that was published last before this one was first."""
-    row, other = tables.resources.c, tables.resources.alias("other").c
+    row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
     found = await session.fetch(dialect.sql(statement), {})

@@ -9,13 +9,13 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
-from store.db import tables
 from store.db.dialect import Dialect, Params, ReadSession
 from store.db.queries.pages import joins_latest
 from store.db.reports.annotations import carries, labels_of
 from store.db.reports.conditions import big, one_of
 from store.db.reports.overview_rows import rollouts_by_status
 from store.db.reports.ranges import Range, within
+from store.db.tables import core as core_tables
 
 SORTS: Final = {
     "started": "first_position",
@@ -117,8 +117,8 @@ async def rollout_page(dialect: Dialect, session: ReadSession, wanted: Wanted) -
     rows = await _rows(dialect, session, wanted, matching, params)
     newer = 0
     if wanted.upto is not None:
-        past = tables.rollouts.c.first_position > big(wanted.upto)
-        counted = select(func.count()).select_from(tables.rollouts).where(matching, past)
+        past = core_tables.rollouts.c.first_position > big(wanted.upto)
+        counted = select(func.count()).select_from(core_tables.rollouts).where(matching, past)
         newer = int((await session.fetch(dialect.sql(counted), params))[0][0])
     by_status = await rollouts_by_status(dialect, session, others, params)
     shown = rows[: wanted.limit]
@@ -129,7 +129,7 @@ async def rollout_page(dialect: Dialect, session: ReadSession, wanted: Wanted) -
 async def _rows(
     dialect: Dialect, session: ReadSession, wanted: Wanted, matching: ColumnElement[bool], params: Params
 ) -> list[RolloutRow]:
-    rollout, attempt = tables.rollouts.c, tables.attempts.c
+    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     is_back = wanted.before is not None
     is_down = wanted.is_descending is not is_back
     order = rollout[SORTS[wanted.sort]]
@@ -148,7 +148,7 @@ async def _rows(
     )
     statement: Select[*tuple[Any, ...]] = (
         select(*(rollout[name] for name in _ROLLOUT), attempt.attempt_id, attempt.status, attempt.worker_id)
-        .select_from(tables.rollouts.outerjoin(tables.attempts, joins_latest(dict(rollout))))
+        .select_from(core_tables.rollouts.outerjoin(core_tables.attempts, joins_latest(dict(rollout))))
         .where(rollout.rollout_id.in_(cut))
         .order_by(*orders)
     )
@@ -156,7 +156,7 @@ async def _rows(
 
 
 def _window(wanted: Wanted) -> list[ColumnElement[bool]]:
-    first = tables.rollouts.c.first_position
+    first = core_tables.rollouts.c.first_position
     found: list[ColumnElement[bool]] = []
     if wanted.upto is not None:
         found.append(first <= big(wanted.upto))
@@ -169,7 +169,7 @@ def _window(wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def _matching(dialect: Dialect, wanted: Wanted) -> ColumnElement[bool]:
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for column, values in ((rollout.status, wanted.statuses), (rollout.mode, wanted.modes)):
         if values:
@@ -188,13 +188,13 @@ def _matching(dialect: Dialect, wanted: Wanted) -> ColumnElement[bool]:
     found += within(wanted.ranges)
     of_attempts = _of_attempts(dialect, wanted)
     if of_attempts:
-        found.append(rollout.rollout_id.in_(select(tables.attempts.c.rollout_id).where(*of_attempts)))
+        found.append(rollout.rollout_id.in_(select(core_tables.attempts.c.rollout_id).where(*of_attempts)))
     return and_(True, *found)
 
 
 def _of_attempts(dialect: Dialect, wanted: Wanted) -> list[ColumnElement[bool]]:
     """Return what one and the same attempt of a rollout has to be."""
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
     found: list[ColumnElement[bool]] = []
     if wanted.worker_id is not None:
         found.append(attempt.worker_id == wanted.worker_id)

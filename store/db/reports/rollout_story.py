@@ -9,10 +9,10 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 
 MOST_TURNS: Final = 1_000
 """Of a rollout whose attempts took more turns the newest are shown."""
@@ -26,7 +26,7 @@ def _int(name: str) -> ColumnElement[Any]:
 
 
 def _within(dialect: Dialect, *, typed: bool, newest: bool) -> Select[Any]:
-    event = tables.events.c
+    event = core_tables.events.c
     statement = select(*event).where(
         event.stream == bindparam("of_stream", type_=Text),
         event.version > _int("after"),
@@ -79,7 +79,7 @@ async def event_types(
     """Return the types of a rollout's events, and how many there are of each."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        event = tables.events.c
+        event = core_tables.events.c
         return (
             select(event.type, func.count())
             .where(event.stream == bindparam("of_stream", type_=Text), event.position <= _int("until"))
@@ -120,13 +120,13 @@ async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queue
 
     def build() -> Select[*tuple[Any, ...]]:
         queue, worker, signal, watch = (
-            tables.queue.c,
-            tables.workers.c,
-            tables.worker_signals.c,
-            tables.watch.c,
+            core_tables.queue.c,
+            core_tables.workers.c,
+            core_tables.worker_signals.c,
+            core_tables.watch.c,
         )
-        ahead = select(func.count()).select_from(tables.queue).where(queue.position < _int("queued"))
-        workers = select(func.count()).select_from(tables.workers)
+        ahead = select(func.count()).select_from(core_tables.queue).where(queue.position < _int("queued"))
+        workers = select(func.count()).select_from(core_tables.workers)
         asked = select(func.max(signal.last_dequeue_at))
         check = select(watch.check_at).where(watch.rollout_id == bindparam("rollout", type_=Text))
         return select(

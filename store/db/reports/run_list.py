@@ -9,8 +9,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal_column, select
 from sqlalchemy.types import Text
 
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.tables import core as core_tables
 from store.models.runs import PHASE_KINDS
 
 _STARTED: Final = PHASE_KINDS[0]
@@ -54,13 +54,13 @@ async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None
 
 def _ids(*, is_cut: bool) -> Select[Any]:
     """Return the statement that leaps from run to run, however many events each has, and past all other rollouts."""
-    said = tables.run_events.alias("said").c
+    said = core_tables.run_events.alias("said").c
     begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
     start: Select[Any] = select(*begun)
     if is_cut:
         start = start.where(said.rollout_id < bindparam("before", type_=Text))
     found = start.cte("found", recursive=True)
-    older = tables.run_events.alias("older").c
+    older = core_tables.run_events.alias("older").c
     next_one = select(func.max(older.rollout_id)).where(older.rollout_id < found.c.rollout_id).scalar_subquery()
     is_wanted = and_(found.c.rollout_id.is_not(None), found.c.number < bindparam("page", type_=Integer))
     found = found.union_all(select(next_one, found.c.number + 1).where(is_wanted))
@@ -70,7 +70,7 @@ def _ids(*, is_cut: bool) -> Select[Any]:
 async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> list[RunRow]:
     if not ids:
         return []
-    rollout = tables.rollouts.c
+    rollout = core_tables.rollouts.c
     shown: list[ColumnElement[Any]] = [rollout[name] for name in _COLUMNS]
     wanted = dialect.any_of(rollout.rollout_id, "ids")
     statement = select(*shown).where(wanted).order_by(rollout.rollout_id.desc())
@@ -82,7 +82,7 @@ async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> l
 
 async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return of each run how many phases are done, and how many were begun."""
-    said = tables.run_events.c
+    said = core_tables.run_events.c
 
     def last(*kinds: str) -> ColumnElement[Any]:
         return func.coalesce(func.max(case((_is_any(said.kind, kinds), said.version))), 0)
@@ -109,7 +109,7 @@ async def recorded_at(
     dialect: Dialect, session: ReadSession, rollout_id: str, versions: Sequence[int]
 ) -> dict[int, int]:
     """Return when some events of a run were recorded, in microseconds, by their versions."""
-    said, event = tables.run_events, tables.events
+    said, event = core_tables.run_events, core_tables.events
     shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
     found: dict[int, int] = {}
     for start in range(0, len(versions), _AT_ONCE):

@@ -11,11 +11,11 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Text
 
 from store import semconv
-from store.db import tables
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.domain.upcast import upcast
 
@@ -67,11 +67,11 @@ async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted)
     """Return spans of an attempt in the order in which they were recorded."""
 
     def build() -> Select[Any]:
-        span, event = tables.spans.c, tables.events.c
+        span, event = core_tables.spans.c, core_tables.events.c
         columns: list[ColumnElement[Any]] = [*(span[name] for name in _COLUMNS), event.type, event.shape, event.data]
         return (
             select(*columns)
-            .select_from(tables.spans.join(tables.events, event.position == span.position))
+            .select_from(core_tables.spans.join(core_tables.events, event.position == span.position))
             .where(
                 span.rollout_id == bindparam("of_rollout", type_=Text),
                 span.attempt_id == bindparam("of_attempt", type_=Text),

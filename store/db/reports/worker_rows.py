@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 from sqlalchemy import ColumnElement, Integer, case, func, literal, literal_column, select
 
 from store.clock import MICROSECONDS
-from store.db import tables
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports.conditions import big, one_of
+from store.db.tables import core as core_tables
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS
@@ -79,7 +79,7 @@ class AttemptRow:
 
 async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
     """Return the last hour; where nothing happened in it, the hour up to the last time anything did."""
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         func.max(_ended(attempt)),
         func.count(case((one_of(attempt.status, _OPEN), _one()))),
@@ -96,7 +96,7 @@ async def stretches(dialect: Dialect, session: ReadSession, worker_ids: Sequence
     """Return what some workers did within a window, the newest `MOST_STRETCHES` if there are more, oldest first."""
     if not worker_ids:
         return []
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
     is_open = one_of(attempt.status, _OPEN)
     end = case((is_open, big(within.until)), else_=_ended(attempt))
     done = (
@@ -134,7 +134,7 @@ async def tallies(
     """Return how the attempts of some workers ended that did so within a window."""
     if not worker_ids:
         return {}
-    attempt = tables.attempts.c
+    attempt = core_tables.attempts.c
     is_open = one_of(attempt.status, _OPEN)
     counted: Sequence[ColumnElement[Any]] = (
         attempt.worker_id,
@@ -154,7 +154,7 @@ async def tallies(
 
 async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:
     """Return how many workers there are in each status."""
-    status = tables.workers.c.status
+    status = core_tables.workers.c.status
     counted: Sequence[ColumnElement[Any]] = (status, func.count())
     rows = await session.fetch(dialect.sql(select(*counted).group_by(status).order_by(status)), {})
     return {row[0]: row[1] for row in rows}
@@ -164,7 +164,7 @@ async def attempts_of(
     dialect: Dialect, session: ReadSession, worker_id: str
 ) -> tuple[list[AttemptRow], dict[str, int]]:
     """Return the newest attempts of a worker, and how many it made in all by their status."""
-    attempt, rollout = tables.attempts.c, tables.rollouts.c
+    attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
     is_own = attempt.worker_id == literal(worker_id, Str)
     shown: Sequence[ColumnElement[Any]] = (
         attempt.rollout_id,
@@ -178,7 +178,7 @@ async def attempts_of(
     )
     statement = (
         select(*shown)
-        .select_from(tables.attempts.join(tables.rollouts, rollout.rollout_id == attempt.rollout_id))
+        .select_from(core_tables.attempts.join(core_tables.rollouts, rollout.rollout_id == attempt.rollout_id))
         .where(is_own, attempt.released_position.is_(None))
         .order_by(attempt.first_position.desc())
         .limit(MOST_ATTEMPTS)
@@ -196,7 +196,7 @@ def _one() -> ColumnElement[int]:
 
 def _ended(attempt: Any) -> ColumnElement[int]:
     # One that was given up has no end of its own: it ended with the last event that changed it.
-    event = tables.events.c
+    event = core_tables.events.c
     given_up = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
     return func.coalesce(attempt.end_at, given_up)
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
 from store.db.schema import history, triggers
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 
 # Room on each page keeps a changed row on the page of its old self: no index is touched (HOT).
 _ROOM = "fillfactor = 80"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table, UniqueConstraint
 
 from store.db.dialect import Sql
-from store.db.tables import metadata
+from store.db.tables.core import metadata
 
 __all__ = ["Guard", "expected", "in_place", "missing", "statements", "trigger_names"]
 

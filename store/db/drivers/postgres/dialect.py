@@ -34,7 +34,7 @@ from store.clock import Clock
 from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres
-from store.db.tables import settable
+from store.db.tables.core import settable
 from store.db.url import StoreURL
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 

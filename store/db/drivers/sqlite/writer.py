@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, Table
 
 from store.clock import Clock
-from store.db import tables
 from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, WriteSession
 from store.db.drivers.sqlite.checkpoint import FRAMES_AT_MOST, Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
-from store.db.tables import settable
+from store.db.tables import core as core_tables
+from store.db.tables.core import settable
 
 # For each None and each bytes among the parameters of a statement Python's driver looks for who adapts it, finds nobody
 # and takes it as it is: longer than all else it does with them. Whoever gives them back as they are is found at once.
@@ -114,9 +114,9 @@ class SQLiteWriter(WriteSession):
         """Know where the log will end once these rows are committed."""
         before = self._coming
         assert before is not None  # begun
-        epochs = changes.upserts.get(tables.queue_epoch)
+        epochs = changes.upserts.get(core_tables.queue_epoch)
         epoch = before.queue_epoch if epochs is None else epochs[0][1]
-        commits = changes.inserts.get(tables.commits)
+        commits = changes.inserts.get(core_tables.commits)
         if commits is None:
             before.queue_epoch = epoch
             return

@@ -11,10 +11,10 @@ caller sent them.
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
 
-from store.db.annotation_tables import ANNOTATIONS, labels, notes
 from store.db.columns import BigId, Number, Str, keyed, metadata
-from store.db.run_tables import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
-from store.db.thread_tables import THREADS, thread_checkpoints, thread_writes, threads
+from store.db.tables.annotations import ANNOTATIONS, labels, notes
+from store.db.tables.runs import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
+from store.db.tables.threads import THREADS, thread_checkpoints, thread_writes, threads
 
 __all__ = [
     "ANNOTATIONS",
