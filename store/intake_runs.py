@@ -9,7 +9,7 @@ from store import arguments, ids, intake, span_intake
 from store.db.encoding import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.events import Body, Json, encode
 from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
-from store.domain.run_facts import (
+from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
     CheckpointRejected,
@@ -18,7 +18,7 @@ from store.domain.run_facts import (
     PhaseSkipped,
     PhaseStarted,
 )
-from store.domain.run_facts import RunEvent as RunEventTold
+from store.domain.run_events import RunEvent as RunEventTold
 from store.errors import Invalid, TooLarge
 from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent

@@ -12,7 +12,7 @@ from store.db.encoding import check_call, check_text, dumps_fields, encode_body
 from store.domain.events import Body, Json
 from store.domain.thread import CheckpointKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
-from store.domain.thread_facts import ThreadCheckpointSaved, ThreadWritesSaved
+from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 from store.errors import Invalid
 from store.models.threads import ThreadCheckpoint, ThreadWrite, Typed
 

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from store.domain.answers import Repeat
 from store.domain.decide_runs import Told
+from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
 from store.sql_reads import SQLReads
 

@@ -9,8 +9,8 @@ from store import arguments, intake_annotations
 from store.db.dialect import ReadSession
 from store.db.queries import annotations as annotation_queries
 from store.db.queries.annotations import END
-from store.domain.answers import Repeat
 from store.domain.decide_annotations import AnnotationView
+from store.domain.idempotency import Repeat
 from store.errors import NotFound
 from store.interface import AsAt
 from store.models.annotations import AnnotateResult, Annotations

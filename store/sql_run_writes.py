@@ -8,9 +8,9 @@ from typing import Any
 
 from store import arguments, intake_runs, reads, repeats
 from store.db.queries import run_refs
-from store.domain.answers import Repeat
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
+from store.domain.idempotency import Repeat
 from store.domain.run_commands import TellRun
 from store.models import AttemptedRollout, PhaseGraph, Rollout
 from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent

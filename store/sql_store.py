@@ -18,11 +18,11 @@ from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
 from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
-from store.domain.answers import Repeat, is_keyed
 from store.domain.commands import Claim, Command, Idempotency, NumberSpans, RecordSpans, ReleaseClaim, Sweep
+from store.domain.idempotency import Repeat, is_keyed
 from store.domain.run_commands import TellRun
 from store.domain.views import ClaimView
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import Closed, ReadOnly, StoreError, WrongProcess
 from store.journal.calls import Waiter, WriterStatistics
 from store.journal.home import Home

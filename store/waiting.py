@@ -9,7 +9,7 @@ from typing import Any
 
 from store.db.dialect import Wakeups
 from store.domain.rollout import TERMINAL
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import Closed, StoreError
 
 # News are hints: whoever waits looks again after this long, whatever it heard.

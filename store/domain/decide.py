@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from store.domain import policy
+from store.domain import retry
 from store.domain.commands import (
     AmendRollout,
     AnnotateRollout,
@@ -25,6 +25,7 @@ from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
 from store.domain.decide_spans import number_spans, record_spans
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
+from store.domain.decide_workers import beat, idle, seen, sync
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -53,8 +54,7 @@ from store.domain.views import (
     view_rollout,
     view_worker,
 )
-from store.domain.workers import beat, idle, seen, sync
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import Conflict, NotFound
 
 
@@ -330,7 +330,7 @@ def _report(
     reason: str,
     world: World,
     actor: str | None,
-    overdue: policy.Overdue | None = None,
+    overdue: retry.Overdue | None = None,
     error: Json | None = None,
 ) -> Event | None:
     """Give an attempt a status; succeeded and failed stamp its end each time."""
@@ -352,7 +352,7 @@ def _propagate(state: RolloutState, attempt: AttemptState, world: World, actor: 
     """Let a rollout follow its latest attempt; only the latest moves it."""
     if state.latest is not attempt:
         return
-    to = policy.status_after(attempt, state.config)
+    to = retry.status_after(attempt, state.config)
     if to != state.status:
         _move(state.rollout_id, to, "attempt", world, actor, cause=cause)
 
@@ -370,7 +370,7 @@ def _sweep(command: Sweep, world: World) -> int:
     due = set(world.due)
     for rollout_id in sorted(due | world.rewatch.keys(), key=lambda each: world.rollouts[each].first_position):
         state = world.rollouts[rollout_id]
-        overdue = policy.judge(state, world.stamp)
+        overdue = retry.judge(state, world.stamp)
         attempt = state.latest
         if overdue is None or attempt is None:
             if rollout_id in due:

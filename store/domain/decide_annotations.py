@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import AnnotateRollout
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import Invalid, NotFound
 
 MOST_LABELS = 64

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from store.domain.decide_workers import sync
 from store.domain.events import AttemptAmended, AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
 from store.domain.run_commands import IN_BLOBS, Fork, Ground, MoveHead, RetractArtifact, TellRun
-from store.domain.run_facts import ArtifactRetracted, ArtifactSaved, AttemptForked, HeadMoved
+from store.domain.run_events import ArtifactRetracted, ArtifactSaved, AttemptForked, HeadMoved
 from store.domain.views import RolloutView, view_rollout
-from store.domain.workers import sync
-from store.domain.world import RunKey, World
+from store.domain.working_set import RunKey, World
 from store.errors import AttemptActive, Conflict, NotFound
 
 

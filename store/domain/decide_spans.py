@@ -3,7 +3,7 @@
 from store.domain.commands import NewSpan, NumberSpans, RecordSpans
 from store.domain.events import AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import AttemptState, RolloutState
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import NotFound
 
 

@@ -7,7 +7,7 @@ from store.domain.decide_runs import come_to_life
 from store.domain.rollout import AttemptState
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
-from store.domain.thread_facts import (
+from store.domain.thread_events import (
     ThreadCheckpointSaved,
     ThreadCopied,
     ThreadDeleted,
@@ -15,7 +15,7 @@ from store.domain.thread_facts import (
     ThreadPruned,
     ThreadWritesSaved,
 )
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import NotFound, TooLarge
 
 MOST_COPIED = 10_000

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from store.domain.annotation_facts import RolloutAnnotated
-from store.domain.run_facts import RUN_FACTS, RunFact
-from store.domain.thread_facts import THREAD_FACTS, ThreadFact
+from store.domain.annotation_events import RolloutAnnotated
+from store.domain.run_events import RUN_FACTS, RunFact
+from store.domain.thread_events import THREAD_FACTS, ThreadFact
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]

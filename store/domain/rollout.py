@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -19,7 +19,7 @@ from store.domain.events import (
     RolloutStatusChanged,
     SpanRecorded,
 )
-from store.domain.run_facts import (
+from store.domain.run_events import (
     ArtifactRetracted,
     ArtifactSaved,
     AttemptForked,

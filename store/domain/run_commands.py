@@ -4,14 +4,7 @@ from dataclasses import dataclass, field
 
 from store.domain.commands import Command, Wants
 from store.domain.events import Body, Json
-from store.domain.run_facts import (
-    ArtifactSaved,
-    AttemptForked,
-    CheckpointRejected,
-    CheckpointSaved,
-    Phase,
-    RunEvent,
-)
+from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
 
 Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
 """What an attempt tells of its run."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from store.domain.events import Event
-from store.domain.thread_facts import (
+from store.domain.thread_events import (
     ThreadCheckpointSaved,
     ThreadCopied,
     ThreadDeleted,

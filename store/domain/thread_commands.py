@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from store.domain.commands import Command, Wants
 from store.domain.events import Body
 from store.domain.thread import CheckpointKey
-from store.domain.thread_facts import ThreadCheckpointSaved, ThreadWritesSaved
+from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 
 
 @dataclass(slots=True)

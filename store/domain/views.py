@@ -9,7 +9,7 @@ from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.world import World
+from store.domain.working_set import World
 
 Row = tuple[Any, ...]
 

@@ -13,8 +13,8 @@ from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_json
 from store.domain.events import Json
 from store.domain.run_commands import IN_BLOBS
-from store.domain.run_facts import RunEvent
-from store.domain.thread_facts import WITH_BLOBS
+from store.domain.run_events import RunEvent
+from store.domain.thread_events import WITH_BLOBS
 from store.errors import StoreError
 from store.journal.differences import Differences
 

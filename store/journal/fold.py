@@ -16,8 +16,8 @@ from sqlalchemy import Table
 from store.db.dialect import Row
 from store.db.queries.scan import FOLDED
 from store.db.tables import core as core_tables
-from store.domain import policy
 from store.domain import resources as resources_stream
+from store.domain import retry
 from store.domain import rollout as rollout_stream
 from store.domain import thread as thread_stream
 from store.domain import worker as worker_stream
@@ -328,5 +328,5 @@ def _behind(stream: Stream, found: Sequence[Row]) -> list[Finding]:
 
 
 def _is_unwatched(state: Any, found: Sequence[Row]) -> bool:
-    at = policy.check_at(state)
+    at = retry.check_at(state)
     return bool(found) if at is None else not found or found[0][1] > at

@@ -9,12 +9,12 @@ from sqlalchemy import Table
 
 from store.db.dialect import Changes, Part, Tail
 from store.db.tables import core as core_tables
-from store.domain import policy
+from store.domain import retry
 from store.domain.events import Event, SpanRecorded, encode
 from store.domain.rollout import RolloutState
 from store.domain.run_commands import IN_BLOBS
 from store.domain.views import signals_row
-from store.domain.world import World
+from store.domain.working_set import World
 from store.journal import chain
 from store.projections import rows, thread_rows
 from store.projections.run_rows import RunRows, has_run_rows
@@ -210,7 +210,7 @@ def signalled(world: World, tail: Tail, changes: Changes) -> None:
         beat = (rollout_id, attempt_id, attempt.signal_time, attempt.signal_stamped_at)
         changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
     for rollout_id, may_have_row in world.rewatch.items():
-        at = policy.check_at(world.rollouts[rollout_id])
+        at = retry.check_at(world.rollouts[rollout_id])
         if at is not None:
             changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
         elif may_have_row:

@@ -19,7 +19,7 @@ from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.domain import policy
+from store.domain import retry
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Corrupt
@@ -252,7 +252,7 @@ class _Mending:
             beat = None if latest is None else beats.get((key, latest.attempt_id))
             if latest is not None and beat is not None:
                 latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
-            at = policy.check_at(state)
+            at = retry.check_at(state)
             if at is None and key in watched:
                 self._deletes.setdefault(core_tables.watch, {})[key,] = None
             elif at is not None and watched.get(key, at + 1) > at:

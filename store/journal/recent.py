@@ -8,7 +8,7 @@ from store.domain.commands import SpanKey, Wants
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.world import World
+from store.domain.working_set import World
 
 _MOST = 10_000
 _MOST_SPANS = 50_000

@@ -23,9 +23,9 @@ from sqlalchemy.types import Text
 
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
 from store.db.tables import core as core_tables
-from store.domain.answers import decide_once
 from store.domain.commands import Command
-from store.domain.world import NeedsHeads, World
+from store.domain.idempotency import decide_once
+from store.domain.working_set import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.calls import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
 from store.journal.fresh import redraw_taken

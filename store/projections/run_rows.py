@@ -10,10 +10,10 @@ from sqlalchemy import Table
 
 from store.db.dialect import Row
 from store.db.tables import core as core_tables
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.events import Event, Fact, SpanRecorded
 from store.domain.rollout import RolloutState
-from store.domain.run_facts import (
+from store.domain.run_events import (
     ArtifactRetracted,
     ArtifactSaved,
     AttemptForked,

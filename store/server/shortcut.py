@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from store.domain.answers import Repeat
+from store.domain.idempotency import Repeat
 from store.errors import StoreError
 from store.server.auth import admission
 from store.server.call import Call, ClientLeft

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.cli.output.run_events import TOLD, told
-from store.domain.run_facts import RUN_FACTS
+from store.domain.run_events import RUN_FACTS
 
 WHERE: dict[str, Any] = {"attempt_id": "at-1", "scope": "RIG"}
 

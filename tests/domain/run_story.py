@@ -7,7 +7,7 @@ from typing import Any
 from store.domain.decide_runs import GroundMoved
 from store.domain.events import Body
 from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
-from store.domain.run_facts import (
+from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
     CheckpointRejected,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from typing import Any
 
-from store.domain import policy
+from store.domain import retry
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
@@ -38,7 +38,7 @@ from store.domain.events import (
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.views import ClaimView
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.world import World
+from store.domain.working_set import World
 
 SECOND = 1_000_000
 NOW = 1_750_000_000 * SECOND
@@ -83,7 +83,7 @@ class Story:
         self.events = list(world.events)
         self.log += self.events
         for rollout_id in world.rewatch:
-            at = policy.check_at(world.rollouts[rollout_id])
+            at = retry.check_at(world.rollouts[rollout_id])
             if at is not None:
                 self.watch[rollout_id] = at
             elif world.rewatch[rollout_id]:

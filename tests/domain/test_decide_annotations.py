@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import AnnotateRollout
 from store.domain.decide_annotations import MOST_LABELS, AnnotationView
 from store.domain.events import Event

@@ -9,7 +9,7 @@ from store.domain.events import (
     AttemptStarted,
     ClaimReleased,
 )
-from store.domain.world import NeedsHeads
+from store.domain.working_set import NeedsHeads
 from store.errors import NotFound
 from tests.domain.story import (
     RETRY,

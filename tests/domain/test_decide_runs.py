@@ -8,7 +8,7 @@ from store.domain.decide_runs import GroundMoved, Told
 from store.domain.events import AttemptStarted, Event
 from store.domain.rollout import RolloutState, evolve
 from store.domain.run_commands import Ground
-from store.domain.run_facts import ArtifactRetracted, HeadMoved
+from store.domain.run_events import ArtifactRetracted, HeadMoved
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, RolloutView
 from store.errors import AttemptActive, Conflict, Corrupt, NotFound
 from store.projections import rows

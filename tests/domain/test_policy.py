@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.domain import policy
+from store.domain import retry
 from store.domain.commands import Sweep
 from store.domain.events import AttemptStatusChanged
-from store.domain.policy import Overdue
+from store.domain.retry import Overdue
 from tests.domain.story import (
     NOW,
     SECOND,
@@ -54,21 +54,21 @@ class TestRetries:
         state.tries, state.status = tries, status
         listed = [status] if limits.get("retry") else []
         assert (
-            policy.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected
+            retry.status_after(state, config(max_attempts=limits["max_attempts"], retry_condition=listed)) == expected
         )
 
     @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
     def test_other_statuses_are_taken_over_whatever_is_listed(self, story: Story, status: str) -> None:
         story.tell(start())
         story.attempt().status = status
-        assert policy.status_after(story.attempt(), config(max_attempts=9, retry_condition=[status])) == status
+        assert retry.status_after(story.attempt(), config(max_attempts=9, retry_condition=[status])) == status
 
 
 class TestTimeout:
     def test_it_must_be_passed_not_just_reached(self, story: Story) -> None:
         story.tell(start(timeout_seconds=10.0))
-        assert policy.judge(story.rollout(), NOW + 10 * SECOND) is None
-        assert policy.judge(story.rollout(), NOW + 10 * SECOND + 1) == Overdue("timeout", 10.0, None)
+        assert retry.judge(story.rollout(), NOW + 10 * SECOND) is None
+        assert retry.judge(story.rollout(), NOW + 10 * SECOND + 1) == Overdue("timeout", 10.0, None)
 
     def test_zero_is_passed_by_the_next_moment(self, story: Story) -> None:
         story.tell(start(timeout_seconds=0.0))
@@ -103,8 +103,8 @@ class TestTimeout:
 class TestSilence:
     def test_it_counts_from_the_start_while_there_was_no_sign(self, story: Story) -> None:
         story.tell(start(unresponsive_seconds=5.0))
-        assert policy.judge(story.rollout(), NOW + 5 * SECOND) is None
-        assert policy.judge(story.rollout(), NOW + 5 * SECOND + 1) == Overdue("unresponsive", 5.0, None)
+        assert retry.judge(story.rollout(), NOW + 5 * SECOND) is None
+        assert retry.judge(story.rollout(), NOW + 5 * SECOND + 1) == Overdue("unresponsive", 5.0, None)
 
     def test_it_counts_from_the_last_sign(self, story: Story) -> None:
         story.tell(start(unresponsive_seconds=5.0))
@@ -304,17 +304,17 @@ def test_each_sweep_equals_the_scan_of_everything(
     for deed, what, value in deeds:
         DO[deed](story, what, value)
         for state in story.world.rollouts.values():
-            due = policy.check_at(state)
+            due = retry.check_at(state)
             if due is None:
                 continue
             assert story.watch[state.rollout_id] <= due, f"{state.rollout_id} would be looked at too late"
-            assert due == 0 or policy.judge(state, due) is None, "due before it is overdue"
-            assert due >= 2**62 or policy.judge(state, due + 1) is not None, "overdue before it is due"
+            assert due == 0 or retry.judge(state, due) is None, "due before it is overdue"
+            assert due >= 2**62 or retry.judge(state, due + 1) is not None, "overdue before it is due"
 
 
 @pytest.mark.parametrize("limit", [math.nextafter(0, 1), 1e-7, 1e18, 1e300])
 def test_limits_beyond_all_measure_are_kept_within_64_bits(story: Story, limit: float) -> None:
     story.tell(start(timeout_seconds=limit, unresponsive_seconds=limit))
-    at = policy.check_at(story.rollout())
+    at = retry.check_at(story.rollout())
     assert at is not None
     assert 0 <= at < 2**63

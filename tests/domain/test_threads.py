@@ -13,14 +13,14 @@ from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.events import Event, Fact, decode, encode
 from store.domain.thread import ThreadState
-from store.domain.thread_facts import (
+from store.domain.thread_events import (
     ThreadCheckpointSaved,
     ThreadCopied,
     ThreadDeleted,
     ThreadPruned,
     ThreadWritesSaved,
 )
-from store.domain.world import World
+from store.domain.working_set import World
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadWrite
 

@@ -7,7 +7,7 @@ import pytest
 from store.db.dialect import Changes, dialect_for
 from store.db.url import parse
 from store.domain.events import BodyDropped, Event
-from store.domain.world import World
+from store.domain.working_set import World
 from store.journal.project import log_rows
 from tests.journal.filled import Filled, database_of, number_of
 from tests.journal.given import ask, blob, run_sql, tamper

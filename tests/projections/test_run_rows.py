@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from store.domain.run_facts import PhaseSkipped
+from store.domain.run_events import PhaseSkipped
 from store.projections.run_rows import RunRows, has_run_rows
 from tests.domain.run_story import artifact, checkpoint, events, fork, retract, told
 from tests.domain.story import Story, record, report, span, start

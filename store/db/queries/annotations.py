@@ -14,7 +14,7 @@ from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.upcast import upcast
 from store.models.annotations import Note
 

@@ -35,7 +35,7 @@ from store.db.dialect import Dialect, ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
-from store.domain.run_facts import HeadMoved
+from store.domain.run_events import HeadMoved
 from store.errors import Invalid
 
 END: Final = 2**62

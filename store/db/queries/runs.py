@@ -16,7 +16,7 @@ from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE
-from store.domain.run_facts import AttemptForked
+from store.domain.run_events import AttemptForked
 
 _AT_ONCE = 1000
 

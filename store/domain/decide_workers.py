@@ -2,7 +2,7 @@
 
 from store.domain.events import WorkerSeen, WorkerStatusChanged
 from store.domain.rollout import AttemptState
-from store.domain.world import World
+from store.domain.working_set import World
 
 _STATUS_OF = {
     "preparing": "busy",

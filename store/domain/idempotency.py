@@ -23,7 +23,7 @@ from store.domain.decide_runs import Told
 from store.domain.events import Json
 from store.domain.run_commands import MoveHead, TellRun
 from store.domain.views import ClaimView, RolloutView
-from store.domain.world import Answered, World
+from store.domain.working_set import Answered, World
 from store.errors import Conflict
 
 

@@ -7,12 +7,12 @@ import heapq
 from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
-from store.domain.annotation_facts import RolloutAnnotated
+from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import SpanKey
 from store.domain.events import Body, Event, Fact, Json, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
-from store.domain.run_facts import (
+from store.domain.run_events import (
     ArtifactSaved,
     CheckpointRejected,
     CheckpointSaved,
@@ -22,7 +22,7 @@ from store.domain.run_facts import (
     RunEvent,
 )
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
-from store.domain.thread_facts import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
+from store.domain.thread_events import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
 from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
