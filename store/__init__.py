@@ -38,7 +38,7 @@ from store.errors import (
     Unsupported,
     WrongProcess,
 )
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 from store.models import (
     LLM,
     UNSET,

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from store.clock import Clock
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.sql_store import SQLStore
 
 

@@ -12,7 +12,7 @@ from store.db.queries.annotations import END
 from store.domain.decide_annotations import AnnotationView
 from store.domain.idempotency import Repeat
 from store.errors import NotFound
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models.annotations import AnnotateResult, Annotations
 from store.sql_run_writes import SQLRunWrites
 

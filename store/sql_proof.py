@@ -12,7 +12,7 @@ from store.db.dialect import ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.errors import Closed, ReadOnly
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.journal import seal as seals
 from store.journal import tail as tails
 from store.journal.rebuild import rebuild

@@ -15,6 +15,7 @@ from store.db.queries import runs as run_queries
 from store.db.queries.bodies import payload
 from store.db.queries.run_views import END, Standing, View
 from store.errors import Invalid, NotFound
+from store.interface.runs import AsAt
 from store.models import (
     Artifact,
     ArtifactRef,
@@ -27,7 +28,6 @@ from store.models import (
     SearchIn,
     Snapshot,
 )
-from store.run_interface import AsAt
 from store.run_reads import Family
 from store.runs import comparing, drawing
 from store.runs.rows import RESULTS, Told

@@ -7,7 +7,7 @@ from store import reads, texts
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.filters import Query
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.journal import timeline
 from store.sql_reads import SQLReads
 from store.wire.encoding import dumps

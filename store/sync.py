@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from store.errors import Closed, WrongProcess
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LightningStoreCapabilities
 
 P = ParamSpec("P")

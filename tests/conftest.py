@@ -16,7 +16,7 @@ import pytest
 from tests import postgres
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.testing import ManualClock
 
 # The contract lies in the package, where pytest would not look for asserts to explain.

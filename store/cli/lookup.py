@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from store.cli.errors import Ambiguous
 from store.errors import Invalid, NotFound
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 
 Kind = Literal["rollout", "resources", "worker", "attempt"]
 Found = tuple[Kind, str]

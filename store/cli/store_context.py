@@ -10,7 +10,7 @@ from store import open_store
 from store.db.dialect import Dialect, dialect_for
 from store.db.url import parse
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from store import arguments, intake_annotations
 from store.client import requests, run_requests
 from store.client.runs import HTTPRuns
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models import AnnotateResult, Annotations
 from store.wire import encoding, paths
 

@@ -16,7 +16,7 @@ from store.client import requests
 from store.client.reads import HTTPReads
 from store.client.transport import Call, changing, reading
 from store.errors import Incompatible
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.wire import encoding, paths
 from store.wire.errors import error_of

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from store.client import replies, requests
 from store.client.transport import Call, Transport, reading
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 from store.models import (
     Attempt,
     AttemptedRollout,

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from store import arguments
 from store.db.encoding import check_call, check_text, dumps, dumps_fields
 from store.errors import Invalid
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, RolloutConfig, Span
 from store.wire.bodies import moment_on_wire
 

@@ -9,7 +9,7 @@ from store import arguments
 from store.client import requests
 from store.db.encoding import check_call
 from store.errors import Invalid
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models import PhaseGraph, RunEvent
 
 

@@ -9,7 +9,7 @@ from store import arguments
 from store.client import requests, run_requests
 from store.client.log import HTTPProof
 from store.client.transport import Call, changing, reading
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.models import (
     Artifact,
     ArtifactRef,

@@ -15,7 +15,7 @@ from store.folders.importing import last_record
 from store.folders.lines import line_of
 from store.folders.records import FileRecord, Record, SidecarFile
 from store.folders.writing import Written, write
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Rollout
 from store.models.runs import Artifact, AttemptNode, CheckpointRef
 from store.semconv import GROUP_KEY

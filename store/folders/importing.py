@@ -17,7 +17,7 @@ from store.folders.lines import LINE, line_of, split
 from store.folders.names import parsed
 from store.folders.reading import Folder
 from store.folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError
 from store.models.runs import AttemptNode
 from store.semconv import GROUP_KEY, PLAN_KEY

@@ -7,7 +7,7 @@ from typing import Any, Final
 from store.folders import lines
 from store.folders.lines import HIDDEN_SCOPE, Line
 from store.folders.records import Warned
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Phase, PhaseGraph, ScopeKind
 from store.models.runs import AttemptNode
 

@@ -13,7 +13,7 @@ from store.errors import Incompatible, Invalid, StoreError
 from store.folders import forms
 from store.folders.exporting import export_run_folder, has_run
 from store.folders.writing import write_file
-from store.interface import Store
+from store.interface.store import Store
 
 PLACE_FILE: Final = ".rollbook-mirror.json"
 """Where the mirror keeps up to where of the log its folders are current."""

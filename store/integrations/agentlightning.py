@@ -35,7 +35,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from store import models
 from store.integrations.by_url import StoreByURL
-from store.interface import Store
+from store.interface.store import Store
 
 _RESOURCES: TypeAdapter[models.NamedResources] = TypeAdapter(models.NamedResources)
 

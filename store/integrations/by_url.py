@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from store.db.url import parse
 from store.errors import Closed, WrongProcess
-from store.interface import Store
+from store.interface.store import Store
 from store.opening import open_store
 
 P = ParamSpec("P")

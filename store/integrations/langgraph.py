@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from store.domain.thread import CheckpointKey
 from store.errors import Invalid, Unsupported
-from store.interface import Store
+from store.interface.store import Store
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
 from store.sql_threads import SQLThreads
 from store.sync import Ahead, SyncStore

@@ -16,7 +16,7 @@ from store.db.queries import blobs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
 from store.errors import Incompatible, Invalid, NotFound
-from store.interface import AsAt
+from store.interface.store import AsAt
 from store.journal import timeline
 from store.journal.chain import GENESIS
 from store.models import HistoryEvent, LoggedEvent

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import (
     AnnotateResult,
     Annotations,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
 from store.wire.encoding import dumps

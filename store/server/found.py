@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import cache
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from store.interface import Store
+from store.interface.store import Store
 from store.server.kept import KeptPages
 from store.server.spool import Spool
 from store.wire.bodies import PageQuery, RolloutsQuery, SpansQuery

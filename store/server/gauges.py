@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from store.db.queries.counts import Counts
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus
 from store.server.feed import Feeding
 from store.server.metrics import Family

@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Final, cast
 
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
 from store.server.feed import Fact, Wanted, fact_of

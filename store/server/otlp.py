@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from store import idempotency
 from store.domain.commands import RecordSpans
 from store.errors import Invalid, NotFound, StoreError, TooLarge
-from store.interface import Store
+from store.interface.store import Store
 from store.otlp_intake import record_received
 from store.server.compression import CODINGS, Broken, TooLong, expand
 from store.wire import paths

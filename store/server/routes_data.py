@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from store.domain.commands import Command
 from store.idempotency import current
 from store.intake import number_spans
-from store.interface import Store
+from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.server import found
 from store.server.call import Call, checked, refuse_null

@@ -13,7 +13,7 @@ from store.domain.commands import Command
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.errors import StoreError
 from store.idempotency import Idempotency
-from store.interface import Store
+from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
 from store.server import found
 from store.server.admission import while_admitted

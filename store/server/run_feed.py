@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import Field
 
 from store.errors import Closed, Incompatible, Invalid, StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunFrame
 from store.models.kinds import Frozen
 from store.server.call import Call

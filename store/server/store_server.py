@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, Self
 
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.home import new_loop
 from store.models import LightningStoreCapabilities
 from store.server.app import build_app

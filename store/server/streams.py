@@ -18,7 +18,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.errors import NotFound, StoreError, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.runs.following import FutureCursor
 from store.server import stream_paths
 from store.server.admission import protocol_chosen, while_admitted

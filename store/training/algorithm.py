@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import NamedResources, Span
     from store.training.proxy import LLMProxy
     from store.training.trainer import Trainer

@@ -12,7 +12,7 @@ from store.training.continuous import left_the_queue
 from store.training.plan import STEADY
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import Attempt, Rollout, RolloutMode, Span
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import LoggedEvent, Rollout
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})

@@ -12,7 +12,7 @@ from store.errors import Incompatible, StoreError, Unsupported
 from store.training.outcome import WORKER_GONE
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import LoggedEvent, Span
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from store.training.continuous import ENDED
 from store.training.execution.strategy import ExecutionReport
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import LoggedEvent, RolloutMode
 
 _TYPES: Final = (

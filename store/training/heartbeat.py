@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
 from store.training.home import home
 from store.training.machine import is_gone, snapshot

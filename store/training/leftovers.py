@@ -14,7 +14,7 @@ from store.models import Span
 from store.training.recorder import BATCH, record
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.training.spool import Spool
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from store.errors import CheckpointMissing, Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, RunEvent
 
 __all__ = ["NodeCall", "Pipeline", "Step"]

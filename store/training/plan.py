@@ -13,7 +13,7 @@ from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
 from store.training.continuous import finished
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import NamedResources, ResourcesUpdate, Rollout, RolloutMode
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from opentelemetry.sdk.trace import ReadableSpan
 
 from store.errors import Closed, StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Span
 from store.training.home import Home, home
 from store.training.spool import Spool, SpoolFile

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout, RolloutMode
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits

@@ -23,7 +23,7 @@ from store.training.runner import ExecutionEvent, Runner
 from store.training.tracer import Tracer
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import NamedResources
     from store.training.agent import LitAgent
     from store.training.hooks import Hook

@@ -25,7 +25,7 @@ from store.training.scope import AttemptScope, current_scope, entered, require_s
 from store.training.spool import Spool
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
 
 logger = logging.getLogger(__name__)
 

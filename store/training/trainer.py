@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.adapters.triplets import TracerTraceToTriplet
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo
 from store.training.baseline import Baseline

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from store.errors import Closed, Incompatible, StoreError, Unsupported
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent
 from store.training.outcome import Reason
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, EnqueueRolloutRequest, PromptTemplate, Span, TraceStatus
 
 ROLLOUTS: Final = 100_000

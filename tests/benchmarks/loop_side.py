@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, NamedResources, PromptTemplate
 from store.sql_store import SQLStore
 from store.training import Runner, Tracer, rollout

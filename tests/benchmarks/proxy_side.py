@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.home import new_loop
 from store.training.proxy import Backend, LLMProxy
 from tests.benchmarks.protocol import serve

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from store import open_store
 from store.examples.trading.graph import FUND, MARKET, TA
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
 from store.wire.paths import RUN_EVENTS
 from tests.benchmarks.protocol import serve

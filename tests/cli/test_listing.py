@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PaginatedResult
 from tests.cli.conftest import Filled, Rollbook
 

@@ -17,7 +17,7 @@ from store import open_store
 from store.examples.trading.desk import Desk
 from store.examples.trading.graph import DEBATE, PORTFOLIO, RISK
 from store.examples.trading.runs import begin, drive
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEvent
 from tests import postgres
 from tests.cli.conftest import Rollbook, runner

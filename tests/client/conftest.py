@@ -8,7 +8,7 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
-from store.interface import Store
+from store.interface.store import Store
 from tests.client.served import Served
 
 

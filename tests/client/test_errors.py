@@ -9,7 +9,7 @@ import pytest
 
 from store.client import HTTPStore
 from store.errors import Invalid, StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, RolloutConfig
 from store.server.delegating import DelegatingStore
 from store.testing.samples import make_span

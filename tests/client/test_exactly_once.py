@@ -13,7 +13,7 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
 from store.testing.samples import make_llm, make_sdk_span, make_span
 from tests.client.lossy_proxy import LossyProxy

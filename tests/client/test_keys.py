@@ -14,7 +14,7 @@ import pytest
 from store import Forbidden, Unauthorized, open_store
 from store.client import HTTPStore
 from store.errors import Invalid, NotFound, StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.server import admission
 from store.testing import ManualClock
 from tests.client.scripted_server import ScriptedServer, answer

@@ -17,7 +17,7 @@ from store.client import HTTPStore
 from store.client import log as client_log
 from store.client.sse import EventStream
 from store.errors import Closed, Incompatible, Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent
 from store.server import StoreServer
 from store.testing.samples import make_llm, make_span

@@ -14,7 +14,7 @@ import pytest
 from store.client import HTTPStore
 from store.client import store as http_store
 from store.errors import Closed
-from store.interface import Store
+from store.interface.store import Store
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.scripted_server import ScriptedServer, answer
 

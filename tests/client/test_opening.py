@@ -10,7 +10,7 @@ import pytest
 from store import open_store
 from store.client import HTTPStore, LightningStoreClient
 from store.errors import Invalid, ReadOnly, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.testing import ManualClock
 from tests.client.scripted_server import ScriptedServer, answer
 

@@ -17,7 +17,7 @@ import pytest
 
 from store.client import HTTPStore
 from store.errors import Closed
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Rollout
 
 HUNG = 30.0

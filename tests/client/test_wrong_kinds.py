@@ -9,7 +9,7 @@ import pytest
 
 from store.client import HTTPStore
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.wrong_kinds import NO_TEXT, NO_TEXTS, NO_WHOLE_NUMBER
 
 NO_MOMENT: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from store.errors import Closed, NotFound, WrongProcess
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Span
 from store.sync import Ahead, Home, SyncStore
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.sql_store import SQLStore
 from tests.client.served import Served

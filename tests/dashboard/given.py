@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any, Final
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import UNSET, AttemptedRollout, AttemptError
 
 HOSTILE: Final = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'

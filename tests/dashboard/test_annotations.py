@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.db.reports.annotations import labels_in_use, labels_of
-from store.interface import Store
+from store.interface.store import Store
 from store.sql_store import SQLStore
 from tests.dashboard.given import HOSTILE, Read
 from tests.server.api import Api

@@ -10,7 +10,7 @@ import pytest
 from store import Seal
 from store.dashboard import audit
 from store.db.reports import log_rows
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LoggedEvent
 from tests import databases
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded

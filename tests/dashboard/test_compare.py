@@ -8,7 +8,7 @@ from store.dashboard.compare import MOST_PATHS, MOST_READ
 from store.dashboard.said_diff import MOST_ROWS, SaidRow, Saying, compare_sayings
 from store.dashboard.span_paths import compare_paths
 from store.db.reports.span_rows import SpanRow
-from store.interface import Store
+from store.interface.store import Store
 from tests.dashboard.given import HOSTILE, Read
 from tests.dashboard.traces import a_span, answered, member
 from tests.server.api import Api

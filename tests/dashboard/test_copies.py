@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEvent
 from tests.dashboard.given import Read
 from tests.dashboard.traces import a_span, member

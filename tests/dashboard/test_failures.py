@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from store.dashboard.failing import alike
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed

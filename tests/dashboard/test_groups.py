@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from store.dashboard.groups import WIDTH, Scale
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PromptTemplate
 from tests.dashboard.given import HOSTILE, Read
 from tests.dashboard.traces import member

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from store.dashboard import live
-from store.interface import Store
+from store.interface.store import Store
 from store.sql_store import SQLStore
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.async_api import Browser, Page, expect
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, RunEvent
 from tests.client.server_process import ServerProcess
 from tests.dashboard.browsing import BROWSER, Site, watched

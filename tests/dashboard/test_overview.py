@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded

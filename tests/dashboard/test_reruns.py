@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.sql_store import SQLStore
 from tests.dashboard.given import HOSTILE, Read

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from store.dashboard.matching import Work
 from store.dashboard.text_diff import MOST_LINES, DiffRow, diff, is_comparable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span

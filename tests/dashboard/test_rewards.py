@@ -12,7 +12,7 @@ import pytest
 from store.dashboard import rewards as rewards_page
 from store.dashboard.curves import MOST_BINS, edges_for, histogram, quantile
 from store.db.reports.curves import MOST_BUCKETS, Cell
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutMode
 from store.testing import ManualClock
 from store.testing.samples import make_span

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError, EnqueueRolloutRequest
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded
 from tests.server.api import Api

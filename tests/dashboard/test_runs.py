@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
 from tests.dashboard.given import HOSTILE, Read
 from tests.runs.given import auto_run, begin, do_phase, ended, say, whole_rerun

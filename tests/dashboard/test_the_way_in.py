@@ -13,7 +13,7 @@ import pytest
 from store import open_store
 from store.dashboard.site import ROUTES
 from store.db.url import with_partition
-from store.interface import Store
+from store.interface.store import Store
 from store.server import admission
 from store.server.dashboard import COOKIE
 from store.testing import ManualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError
 from store.testing import ManualClock
 from tests.dashboard.given import Read

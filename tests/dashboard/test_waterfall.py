@@ -10,7 +10,7 @@ import pytest
 
 from store.dashboard.span_fields import MOST_FIELDS, fields_of
 from store.dashboard.waterfall import ROWS
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, Event
 from tests.dashboard.given import HOSTILE, Read
 from tests.dashboard.traces import START, a_span, answered, rewarded, span_id

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from store.clock import MICROSECONDS
 from store.dashboard.workers import LANE_WIDTH, lanes_of
 from store.db.reports.worker_rows import CELL, HOUR, Stretch, Window
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutConfig
 from store.sql_store import SQLStore
 from store.testing import ManualClock

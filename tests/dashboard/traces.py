@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, Span, TraceStatus
 
 START = 1_700_000_000.0

@@ -23,7 +23,7 @@ from store.examples.doc_search.algorithm import Job, Tuning
 from store.examples.doc_search.bm25f import Ranking, Searcher
 from store.examples.doc_search.corpus import FIELDS, split_words
 from store.examples.doc_search.library import Library, open_library
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.training import Runner, Trainer
 from tests.conftest import IS_TORTURE

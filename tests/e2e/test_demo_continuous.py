@@ -16,7 +16,7 @@ import pytest
 
 from store import open_store
 from store.examples.doc_search.live import BATCH, LEARNED, LIVE, Learned
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PromptTemplate
 from store.training.continuous import ENDED
 from tests.conftest import IS_TORTURE

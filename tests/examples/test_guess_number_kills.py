@@ -14,7 +14,7 @@ import pytest
 from store import open_store
 from store.examples.guess_number.agent import guesser
 from store.examples.guess_number.course import Course
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LoggedEvent, ProxyLLM, Rollout, RolloutConfig
 from store.training import Plan, Runner, TracerTraceToTriplet, find_final_reward
 from tests.examples.guessing import GAME, MODEL, KillableProcess

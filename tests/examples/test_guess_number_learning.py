@@ -22,7 +22,7 @@ from store.examples.guess_number.course import QUICK, Course
 from store.examples.guess_number.game import BEGIN, SMALL
 from store.examples.guess_number.job import FAILED, OK, run
 from store.examples.guess_number.policy import Learner, Learning, Policy, torch
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PromptTemplate, ProxyLLM, Rollout
 from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories

@@ -22,7 +22,7 @@ from store.examples.trading.feeds import TICKERS
 from store.examples.trading.graph import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
 from store.examples.trading.job import run as show
 from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behind
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent, RunEventRow
 from tests.cli.conftest import COMMAND, environment
 from tests.client.served import Served

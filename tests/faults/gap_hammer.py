@@ -26,7 +26,7 @@ from typing import Any, cast
 from store.db.dialect import Changes, Tail, WriteSession, register
 from store.db.drivers.postgres.dialect import Postgres, PostgresWriter
 from store.errors import StoreError, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, LoggedEvent
 from store.opening import open_store
 from tests import databases, postgres

@@ -17,7 +17,7 @@ from store.db.dialect import Changes
 from store.db.tables import core as core_tables
 from store.domain.commands import Command, Wants
 from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.journal import writer
 from store.sql_store import SQLStore
 from store.waiting import Waiting

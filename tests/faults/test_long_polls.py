@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.sql_store import SQLStore
 from store.waiting import Waiting

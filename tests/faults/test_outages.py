@@ -17,7 +17,7 @@ import pytest
 from store import open_store
 from store.db.drivers.postgres import dialect as driver
 from store.errors import Incompatible, StoreError, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.journal import writer
 from tests.postgres import PostgresServer, with_partition
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models.runs import RunEvent
 from tests import databases
 from tests.faults import processes

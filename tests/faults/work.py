@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from store.db.drivers.sqlite import checkpoint
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt
 from store.opening import open_store
 from store.testing.samples import make_span

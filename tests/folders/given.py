@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEventRow
 
 DAY = "2026-03-20"

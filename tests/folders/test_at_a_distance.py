@@ -6,7 +6,7 @@ from pathlib import Path
 
 from store import open_store
 from store.folders import Mirror, export_run_folder, import_runs
-from store.interface import Store
+from store.interface.store import Store
 from tests.client.served import Served
 from tests.folders.given import Written, event, lines, tree
 

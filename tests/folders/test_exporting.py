@@ -17,7 +17,7 @@ import pytest
 from store import open_store
 from store.errors import Invalid, NotFound
 from store.folders import ImportReport, export_run_folder, import_runs, writing
-from store.interface import Store
+from store.interface.store import Store
 from tests.conftest import IS_TORTURE
 from tests.folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
 from tests.runs.given import auto_run, whole_rerun

@@ -14,7 +14,7 @@ import pytest
 
 from store.errors import Invalid
 from store.folders import ImportReport, export_run_folder, import_run_folder, import_runs
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEvent
 from tests.folders.given import (
     ADR_NAMES,

@@ -12,7 +12,7 @@ import pytest
 
 from store import open_store
 from store.folders import Mirror, export_run_folder
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEvent
 from tests.cli.conftest import COMMAND, environment
 from tests.folders.given import DAY, tree

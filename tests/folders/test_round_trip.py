@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store import open_store
 from store.folders import export_run_folder, import_run_folder, import_runs
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RunEvent
 from tests.conftest import IS_TORTURE
 from tests.folders.given import ADR_NAMES, EVENTS, FLOW, RUN, Written, everything, left, lines, told, tree

@@ -20,7 +20,7 @@ import pytest
 from starlette.responses import Response
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, Span
 from store.training import Backend, LLMProxy, TracerTraceToTriplet
 from tests.interop.peer import ENVIRONMENT, Peer, rollbook

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from store.db.url import parse
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, Difference, VerifyReport
 from store.testing import ManualClock
 from tests.journal.given import ask

@@ -11,7 +11,7 @@ from store.db.schema import triggers
 from store.db.tables import core as core_tables
 from store.db.url import StoreURL, parse
 from store.errors import NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, PhaseGraph
 from store.models.phases import Checkpoint, Phase, ScopeKind, all_of
 from store.models.runs import RunEvent

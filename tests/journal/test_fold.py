@@ -12,7 +12,7 @@ import pytest
 
 from store import open_store
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span

@@ -13,7 +13,7 @@ import pytest
 from store import open_store
 from store.errors import Conflict, NotFound
 from store.idempotency import Idempotency, current
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.project import KEY_MICROS
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock

@@ -17,7 +17,7 @@ from store import open_store
 from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, ReadOnly
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_span

@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.db.tables import core as core_tables
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models.runs import RunEvent
 from store.testing import ManualClock
 from store.testing.samples import make_span

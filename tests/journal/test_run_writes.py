@@ -10,7 +10,7 @@ import pytest
 
 from store import open_store
 from store.errors import Conflict, Invalid, NotFound, TooLarge
-from store.interface import Store
+from store.interface.store import Store
 from store.models.runs import RunEvent
 from tests.journal.given_runs import GRAPH, LONG, result, run, tell
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Seal
 from store.testing import ManualClock
 from tests.journal.given import fill

@@ -17,7 +17,7 @@ import pytest
 
 from store import open_store
 from store.errors import Closed, Incompatible, Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.journal import tail as tails
 from store.models import EnqueueRolloutRequest, LoggedEvent
 from store.testing import ManualClock

@@ -12,7 +12,7 @@ import pytest
 from store import open_store
 from store.db.schema import triggers
 from store.db.tables import core as core_tables
-from store.interface import Store
+from store.interface.store import Store
 from store.models import VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_prompt

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from store import reads
 from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ClaimView
-from store.interface import Store
+from store.interface.store import Store
 from store.models import (
     LLM,
     UNSET,

@@ -10,7 +10,7 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
-from store.interface import Store
+from store.interface.store import Store
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.client.served import Served

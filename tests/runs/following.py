@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RunEventRow, RunFrame, apply_frames
 
 PATIENCE = 60

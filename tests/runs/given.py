@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, PhaseGraph, RolloutConfig, RunEvent, RunEventPage
 from tests.runs.trading import FUND, MARKET, TA, phase
 

@@ -15,7 +15,7 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.errors import GraphChanged, Invalid, ReadOnly, TooLarge
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, PhaseGraph, RunEvent
 from store.server.store_server import StoreServer
 from store.sql_store import SQLStore

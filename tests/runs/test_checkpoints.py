@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.errors import CheckpointMissing, GraphChanged, Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, REPORTS, TA, phase

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from store import errors
 from store.db.queries import run_views
+from store.interface.runs import RunStore
 from store.models.runs import PHASE_KINDS
-from store.run_interface import RunStore
 from store.server import routes_runs
 from store.wire.errors import status_of
 from store.wire.paths import PREFIX

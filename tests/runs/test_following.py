@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from store.errors import Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, RolloutConfig, RunEvent, RunFrame
 from tests.runs.following import PATIENCE, Reader, kinds_after, last_of
 from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Fork, RolloutConfig
 from store.sql_store import SQLStore
 from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, NodeDifference, RunEvent, Span
 from tests.runs.given import auto_run, begin, rerun, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, node

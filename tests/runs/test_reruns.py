@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from store.errors import AttemptActive, Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutConfig, RunEvent
 from store.testing import ManualClock
 from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun

@@ -13,7 +13,7 @@ import pytest
 
 from store import open_store
 from store.errors import AttemptActive, Conflict, HeadMoved, Invalid, SideEffectsUnconfirmed
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, RunEvent
 from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, node, phase

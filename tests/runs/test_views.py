@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from store.errors import CheckpointMissing
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql_store import SQLStore
 from tests.conftest import MEMORY, POSTGRES, SQLITE

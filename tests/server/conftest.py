@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.server.partitions import Partitions
 from tests.server.api import Api, speaking_to
 

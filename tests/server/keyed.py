@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.keys import Key, Keys, Role
 from store.server.keyring import STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions

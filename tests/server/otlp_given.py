@@ -12,7 +12,7 @@ import aiohttp
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, Span
 from store.server.app import build_app
 from store.server.otlp import MAX_BODY_BYTES

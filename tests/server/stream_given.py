@@ -14,7 +14,7 @@ import orjson
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from store.interface import Store
+from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.routing import RouteTable

@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from store.interface import Store
+from store.interface.store import Store
 from store.keys import ROLES, Keys, Role, digest
 from store.server import dashboard
 from store.server.access import ACCESS, WEBSOCKET, may

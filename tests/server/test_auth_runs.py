@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.runs.given import auto_run

@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from store.interface import Store
+from store.interface.store import Store
 from store.server import admission
 from store.server.stream_paths import LOG_SOCKET
 from store.testing import ManualClock

@@ -11,7 +11,7 @@ import pytest
 
 from store import open_store
 from store.errors import Closed
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
 from store.server import hub
 from store.server.feed import Fact, Wanted

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, RolloutConfig
 from store.server.kept import KeptPages
 from store.server.partitions import Partitions

@@ -17,7 +17,7 @@ import pytest
 
 from store import open_store
 from store.errors import Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutConfig
 from store.server import spool
 from store.server.found import WritesPages

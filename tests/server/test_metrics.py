@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from store.db.queries.counts import Counts
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.histogram import Histogram
 from store.server.gauges import Measured
 from store.server.metrics import Family, Metrics, text_of

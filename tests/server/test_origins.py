@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.keys import Keys
 from store.server.keyring import KeyRing
 from store.server.partitions import Partitions

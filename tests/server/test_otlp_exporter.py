@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.trace import Status, StatusCode
 from starlette.types import Message, Receive, Scope, Send
 
-from store.interface import Store
+from store.interface.store import Store
 from store.journal import writer
 from store.models import Attempt, Span, SpanContext
 from store.server.app import build_app

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt
 from store.server.compression import Broken, TooLong, expand
 from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, stored

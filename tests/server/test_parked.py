@@ -14,7 +14,7 @@ import pytest
 
 from store.domain.commands import Command
 from store.domain.views import ATTEMPT_COLUMNS, ClaimView
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.server import connection, spool
 from store.server.app import build_app

@@ -12,7 +12,7 @@ import pytest
 from store import open_store
 from store.db.url import parse
 from store.errors import Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.server.partitions import Partitions, with_partition
 from tests.runs.given import auto_run
 from tests.server.api import Api, speaking_to

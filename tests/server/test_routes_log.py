@@ -7,7 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.testing import ManualClock
 from tests.databases import connect
 from tests.server.api import Api

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from tests.server.api import Api
 
 ENQUEUE, DEQUEUE, WAIT = "/queues/rollouts/enqueue", "/queues/rollouts/dequeue", "/waits/rollouts"

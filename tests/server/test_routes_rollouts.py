@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from tests.server.api import Api
 
 

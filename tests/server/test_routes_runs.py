@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from store.errors import StoreError
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.server.partitions import Partitions
 from store.wire.errors import error_of

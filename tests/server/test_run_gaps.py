@@ -9,7 +9,7 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.errors import Incompatible, Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
 from store.sql_store import SQLStore
 from tests.journal.given import tamper

@@ -13,7 +13,7 @@ import pytest
 
 from store import open_store, sql_proof
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.runs.following import Page
 from store.server import admission

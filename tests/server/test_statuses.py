@@ -11,7 +11,7 @@ import pytest
 
 from store import open_store
 from store.errors import Busy, Closed, Conflict, Corrupt, StoreError, TimedOut, Unavailable, WrongProcess
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LightningStoreStatistics, Rollout
 from store.server.delegating import DelegatingStore
 from store.server.partitions import Partitions

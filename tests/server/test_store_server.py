@@ -15,7 +15,7 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LightningStoreCapabilities
 from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
 from store.server.delegating import DelegatingStore

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LoggedEvent
 from store.server.partitions import Partitions, with_partition
 from store.server.stream_paths import LOG_SOCKET

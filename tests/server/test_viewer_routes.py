@@ -12,7 +12,7 @@ import pytest
 
 from store import open_store
 from store.folders import import_run_folder
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, PhaseGraph, RunEvent
 from store.server.partitions import Partitions, with_partition
 from store.server.stream_paths import VIEWER_SOCKET

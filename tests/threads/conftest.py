@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.integrations.langgraph import RollbookSaver
-from store.interface import Store
+from store.interface.store import Store
 from store.sql_store import SQLStore
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, RolloutMode
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import algo

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from store import HTTPStore, open_store
-from store.interface import Store
+from store.interface.store import Store
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
 

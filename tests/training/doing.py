@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import NamedResources, Rollout
 from store.training import Hook, LitAgent, Outcome, Runner
 from tests.training.given import RESOURCES

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, PromptTemplate, RolloutConfig, Span
 
 RESOURCES = {

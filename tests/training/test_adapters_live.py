@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM
 from store.training import (
     LlmProxyTraceToTriplet,

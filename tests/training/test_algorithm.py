@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, NamedResources, Span
 from store.training.algorithm import Algorithm, algo, with_llm_proxy, with_store
 from store.training.proxy import LLMProxy

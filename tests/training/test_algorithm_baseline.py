@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, NamedResources
 from store.testing.samples import make_span
 from store.training.baseline import Baseline

@@ -13,7 +13,7 @@ import pytest
 
 import store.training
 from store import Span
-from store.interface import Store
+from store.interface.store import Store
 from store.training import (
     SpanCoreFields,
     Tracer,

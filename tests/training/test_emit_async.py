@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.semconv import ANNOTATION_SPAN
 from store.training import Tracer, emit_annotation_async, emit_message, emit_reward_async, get_reward_value

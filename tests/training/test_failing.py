@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError, AttemptStatus
 from store.training.continuous import newest_cursor
 from store.training.failing import PATIENCE, first_attempts_fail

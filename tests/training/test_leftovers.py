@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, Span
 from store.training import Runner, Tracer
 from store.training.leftovers import replay

@@ -13,7 +13,7 @@ import pytest
 from openai.resources.chat.completions import AsyncCompletions, Completions
 from pydantic import BaseModel
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Span
 from store.training import Tracer, emit_reward
 from store.training.openai_spans import instrument_openai, uninstrument_openai

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.errors import CheckpointMissing, Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, LightningStoreCapabilities, RolloutConfig, RunEvent
 from store.server.delegating import DelegatingStore
 from store.testing import ManualClock

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from store.errors import Conflict, Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, NamedResources, RolloutConfig
 from store.training.plan import STEADY, Plan
 

@@ -11,7 +11,7 @@ import pytest
 
 from store import open_store
 from store.errors import Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Rollout, RolloutConfig, RolloutStatus
 from store.training.continuous import Finished, finished, follow, left_the_queue
 from tests.training.unreliable import Unreliable

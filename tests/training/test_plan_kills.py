@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from tests.faults import processes
 from tests.training.plan_work import EPOCHS, ITEMS, REPLICAS, RUN, train
 

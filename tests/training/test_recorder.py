@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from store.interface import Store
+from store.interface.store import Store
 from store.training import Tracer, current_scope, emit_message, emit_reward
 from store.training import recorder as recording
 from store.training.home import home

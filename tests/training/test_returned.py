@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Span, TraceStatus
 from store.training import (
     SpanCoreFields,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutConfig
 from store.training import (
     Runner,

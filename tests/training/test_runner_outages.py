@@ -10,7 +10,7 @@ import pytest
 
 from store import HTTPStore
 from store.errors import Unavailable, Unsupported
-from store.interface import Store
+from store.interface.store import Store
 from store.training import (
     Runner,
     Tracer,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, ResourcesUpdate
 from store.training import Runner, rollout
 from store.training.together import Together

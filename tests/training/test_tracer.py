@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from store import HTTPStore
-from store.interface import Store
+from store.interface.store import Store
 from store.server.app import build_app
 from store.server.listening import bind
 from store.server.partitions import Partitions

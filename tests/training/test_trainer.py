@@ -12,7 +12,7 @@ import pytest
 
 from store import InMemoryLightningStore, open_store
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.training.algorithm import Algorithm
 from store.training.baseline import Baseline
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy

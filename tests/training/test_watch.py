@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Rollout, RolloutConfig
 from store.training.watch import Watch
 from tests.training.given import started, until

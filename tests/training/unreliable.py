@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from store.errors import Invalid, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, LightningStoreCapabilities, Span
 from store.server.delegating import DelegatingStore
 

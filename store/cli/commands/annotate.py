@@ -13,7 +13,7 @@ from store.cli.output.printing import heading, is_terminal, json_document, line,
 from store.cli.output.times import ago, local, utc
 from store.cli.store_context import run_writing
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AnnotateResult, Annotations, Note
 
 _FROM_INPUT: Final = "-"

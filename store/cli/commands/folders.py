@@ -14,7 +14,7 @@ from store.cli.output.printing import is_terminal, json_document, line, note, wo
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading, run_writing
 from store.folders import ImportReport, Mirror, export_run_folder, import_runs
-from store.interface import Store
+from store.interface.store import Store
 
 _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
     Column("run", lambda report: report.run_id or ""),

@@ -14,7 +14,7 @@ from store.cli.output.printing import is_terminal, json_document, json_line, lin
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import in_words, local, utc
 from store.cli.store_context import run_reading
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 from store.models import HistoryEvent, LoggedEvent
 
 

@@ -11,7 +11,7 @@ from store.cli.output.printing import is_terminal, json_document, line, note, tr
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading, run_writing
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptDiff, AttemptNode, NodeDifference
 from store.runs.sentences import of_fork
 

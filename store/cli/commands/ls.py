@@ -13,7 +13,7 @@ from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
 from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 from store.models import Attempt, FilterLogic, PaginatedResult, RolloutStatus, Span, WorkerStatus
 
 T = TypeVar("T", bound=BaseModel)

@@ -21,7 +21,7 @@ from store.errors import (
     Invalid,
     SideEffectsUnconfirmed,
 )
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptStatus, ForkPlan, ForkResult, PhaseGraph
 from store.models.runs import OnMissing
 from store.runs.sentences import of_plan

@@ -11,7 +11,7 @@ from store import semconv
 from store.cli.output.printing import compact, is_terminal, json_document, note
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
 from store.runs.planning import COMPLETED
 

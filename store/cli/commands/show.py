@@ -30,7 +30,7 @@ from store.cli.output.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.output.times import ago, duration, in_words, local, utc
 from store.cli.store_context import run_reading
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
-from store.interface import AsAt, Store
+from store.interface.store import AsAt, Store
 from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker
 from store.models.threads import ThreadSummary
 from store.sql_store import SQLStore

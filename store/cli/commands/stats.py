@@ -19,7 +19,7 @@ from store.clock import system_clock, to_seconds
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import pages
 from store.db.tables import core as core_tables
-from store.interface import Store
+from store.interface.store import Store
 from store.models import RolloutStatus, WorkerStatus
 
 _FAR_AHEAD_SECONDS: Final = 1.0

@@ -19,7 +19,7 @@ from store.errors import Invalid
 from store.training.agent import LitAgent
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.training.trainer import Trainer
 
 _INTERRUPTED: Final = 130

@@ -9,7 +9,7 @@ from typing import Final
 from store.cli.serve import log_as_json, tell
 from store.db.url import parse
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.journal.home import new_loop
 from store.server.app import build_app
 from store.server.keyring import KeyRing

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.examples.doc_search.library import Library
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import Rollout, RolloutMode
 
 AT_ONCE = 16

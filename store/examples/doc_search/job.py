@@ -31,7 +31,7 @@ from store.training.trainer import Trainer
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from store.interface import Store
+    from store.interface.store import Store
 
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 

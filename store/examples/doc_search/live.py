@@ -23,7 +23,7 @@ from store.training.reward_spans import find_final_reward
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import Rollout
     from store.training.runner import Runner
 

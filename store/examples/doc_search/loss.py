@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from store.models import AttemptedRollout
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
 
 _LOOK_SECONDS = 0.025
 _IN_FLIGHT = ("preparing", "running")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from store.examples.doc_search.algorithm import Job, Outcome
     from store.examples.doc_search.console import Paper
     from store.examples.doc_search.library import Library
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import HistoryEvent
 
 _RESAMPLES = 2_000

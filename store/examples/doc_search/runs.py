@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from store.models import PromptTemplate
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
 
 _PREFIX = "doc-search-"
 _MARK = re.compile(rf"{_PREFIX}(\d+)/(job|result)")

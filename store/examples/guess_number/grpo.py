@@ -17,7 +17,7 @@ from store.semconv import GROUP_KEY
 from store.training import Algorithm, Backend, Plan, Triplet, find_final_reward, trajectories
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import Rollout, Span
     from store.training import LLMProxy
     from store.training.algorithm import Dataset

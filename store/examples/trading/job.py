@@ -13,7 +13,7 @@ from store.examples.trading import report
 from store.examples.trading.desk import Desk
 from store.examples.trading.report import Paper
 from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behind
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult
 from store.opening import open_store
 from store.runs.sentences import of_plan

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from store.examples.trading.feeds import TICKERS
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.models import AttemptDiff
 
 _DEFAULT_DB = "sqlite:///rollbook.db"

@@ -12,7 +12,7 @@ from store.errors import Invalid
 from store.examples.trading.desk import SCOPES, Desk
 from store.examples.trading.feeds import DATE, TICKERS
 from store.examples.trading.graph import TA
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
 from store.training.machine import is_gone, this_process
 

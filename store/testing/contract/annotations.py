@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.errors import Invalid, NotFound, TooLarge
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.given import reread, started
 
 __all__ = ["AnnotationsContract"]

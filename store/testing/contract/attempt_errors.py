@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid, Unsupported
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptError, Rollout, RolloutConfig
 from store.testing.contract.given import reread, started, worker_of
 

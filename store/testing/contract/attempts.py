@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.errors import NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import UNSET, AttemptedRollout, RolloutConfig
 from store.testing.contract.given import attempt_of, attempts_of, reread, started, statuses
 

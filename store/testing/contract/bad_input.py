@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid, TooLarge
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, EnqueueRolloutRequest, Event, RolloutConfig
 from store.testing.contract.given import attempt_of, reread, started
 from store.testing.samples import make_llm, make_sdk_span, make_span

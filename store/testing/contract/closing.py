@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from store.errors import Closed
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.given import started
 from store.testing.samples import make_span
 

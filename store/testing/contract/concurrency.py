@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Rollout
 from store.testing.contract.given import attempt_of, attempts_of, reread, started, statuses
 from store.testing.samples import make_llm, make_sdk_span, make_span

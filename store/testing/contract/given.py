@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Rollout, RolloutConfig, Worker
 
 __all__ = ["attempt_of", "attempts_of", "reread", "started", "statuses", "worker_of"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.errors import Conflict, Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
 from store.testing.contract.given import reread, statuses
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Rollout
 from store.testing.clock import ManualClock
 from store.testing.contract.given import started

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing.clock import ManualClock
 from store.testing.contract.given import reread, started, statuses

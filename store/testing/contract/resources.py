@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, ProxyLLM
 from store.testing.clock import ManualClock
 from store.testing.contract.given import reread

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PaginatedResult
 from store.testing.contract.given import attempt_of, reread, started, worker_of
 from store.testing.samples import make_llm, make_span

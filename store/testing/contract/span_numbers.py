@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.errors import NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.given import started
 from store.testing.samples import make_span
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.testing.contract.given import reread, started
 from store.testing.samples import make_span

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.errors import NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, SpanContext, TraceStatus
 from store.testing.clock import ManualClock
 from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.given import started
 from store.testing.samples import make_llm, make_span
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Rollout
 from store.testing.clock import ManualClock
 from store.testing.contract.given import reread, started, statuses, worker_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig
 from store.testing.clock import ManualClock
 from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of

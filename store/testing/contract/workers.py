@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Worker
 from store.testing.clock import ManualClock
 from store.testing.contract.given import started, worker_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.testing.contract.given import reread, started
 from store.testing.samples import make_sdk_span
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from store.errors import Invalid, StoreError, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.training.execution import environment
 from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart

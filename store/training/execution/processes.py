@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final, Literal
 
 from store.errors import Incompatible
-from store.interface import Store
+from store.interface.store import Store
 from store.training.execution.parts import End, Part
 from store.training.execution.sending import unpack
 

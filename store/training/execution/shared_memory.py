@@ -13,7 +13,7 @@ from store.training.execution.strategy import AlgorithmSide, ExecutionReport, Ex
 from store.training.execution.supervisor import Supervisor, close_open
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
     from store.training.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]

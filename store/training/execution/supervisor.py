@@ -13,7 +13,7 @@ from store.training.execution.parts import End, Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
 
 if TYPE_CHECKING:
-    from store.interface import Store
+    from store.interface.store import Store
 
 logger = logging.getLogger(__name__)
 

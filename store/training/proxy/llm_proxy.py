@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, ProxyLLM
 from store.server.listening import bind, is_loopback, url_of
 from store.training.proxy.backends import Backend, from_model_list

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeVar
 
 from store.errors import StoreError, TimedOut, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, OtelResource, Span, TraceStatus
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
 from store.training.proxy.refusals import Refusal

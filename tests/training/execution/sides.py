@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig
 from store.training.runner import ExecutionEvent
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from tests.training.given import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from store import open_store
-from store.interface import Store
+from store.interface.store import Store
 from store.training.plan import Plan
 from tests.client.server_process import ServerProcess
 from tests.training.execution.killed import EPOCHS, MESSAGES, RUN

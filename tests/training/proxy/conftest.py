@@ -11,7 +11,7 @@ import aiohttp
 import openai
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.training.proxy import LLMProxy, ProxySettings
 from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.training.proxy.model_server import ModelServer, model_server

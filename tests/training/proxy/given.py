@@ -11,7 +11,7 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from store.errors import Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LightningStoreCapabilities, Rollout, Span
 from store.server.delegating import DelegatingStore
 from store.training.proxy import Backend, LLMProxy

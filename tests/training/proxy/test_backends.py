@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from store.errors import Invalid, NotFound
-from store.interface import Store
+from store.interface.store import Store
 from store.training.proxy import Backend, LLMProxy
 from store.training.proxy.rates import TokenBucket
 from store.training.proxy.refusals import Refusal

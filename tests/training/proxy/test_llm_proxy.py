@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.interface import Store
+from store.interface.store import Store
 from store.models import LLM, ProxyLLM
 from store.server.listening import PortTaken
 from store.training.proxy import Backend, LLMProxy, ProxySettings, attributes

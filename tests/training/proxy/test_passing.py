@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import Response
 from yarl import URL
 
-from store.interface import Store
+from store.interface.store import Store
 from store.training.proxy import LLMProxy
 from store.training.proxy.addresses import Endpoint
 from tests.training.given import until

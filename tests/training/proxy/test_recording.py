@@ -10,7 +10,7 @@ import aiohttp
 import openai
 import pytest
 
-from store.interface import Store
+from store.interface.store import Store
 from store.models import Span
 from store.training import TracerTraceToTriplet
 from store.training.proxy import LLMProxy

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from store.errors import Invalid, Unavailable
-from store.interface import Store
+from store.interface.store import Store
 from store.training.proxy import LLMProxy
 from tests.training.given import until
 from tests.training.proxy.given import Agent, Gated, NewProxy

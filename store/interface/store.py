@@ -14,8 +14,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from store.annotation_interface import AnnotationStore
 from store.errors import Unsupported
+from store.interface.annotations import AnnotationStore
+from store.interface.runs import AsAt, RunStore
 from store.models import (
     UNSET,
     Attempt,
@@ -45,7 +46,6 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
-from store.run_interface import AsAt, RunStore
 
 if TYPE_CHECKING:
     from store.sync import SyncStore

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from store.errors import Unsupported
+from store.interface.runs import AsAt
 from store.models.annotations import AnnotateResult, Annotations
-from store.run_interface import AsAt
 
 
 class AnnotationStore:

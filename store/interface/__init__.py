@@ -1,0 +1,1 @@
+"""The store's interface; its docstrings are the specification."""
