@@ -14,7 +14,7 @@ from store.db.queries.filters import Query
 from store.db.queries.paging import Page
 from store.errors import Closed, Invalid, WrongProcess
 from store.interface.store import AsAt, Store
-from store.journal import timeline
+from store.journal import as_at as timeline
 from store.journal.home import Home
 from store.models import (
     Attempt,

@@ -8,7 +8,7 @@ from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.filters import Query
 from store.interface.store import AsAt
-from store.journal import timeline
+from store.journal import as_at as timeline
 from store.sql_reads import SQLReads
 from store.wire.encoding import dumps
 

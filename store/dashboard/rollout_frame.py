@@ -22,7 +22,7 @@ from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
-from store.journal import timeline
+from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.wire import paths
 
@@ -202,8 +202,8 @@ async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int
         return None
     last, row, until, event = int(now[_VERSION]), now, None, None
     if at is not None:
-        until = await timeline.moment_of(dialect, session, rollout_id, at)
-        then = await timeline.rollout(dialect, session, rollout_id, until)
+        until = await as_at.moment_of(dialect, session, rollout_id, at)
+        then = await as_at.rollout(dialect, session, rollout_id, until)
         assert then is not None  # its first event created it
         row = then
         seen = await rollout_story.events(dialect, session, rollout_id, after=at - 1, limit=1)
@@ -228,7 +228,7 @@ async def _attempts(
     if until is None:
         page = await pages.attempts(dialect, session, rollout_id, asked, _attempt)
     else:
-        page = await timeline.attempts(dialect, session, rollout_id, asked, until, _attempt)
+        page = await as_at.attempts(dialect, session, rollout_id, asked, until, _attempt)
     return page.items[::-1]
 
 

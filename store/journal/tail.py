@@ -17,8 +17,8 @@ from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
 from store.errors import Incompatible, Invalid, NotFound
 from store.interface.store import AsAt
-from store.journal import timeline
-from store.journal.chain import GENESIS
+from store.journal import as_at as timeline
+from store.journal.hash_chain import GENESIS
 from store.models import HistoryEvent, LoggedEvent
 
 _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")

@@ -27,10 +27,10 @@ from store.domain.commands import Command
 from store.domain.idempotency import decide_once
 from store.domain.working_set import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
-from store.journal.calls import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
+from store.journal.batch import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
+from store.journal.batch_rows import Committed, log_rows, projected, signalled
 from store.journal.fresh import redraw_taken
-from store.journal.load import Loader
-from store.journal.project import Committed, log_rows, projected, signalled
+from store.journal.loader import Loader
 
 logger = logging.getLogger("store.journal")
 

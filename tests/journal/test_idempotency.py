@@ -14,7 +14,7 @@ from store import open_store
 from store.errors import Conflict, NotFound
 from store.idempotency import Idempotency, current
 from store.interface.store import Store
-from store.journal.project import KEY_MICROS
+from store.journal.batch_rows import KEY_MICROS
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span

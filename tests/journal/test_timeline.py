@@ -21,7 +21,7 @@ from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, WORKER_COLUMNS, ClaimView
 from store.errors import Invalid, PastUnavailable
 from store.interface.store import Store
-from store.journal import timeline
+from store.journal import as_at as timeline
 from store.journal.writer import Writer
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
 from store.testing import ManualClock

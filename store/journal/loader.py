@@ -16,7 +16,7 @@ from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import EVERYTHING, Answered, RunKey, World
-from store.journal.recent import Recent
+from store.journal.cache import Recent
 from store.projections import rows, thread_rows
 
 _DUE_AT_ONCE = 1000

@@ -15,7 +15,7 @@ from store.domain.rollout import RolloutState
 from store.domain.run_commands import IN_BLOBS
 from store.domain.views import signals_row
 from store.domain.working_set import World
-from store.journal import chain
+from store.journal import hash_chain
 from store.projections import rows, thread_rows
 from store.projections.run_rows import RunRows, has_run_rows
 
@@ -68,8 +68,8 @@ def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: s
     events: list[Sequence[Any]] = [_event_row(event, commit_id) for event in world.events]
     first, last = world.events[0].position, world.events[-1].position
     recorded_at = world.events[-1].at
-    digests = [chain.event_digest(row) for row in events]
-    chain_hash = chain.link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
+    digests = [hash_chain.event_digest(row) for row in events]
+    chain_hash = hash_chain.link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
     totals = totals_after(tail.totals, [(event.fact.type, _body_bytes(event)) for event in world.events])
     bodies: list[Sequence[Any]] = [
         (event.position, event.body.codec, event.body.raw_len, event.body.stored)
