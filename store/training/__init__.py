@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from store.adapters.rewards import RewardMatchPolicy
     from store.adapters.tree import TraceTree
     from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
+    from store.llm_proxy import Backend, LLMProxy, ProxySettings
     from store.training.agent import LitAgent, llm_rollout, prompt_rollout, rollout
     from store.training.algorithm import Algorithm, FastAlgorithm, algo, with_llm_proxy, with_store
     from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from store.training.outcome import Outcome
     from store.training.phases import NodeCall, Pipeline, Step
     from store.training.plan import Plan
-    from store.training.proxy import Backend, LLMProxy, ProxySettings
     from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
     from store.training.rows import LeftOut, Trajectories, trajectories
     from store.training.runner import LitAgentRunner, Runner
@@ -61,7 +61,7 @@ _LATE = {
     "AgentFails": "store.training.failing",
     "Algorithm": "store.training.algorithm",
     "AttemptScope": "store.training.scope",
-    "Backend": "store.training.proxy",
+    "Backend": "store.llm_proxy",
     "Baseline": "store.training.baseline",
     "ClientServerExecutionStrategy": "store.training.execution",
     "Dropped": "store.adapters.records",
@@ -71,7 +71,7 @@ _LATE = {
     "Finished": "store.training.continuous",
     "FitReport": "store.training.fit_report",
     "Hook": "store.training.hooks",
-    "LLMProxy": "store.training.proxy",
+    "LLMProxy": "store.llm_proxy",
     "LeftOut": "store.training.rows",
     "LitAgent": "store.training.agent",
     "LitAgentRunner": "store.training.runner",
@@ -82,7 +82,7 @@ _LATE = {
     "Outcome": "store.training.outcome",
     "Pipeline": "store.training.phases",
     "Plan": "store.training.plan",
-    "ProxySettings": "store.training.proxy",
+    "ProxySettings": "store.llm_proxy",
     "RewardMatchPolicy": "store.adapters.rewards",
     "Runner": "store.training.runner",
     "RunnersGone": "store.training.execution",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.llm_proxy import LLMProxy
     from store.models import NamedResources, Span
-    from store.training.proxy import LLMProxy
     from store.training.trainer import Trainer
 
 P = ParamSpec("P")

@@ -24,10 +24,10 @@ from store.training.tracer import Tracer
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.llm_proxy import LLMProxy
     from store.models import NamedResources
     from store.training.agent import LitAgent
     from store.training.hooks import Hook
-    from store.training.proxy import LLMProxy
     from store.training.trainer import Trainer
 
 T = TypeVar("T")

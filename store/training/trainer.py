@@ -24,8 +24,8 @@ from store.training.hooks import Hook
 from store.training.sides import ADAPTERS, AlgorithmBundle, RunnerBundle
 
 if TYPE_CHECKING:
+    from store.llm_proxy import LLMProxy
     from store.models import NamedResources
-    from store.training.proxy import LLMProxy
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _STRATEGY_PATH: Final = "store.training.execution"
 _STORES: Final[Components[Store]] = Components("store", Store)
 _ALGORITHMS: Final[Components[Algorithm]] = Components("algorithm", Algorithm)
 # By their paths: processes of runners, which import a user's program anew, need neither proxy nor server.
-_PROXY_PATH: Final = "store.training.proxy.LLMProxy"
+_PROXY_PATH: Final = "store.llm_proxy.LLMProxy"
 _PROXIES: Final[Components[LLMProxy]] = Components("llm_proxy", _PROXY_PATH, default_type=_PROXY_PATH)
 _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
     "strategy",

@@ -15,7 +15,7 @@ from aiohttp import web
 from store import open_store
 from store.interface.store import Store
 from store.journal.home import new_loop
-from store.training.proxy import Backend, LLMProxy
+from store.llm_proxy import Backend, LLMProxy
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import percentiles
 

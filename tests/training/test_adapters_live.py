@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from store.interface.store import Store
+from store.llm_proxy import LLMProxy
 from store.models import LLM
 from store.training import (
     LlmProxyTraceToTriplet,
@@ -21,7 +22,6 @@ from store.training import (
     trajectories,
 )
 from store.training.openai_spans import uninstrument_openai
-from store.training.proxy import LLMProxy
 from tests.training.proxy.given import CLIENT_KEY, backend_of
 from tests.training.proxy.model_server import MESSAGES, MODEL, chats, model_server
 

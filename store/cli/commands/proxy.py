@@ -16,9 +16,9 @@ from store.cli.output.printing import line
 from store.client import address
 from store.db.url import parse
 from store.errors import Invalid
+from store.llm_proxy import Backend, LLMProxy
+from store.llm_proxy.backends import check_names
 from store.server.listening import is_loopback
-from store.training.proxy import Backend, LLMProxy
-from store.training.proxy.backends import check_names
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from store.interface.store import Store
-from store.training.proxy import LLMProxy, ProxySettings
+from store.llm_proxy import LLMProxy, ProxySettings
 from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.training.proxy.model_server import ModelServer, model_server
 

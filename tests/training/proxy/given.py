@@ -12,9 +12,9 @@ from openai.types.chat import ChatCompletion
 
 from store.errors import Unavailable
 from store.interface.store import Store
+from store.llm_proxy import Backend, LLMProxy
 from store.models import LightningStoreCapabilities, Rollout, Span
 from store.server.delegating import DelegatingStore
-from store.training.proxy import Backend, LLMProxy
 from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer
 
 CLIENT_KEY = "sk-client-secret"

@@ -12,10 +12,10 @@ import pytest
 
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
-from store.training.proxy import Backend, LLMProxy
-from store.training.proxy.rates import TokenBucket
-from store.training.proxy.refusals import Refusal
-from store.training.proxy.routes import Routes
+from store.llm_proxy import Backend, LLMProxy
+from store.llm_proxy.rates import TokenBucket
+from store.llm_proxy.refusals import Refusal
+from store.llm_proxy.routes import Routes
 from tests.training.given import until
 from tests.training.proxy.given import Agent, NewClient, NewProxy, backend_of
 from tests.training.proxy.model_server import (

@@ -8,7 +8,7 @@ import aiohttp
 import openai
 import pytest
 
-from store.training.proxy import LLMProxy
+from store.llm_proxy import LLMProxy
 from tests.training.given import until
 from tests.training.proxy.given import Agent, NewProxy
 from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from yarl import URL
 
 from store.interface.store import Store
-from store.training.proxy import LLMProxy
-from store.training.proxy.addresses import Endpoint
+from store.llm_proxy import LLMProxy
+from store.llm_proxy.addresses import Endpoint
 from tests.training.given import until
 from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.training.proxy.model_server import (

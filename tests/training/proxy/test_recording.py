@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from store.interface.store import Store
+from store.llm_proxy import LLMProxy
 from store.models import Span
 from store.training import TracerTraceToTriplet
-from store.training.proxy import LLMProxy
 from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.training.proxy.model_server import (
     MESSAGES,

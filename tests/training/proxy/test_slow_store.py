@@ -10,7 +10,7 @@ import pytest
 
 from store.errors import Invalid, Unavailable
 from store.interface.store import Store
-from store.training.proxy import LLMProxy
+from store.llm_proxy import LLMProxy
 from tests.training.given import until
 from tests.training.proxy.given import Agent, Gated, NewProxy
 from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events, streams

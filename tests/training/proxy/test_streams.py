@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.attributes import Attributes, put_request
+from store.llm_proxy.readings import read
+from store.llm_proxy.sse import EventReader
+from store.llm_proxy.streams import ASSEMBLIES, ChatAssembly
 from store.models import Span
-from store.training.proxy.addresses import Endpoint
-from store.training.proxy.attributes import Attributes, put_request
-from store.training.proxy.readings import read
-from store.training.proxy.sse import EventReader
-from store.training.proxy.streams import ASSEMBLIES, ChatAssembly
 from tests.training.proxy.model_server import delta, events
 
 LINE_END = st.sampled_from([b"\n", b"\r", b"\r\n"])

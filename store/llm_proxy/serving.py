@@ -14,13 +14,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from store.journal.home import new_loop
+from store.llm_proxy.cache import AnswerCache
+from store.llm_proxy.forwarding import Forwarder, new_session
+from store.llm_proxy.handling import Handler
+from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.routes import Routes
+from store.llm_proxy.settings import ProxySettings
 from store.server.connection import Connection
-from store.training.proxy.cache import AnswerCache
-from store.training.proxy.forwarding import Forwarder, new_session
-from store.training.proxy.handling import Handler
-from store.training.proxy.recorder import Recorder
-from store.training.proxy.routes import Routes
-from store.training.proxy.settings import ProxySettings
 
 _IDLE_SECONDS = 75
 

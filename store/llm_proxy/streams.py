@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from store.training.proxy.addresses import Endpoint
-from store.training.proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
-from store.training.proxy.sse import EventReader
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
+from store.llm_proxy.sse import EventReader
 
 _DONE: Final = b"[DONE]"
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from store.training.proxy.addresses import Address, Endpoint, parse
-from store.training.proxy.call import Call
-from store.training.proxy.forwarding import BrokenOff, Forwarder
-from store.training.proxy.headers import opens
-from store.training.proxy.leaving import ClientLeft, while_there
-from store.training.proxy.parts import Json
-from store.training.proxy.recorder import Recorder
-from store.training.proxy.refusals import Refusal, send_json
-from store.training.proxy.routes import Routes
-from store.training.proxy.settings import ProxySettings
+from store.llm_proxy.addresses import Address, Endpoint, parse
+from store.llm_proxy.call import Call
+from store.llm_proxy.forwarding import BrokenOff, Forwarder
+from store.llm_proxy.headers import opens
+from store.llm_proxy.leaving import ClientLeft, while_there
+from store.llm_proxy.parts import Json
+from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.refusals import Refusal, send_json
+from store.llm_proxy.routes import Routes
+from store.llm_proxy.settings import ProxySettings
 
 HEALTH: Final = "/health"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from store.training.proxy.addresses import Endpoint
-from store.training.proxy.parts import Json, as_count, as_ids, as_list, as_object, as_objects, as_text
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.parts import Json, as_count, as_ids, as_list, as_object, as_objects, as_text
 
 _TOO_DEEP = "[nested too deeply]"
 _TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM writes tokens under `return_tokens_as_token_ids`

@@ -6,10 +6,10 @@ import math
 from typing import Any, Final
 
 from store.adapters.calls import MODEL_VERSION, PROXY_MARK
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
+from store.llm_proxy.readings import Choice, Reading, as_json
 from store.models import AttributeValue
-from store.training.proxy.addresses import Endpoint
-from store.training.proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
-from store.training.proxy.readings import Choice, Reading, as_json
 
 CALL_SPAN: Final = "openai.chat.completion"
 """The name of every span of a generation, whichever path it took: adapters find calls by it."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 from store.errors import NotFound
-from store.training.proxy.backends import Backend, check_names
-from store.training.proxy.rates import TokenBucket
-from store.training.proxy.refusals import Refusal
+from store.llm_proxy.backends import Backend, check_names
+from store.llm_proxy.rates import TokenBucket
+from store.llm_proxy.refusals import Refusal
 
 
 @dataclass(eq=False, slots=True)

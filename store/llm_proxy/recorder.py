@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, TypeVar
 
 from store.errors import StoreError, TimedOut, Unavailable
 from store.interface.store import Store
+from store.llm_proxy.refusals import Refusal
 from store.models import Attempt, AttemptedRollout, OtelResource, Span, TraceStatus
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
-from store.training.proxy.refusals import Refusal
 
-logger = logging.getLogger("store.training.proxy")
+logger = logging.getLogger("store.llm_proxy")
 
 _ENDED_ATTEMPTS: Final = frozenset({"succeeded", "failed", "timeout"})
 _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})

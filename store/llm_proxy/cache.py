@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store.training.proxy.backends import Backend
-from store.training.proxy.parts import Json
+from store.llm_proxy.backends import Backend
+from store.llm_proxy.parts import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from store.training.proxy.addresses import OWN_HEADERS, Endpoint
-from store.training.proxy.backends import Backend
+from store.llm_proxy.addresses import OWN_HEADERS, Endpoint
+from store.llm_proxy.backends import Backend
 
 # RFC 9110 §7.6.1: these are about one connection, as are those that `Connection` itself names.
 _HOP_BY_HOP: Final = frozenset(

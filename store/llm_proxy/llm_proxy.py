@@ -11,15 +11,15 @@ from typing import Any, Final, Self
 
 from store.errors import Invalid
 from store.interface.store import Store
+from store.llm_proxy.backends import Backend, from_model_list
+from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.routes import Routes
+from store.llm_proxy.serving import LaunchMode, Serving
+from store.llm_proxy.settings import ProxySettings
 from store.models import LLM, ProxyLLM
 from store.server.listening import bind, is_loopback, url_of
-from store.training.proxy.backends import Backend, from_model_list
-from store.training.proxy.recorder import Recorder
-from store.training.proxy.routes import Routes
-from store.training.proxy.serving import LaunchMode, Serving
-from store.training.proxy.settings import ProxySettings
 
-logger = logging.getLogger("store.training.proxy")
+logger = logging.getLogger("store.llm_proxy")
 
 _START_SECONDS: Final = 30.0
 

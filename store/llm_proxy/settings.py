@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from store.errors import Invalid
-from store.training.proxy.recorder import OnEnded
+from store.llm_proxy.recorder import OnEnded
 
 _MEBIBYTE: Final = 1024 * 1024
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote
 
-from store.training.proxy.refusals import Refusal
+from store.llm_proxy.refusals import Refusal
 
 ROLLOUT_HEADER: Final = "x-rollout-id"
 ATTEMPT_HEADER: Final = "x-attempt-id"

@@ -9,16 +9,16 @@ from typing import Final
 import orjson
 from starlette.datastructures import Headers
 
+from store.llm_proxy import attributes as names
+from store.llm_proxy.addresses import Address, Endpoint
+from store.llm_proxy.attributes import Attributes
+from store.llm_proxy.backends import Backend
+from store.llm_proxy.headers import keys_of, secrets
+from store.llm_proxy.parts import Json, as_object, as_text
+from store.llm_proxy.readings import read
+from store.llm_proxy.recorder import Recording
+from store.llm_proxy.streams import ASSEMBLIES, Assembly
 from store.models import TraceStatus
-from store.training.proxy import attributes as names
-from store.training.proxy.addresses import Address, Endpoint
-from store.training.proxy.attributes import Attributes
-from store.training.proxy.backends import Backend
-from store.training.proxy.headers import keys_of, secrets
-from store.training.proxy.parts import Json, as_object, as_text
-from store.training.proxy.readings import read
-from store.training.proxy.recorder import Recording
-from store.training.proxy.streams import ASSEMBLIES, Assembly
 
 _DESCRIPTION: Final = 200
 

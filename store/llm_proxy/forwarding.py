@@ -14,16 +14,16 @@ from yarl import URL
 
 from store.client.retrying import retry_after
 from store.errors import StoreError
-from store.training.proxy.addresses import Endpoint
-from store.training.proxy.backends import Backend
-from store.training.proxy.cache import AnswerCache, Kept
-from store.training.proxy.call import Call, Whole
-from store.training.proxy.headers import keys_of, to_backend, to_client
-from store.training.proxy.leaving import Client
-from store.training.proxy.recorder import Recorder
-from store.training.proxy.refusals import Refusal
-from store.training.proxy.routes import Lane, Routes
-from store.training.proxy.settings import ProxySettings
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.backends import Backend
+from store.llm_proxy.cache import AnswerCache, Kept
+from store.llm_proxy.call import Call, Whole
+from store.llm_proxy.headers import keys_of, to_backend, to_client
+from store.llm_proxy.leaving import Client
+from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.refusals import Refusal
+from store.llm_proxy.routes import Lane, Routes
+from store.llm_proxy.settings import ProxySettings
 
 _FIRST_PAUSE: Final = 0.1
 _MAX_HEAD_BYTES: Final = 64 * 1024
