@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 __all__ = ["AdaptReport", "Dropped", "Lost", "Triplet"]
 

@@ -26,7 +26,7 @@ from store.adapters.selection import EVERY_AGENT, Rules
 from store.adapters.tree import VIRTUAL_ROOT, agent_name
 from store.errors import Invalid
 from store.models import Span
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.semconv import (
     ANNOTATION_SPAN,
     OPERATION_INPUT,

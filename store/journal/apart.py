@@ -22,7 +22,7 @@ from store.db.url import parse
 from store.errors import NotFound
 from store.journal.jobs import Job, Result, job_of
 from store.journal.walk import Bounds, bounds
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 WORTHWHILE = 100_000
 """Events from which on starting processes costs less than it saves."""

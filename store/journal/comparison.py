@@ -17,7 +17,7 @@ from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
 from store.journal.state_hash import StateHash
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.projections import rows as row_of
 
 LARGE = 20_000

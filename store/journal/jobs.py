@@ -9,7 +9,7 @@ from store.db.dialect import Dialect, ReadSession
 from store.journal.comparison import Comparison, Stretch
 from store.journal.state_hash import Hashed, StateHash
 from store.journal.walk import Bounds, Walked, walk
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 Result = TypeVar("Result", bound=Frozen)
 

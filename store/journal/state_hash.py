@@ -17,7 +17,7 @@ from sqlalchemy import Double, Table
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 PARTS = 16
 """Into how many parts the rollouts are cut: enough for the last one not to keep every process waiting."""

@@ -17,7 +17,7 @@ from store.journal.blob_check import check_blobs, check_texts
 from store.journal.differences import SHOWN, Differences
 from store.journal.log_check import LogCheck
 from store.models import Difference
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 _EVENTS_AT_ONCE = 5000
 _BYTES_AT_ONCE = 32 * 1024 * 1024

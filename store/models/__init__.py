@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from store.models.annotations import AnnotateResult, Annotations, Note
-from store.models.kinds import (
+from store.models.enums import (
     UNSET,
     AttemptStatus,
     FilterLogic,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 
 class Note(Frozen):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 
 class HistoryEvent(Frozen):

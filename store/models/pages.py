@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypedDict, TypeVar, overload
 
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 Item = TypeVar("Item", covariant=True)  # noqa: PLC0105
 

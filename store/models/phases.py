@@ -10,7 +10,7 @@ from typing import Any, Literal
 import rfc8785
 from pydantic import Field, model_validator
 
-from store.models.kinds import Frozen, Resource
+from store.models.enums import Frozen, Resource
 
 SideEffects = Literal["none", "idempotent", "unsafe"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from store.models.kinds import Frozen, Resource
+from store.models.enums import Frozen, Resource
 from store.models.phases import PhaseGraph
 
 

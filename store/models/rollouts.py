@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from store.models.kinds import AttemptStatus, Frozen, RolloutMode, RolloutStatus, TaskInput, WorkerStatus
+from store.models.enums import AttemptStatus, Frozen, RolloutMode, RolloutStatus, TaskInput, WorkerStatus
 
 
 class RolloutConfig(Frozen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from store.models.kinds import AttemptStatus, Frozen, RolloutStatus
+from store.models.enums import AttemptStatus, Frozen, RolloutStatus
 from store.models.phases import Mask
 from store.models.runs import Fork, RunEventRow
 

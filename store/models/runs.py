@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from store.models.kinds import AttemptStatus, Frozen, Open
+from store.models.enums import AttemptStatus, Frozen, Open
 from store.models.phases import Mask
 from store.models.rollouts import Attempt, AttemptedRollout
 

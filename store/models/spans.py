@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from store.ids import span_id as fresh_span_id
 from store.ids import trace_id as fresh_trace_id
-from store.models.kinds import Frozen, Open, StatusCode
+from store.models.enums import Frozen, Open, StatusCode
 from store.semconv import VIRTUAL_SPAN
 
 AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from store.models.kinds import AttemptStatus, RolloutStatus
+from store.models.enums import AttemptStatus, RolloutStatus
 from store.models.run_frames import RunOutcome
 from store.models.runs import Fork
 

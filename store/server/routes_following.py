@@ -8,7 +8,7 @@ from pydantic import Field
 
 from store.errors import Unsupported
 from store.models import RunFrame
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.routing import Operations
 from store.server.run_feed import RunStreamQuery, place_asked

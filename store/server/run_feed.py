@@ -21,7 +21,7 @@ from pydantic import Field
 from store.errors import Closed, Incompatible, Invalid, StoreError
 from store.interface.store import Store
 from store.models import RunFrame
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.feed import Fact, Feeding, Frame
 from store.server.run_pages import SharedRuns

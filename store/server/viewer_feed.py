@@ -11,7 +11,7 @@ from pydantic import Field
 
 from store.errors import Conflict, NotFound
 from store.models import RunFrame
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.server import viewer_events
 from store.server.call import Call
 from store.server.feed import Fact, Feeding, Frame

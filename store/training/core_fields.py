@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from store.models import Attributes, StatusCode, TraceStatus
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 
 class SpanCoreFields(Frozen):

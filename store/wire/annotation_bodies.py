@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.wire.bodies import RolloutPastQuery
 
 _ALL: Final = -1

@@ -29,7 +29,7 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 
 _LAST: Final = 2**63 - 1
 

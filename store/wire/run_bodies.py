@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from store.models import OnActive, OnMissing, PhaseGraph, RunEvent, SearchIn
-from store.models.kinds import Frozen
+from store.models.enums import Frozen
 from store.wire.bodies import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from store.models.kinds import Frozen, Open
+from store.models.enums import Frozen, Open
 
 _MOST: int = 1000
 
