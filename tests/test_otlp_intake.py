@@ -12,8 +12,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from store import otlp_intake, span_intake
 from store.domain.commands import RecordSpans
 from store.errors import StoreError
+from store.otel.decode import PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from store.wire.otlp import PROTOBUF, Traces
 from tests.wire.otlp_given import group, request, span
 from tests.wire.test_otlp_encodings import requests
 

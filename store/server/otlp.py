@@ -20,12 +20,12 @@ from store import idempotency
 from store.domain.commands import RecordSpans
 from store.errors import Invalid, NotFound, StoreError, TooLarge
 from store.interface.store import Store
+from store.otel.decode import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
+from store.otel.spans import Received
 from store.otlp_intake import record_received
 from store.server.compression import CODINGS, Broken, TooLong, expand
 from store.wire import paths
 from store.wire.errors import retry_after, status_of
-from store.wire.otlp import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
-from store.wire.otlp_spans import Received
 
 logger = logging.getLogger("store.server.otlp")
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from store.wire.otlp import JSON, PROTOBUF, Encoding, Refusals, encoding_of
+from store.otel.decode import JSON, PROTOBUF, Encoding, Refusals, encoding_of
 
 
 @pytest.mark.parametrize(

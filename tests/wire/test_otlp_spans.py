@@ -13,8 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 from store import models
+from store.otel.decode import JSON, PROTOBUF, Encoding, Traces, Undecodable
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from store.wire.otlp import JSON, PROTOBUF, Encoding, Traces, Undecodable
 from tests.wire.otlp_given import as_json, group, pairs, request, span
 
 OWNED: dict[str, Any] = {ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1"}

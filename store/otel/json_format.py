@@ -13,8 +13,8 @@ import orjson
 
 from store.models import AttributeValue
 from store.models.spans import in_seconds
-from store.wire import otlp_spans
-from store.wire.otlp_spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
+from store.otel import spans as otlp_spans
+from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
 
 Json = dict[str, Any]
 

@@ -9,8 +9,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from store.wire import otlp_json, otlp_protobuf
-from store.wire.otlp_spans import Refusals, Traces, Undecodable
+from store.otel import json_format, protobuf
+from store.otel.spans import Refusals, Traces, Undecodable
 
 __all__ = ["JSON", "PROTOBUF", "Encoding", "Refusals", "Traces", "Undecodable", "encoding_of"]
 
@@ -66,7 +66,7 @@ def _json_status(message: str) -> bytes:
     return orjson.dumps({"message": message})
 
 
-PROTOBUF = Encoding("application/x-protobuf", otlp_protobuf.decode, _protobuf_answer, _protobuf_status)
-JSON = Encoding("application/json", otlp_json.decode, _json_answer, _json_status)
+PROTOBUF = Encoding("application/x-protobuf", protobuf.decode, _protobuf_answer, _protobuf_status)
+JSON = Encoding("application/json", json_format.decode, _json_answer, _json_status)
 
 _ENCODINGS = {encoding.media_type: encoding for encoding in (PROTOBUF, JSON)}

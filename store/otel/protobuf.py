@@ -10,8 +10,8 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from store.models import AttributeValue
 from store.models.spans import in_seconds
-from store.wire import otlp_spans
-from store.wire.otlp_spans import Attributes, Origin, Traces, Undecodable, carried
+from store.otel import spans as otlp_spans
+from store.otel.spans import Attributes, Origin, Traces, Undecodable, carried
 
 _HEX_TRACE, _HEX_SPAN = 32, 16
 _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_value"})

@@ -1,0 +1,1 @@
+"""OpenTelemetry: OTLP decoding and spans from the SDK."""
