@@ -22,7 +22,7 @@ from store.domain.run_events import RunEvent as RunEventTold
 from store.errors import Invalid, TooLarge
 from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
-from store.runs.saving import Taken
+from store.planning.saving import Taken
 
 BLOB_FROM: Final = 1024
 """Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""

@@ -21,7 +21,7 @@ from store.models.runs import (
     RunEventRow,
     Snapshot,
 )
-from store.runs.rows import Told
+from store.planning.rows import Told
 
 _TEXTS = ("message", "prompt", "response", "error")
 

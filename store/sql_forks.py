@@ -13,9 +13,9 @@ from store.db.queries import runs as run_queries
 from store.db.queries.run_views import Standing, View
 from store.errors import AttemptActive, Conflict, GraphChanged, HeadMoved, Invalid, NotFound, SideEffectsUnconfirmed
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnActive, OnMissing, PhaseGraph
-from store.runs import planning
-from store.runs.planning import Ground
-from store.runs.rows import Alike
+from store.planning import plan as planning
+from store.planning.plan import Ground
+from store.planning.rows import Alike
 from store.sql_run_writes import SQLRunWrites
 
 _PLANS_AT_MOST: Final = 20

@@ -19,8 +19,8 @@ from store.db.queries.run_views import View
 from store.errors import NotFound
 from store.journal import tail as tails
 from store.models import Fork, RunEventRow, RunFrame
-from store.runs.course import TURNS, Turn
-from store.runs.following import Following, Form, Page, Place, Source
+from store.planning.follow import Following, Form, Page, Place, Source
+from store.planning.run_state import TURNS, Turn
 from store.sql_run_ids import SQLRunIds
 
 _AT_ONCE: Final = 200
@@ -66,7 +66,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def run_past(self, rollout_id: str) -> tuple[Sequence[Turn], Place]:
-        """Return how a run came to stand as it does: see `store.runs.following.Source.past`."""
+        """Return how a run came to stand as it does: see `store.planning.follow.Source.past`."""
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], Place]:
             stream = f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}"
@@ -89,7 +89,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
         return await self._read(read)
 
     async def run_page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
-        """Return the next facts of a run: see `store.runs.following.Source.page`."""
+        """Return the next facts of a run: see `store.planning.follow.Source.page`."""
 
         async def read(session: ReadSession) -> Page:
             commit = await log_queries.last_commit(self._dialect, session)
@@ -158,7 +158,7 @@ class RunSource:
     bodies: bool
 
     async def past(self) -> tuple[Sequence[Turn], Place]:
-        """See `store.runs.following.Source`, and so for the others."""
+        """See `store.planning.follow.Source`, and so for the others."""
         return await self.store.run_past(self.rollout_id)
 
     async def place(self, version: int) -> Place:

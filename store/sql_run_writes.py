@@ -14,7 +14,7 @@ from store.domain.idempotency import Repeat
 from store.domain.run_commands import TellRun
 from store.models import AttemptedRollout, PhaseGraph, Rollout
 from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
-from store.runs import saving
+from store.planning import saving
 from store.sql_runs import SQLRunReads
 
 

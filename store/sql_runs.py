@@ -28,9 +28,10 @@ from store.models import (
     SearchIn,
     Snapshot,
 )
+from store.planning import compare as comparing
+from store.planning import graph as drawing
+from store.planning.rows import RESULTS, Told
 from store.run_reads import Family
-from store.runs import comparing, drawing
-from store.runs.rows import RESULTS, Told
 from store.sql_proof import SQLProof
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from uuid import uuid4
 from store.errors import Conflict, Invalid, Unsupported
 from store.folders.names import checked_id
 from store.models import AttemptedRollout, Rollout
-from store.runs.course import CUT_OFF
+from store.planning.run_state import CUT_OFF
 from store.semconv import GROUP_KEY
 from store.server import viewer_events
 from store.server.call import Call

@@ -8,8 +8,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from store.models import RunEventRow
-from store.runs.course import Turn
-from store.runs.following import Form, Page, Place
+from store.planning.follow import Form, Page, Place
+from store.planning.run_state import Turn
 from store.server.feed import Fact
 from store.server.hub import Hub, Hubs
 from store.sql_run_following import RunSource
@@ -20,7 +20,7 @@ _KEPT: Final = 3
 
 
 class SharedRun:
-    """A run in a SQL store, read for all who follow it; a source as `store.runs.following` has them.
+    """A run in a SQL store, read for all who follow it; a source as `store.planning.follow` has them.
 
     What was recorded never changes, so that a page which was read for one reader is that of all who stand there.
     """
@@ -41,7 +41,7 @@ class SharedRun:
         return self.hub.position
 
     async def past(self) -> tuple[Sequence[Turn], Place]:
-        """See `store.runs.following.Source`, and so for the others."""
+        """See `store.planning.follow.Source`, and so for the others."""
         return await self._own.past()
 
     async def place(self, version: int) -> Place:

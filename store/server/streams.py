@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
-from store.runs.following import FutureCursor
+from store.planning.follow import FutureCursor
 from store.server import stream_paths
 from store.server.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft

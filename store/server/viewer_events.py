@@ -11,7 +11,7 @@ import orjson
 from store.folders.lines import line_of
 from store.models import Rollout, RolloutStatus, RunEventRow, RunFrame
 from store.models.runs import PHASE_KINDS
-from store.runs.course import UNKNOWN
+from store.planning.run_state import UNKNOWN
 from store.semconv import GROUP_KEY
 
 COMPLETED: Final = {"type": "system", "message": "Run completed."}

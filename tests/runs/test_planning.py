@@ -10,9 +10,9 @@ import pytest
 
 from store.errors import CheckpointMissing, Invalid
 from store.models import CheckpointRef, Degraded, ForkPlan, Phase, PhaseGraph, RunEvent, ScopeKind
-from store.runs import planning
-from store.runs.planning import Ground
-from store.runs.rows import Alike
+from store.planning import plan as planning
+from store.planning.plan import Ground
+from store.planning.rows import Alike
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, TA_COMPAT, node, phase
 
 

@@ -15,7 +15,7 @@ from store import open_store, sql_proof
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
-from store.runs.following import Page
+from store.planning.follow import Page
 from store.server import admission
 from store.sql_store import SQLStore
 from store.testing import ManualClock

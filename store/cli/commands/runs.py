@@ -13,7 +13,7 @@ from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
 from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
-from store.runs.planning import COMPLETED
+from store.planning.plan import COMPLETED
 
 _AT_ONCE: Final = 20
 _LOOKED_AT: Final = 1000

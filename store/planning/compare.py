@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store.models.runs import AttemptDiff, NodeChange, NodeDifference, NodeRun
-from store.runs.rows import ERROR, RESULTS, UNDRAWN, Told
+from store.planning.rows import ERROR, RESULTS, UNDRAWN, Told
 
 _Place = tuple[str | None, str, str | None]
 """Scope, node, and the node under which it ran."""

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from store.errors import Invalid, NotFound
 from store.models.run_frames import RunFrame
 from store.models.runs import RunEventRow
-from store.runs.course import Course, Turn
+from store.planning.run_state import Course, Turn
 
 Form = Literal["seen", "own", "raw"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from store.errors import CheckpointMissing, Invalid
 from store.models.phases import Mask, Phase, PhaseGraph
 from store.models.runs import CheckpointRef, Degraded, ForkKind, ForkPlan, OnMissing
-from store.runs.rows import Alike, Placed
+from store.planning.rows import Alike, Placed
 
 COMPLETED = frozenset({"phase.completed", "phase.skipped"})
 """Kinds of events after which a phase of a scope need not run."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from store.models.phases import PhaseGraph
 from store.models.runs import GraphColumn, GraphEdge, GraphNode, NodeStatus, RunGraph
-from store.runs.planning import phase_of
-from store.runs.rows import ERROR, RESULTS, UNDRAWN, Told
+from store.planning.plan import phase_of
+from store.planning.rows import ERROR, RESULTS, UNDRAWN, Told
 
 _Node = tuple[str | None, str]
 
