@@ -31,7 +31,7 @@ from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUM
 from store.domain.worker import WorkerState
 from store.errors import Invalid, PastUnavailable
 from store.journal.batch_rows import totals_after
-from store.projections import rows
+from store.projections import rollouts as rollout_projection
 
 FOLD_LIMIT = 5000
 """How many rows that changed since the moment may be folded for one read."""
@@ -132,13 +132,18 @@ class _Kind(Generic[State]):
 
 
 _ROLLOUTS: _Kind[RolloutState] = _Kind(
-    filters.ROLLOUTS, "rollout_id", "rollout/", ROLLOUT_COLUMNS, rollout_stream.evolve, rows.rollout
+    filters.ROLLOUTS, "rollout_id", "rollout/", ROLLOUT_COLUMNS, rollout_stream.evolve, rollout_projection.rollout
 )
 _RESOURCES: _Kind[ResourcesState] = _Kind(
-    filters.RESOURCES, "resources_id", "resources/", RESOURCES_COLUMNS, resources_stream.evolve, rows.resources
+    filters.RESOURCES,
+    "resources_id",
+    "resources/",
+    RESOURCES_COLUMNS,
+    resources_stream.evolve,
+    rollout_projection.resources,
 )
 _WORKERS: _Kind[WorkerState] = _Kind(
-    filters.WORKERS, "worker_id", "worker/", WORKER_COLUMNS, worker_stream.evolve, rows.worker
+    filters.WORKERS, "worker_id", "worker/", WORKER_COLUMNS, worker_stream.evolve, rollout_projection.worker
 )
 
 
@@ -289,8 +294,8 @@ async def _wide_rollouts(dialect: Dialect, session: ReadSession, states: Sequenc
     bodies = await _bodies(dialect, session, [position for three in positions for position in three])
     return [
         (
-            *rows.rollout(state),
-            *(_NO_ATTEMPT if state.latest is None else rows.attempt(state.latest)),
+            *rollout_projection.rollout(state),
+            *(_NO_ATTEMPT if state.latest is None else rollout_projection.attempt(state.latest)),
             *(None, None),
             *(part for position in three for part in bodies.get(position, _NO_BODY)),
         )
@@ -333,7 +338,7 @@ async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, unt
     if not isinstance(then, RolloutState):
         every = filters.query(filters.ATTEMPTS)
         return (await pages.attempts(dialect, session, rollout_id, every, _silent_attempt)).items
-    listed = [rows.attempt(state) for state in then.attempts.values() if state.released_position is None]
+    listed = [rollout_projection.attempt(state) for state in then.attempts.values() if state.released_position is None]
     bodies = await _bodies(dialect, session, [row[_ATTEMPT_METADATA] for row in listed])
     return [(*row, None, None, *bodies.get(row[_ATTEMPT_METADATA], _NO_BODY)) for row in listed]
 
@@ -419,7 +424,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -
 
 async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequence[ResourcesState]) -> list[Wide]:
     bodies = await _bodies(dialect, session, [state.body_position for state in states])
-    return [(*rows.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
+    return [(*rollout_projection.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
 
 
 async def workers(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
@@ -430,7 +435,11 @@ async def workers(dialect: Dialect, session: ReadSession, asked: Query, until: i
     """
     found = await _find(dialect, session, _WORKERS, asked, until)
     made = await pages.workers_by_id(dialect, session, _unchanged(found), lambda row: make(_silent_worker(row)))
-    made |= {key: make(_silent_worker(rows.worker(found.states[key]))) for key in found.keys if key in found.states}
+    made |= {
+        key: make(_silent_worker(rollout_projection.worker(found.states[key])))
+        for key in found.keys
+        if key in found.states
+    }
     return _in_order(found, made)
 
 
@@ -439,7 +448,7 @@ async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: 
     row = await pages.worker(dialect, session, worker_id)
     then = await _state(dialect, session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
-        then = rows.worker(then)
+        then = rollout_projection.worker(then)
     return None if then is None else _silent_worker(then)
 
 

@@ -16,8 +16,9 @@ from store.domain.run_commands import IN_BLOBS
 from store.domain.views import signals_row
 from store.domain.working_set import World
 from store.journal import hash_chain
-from store.projections import rows, thread_rows
-from store.projections.run_rows import RunRows, has_run_rows
+from store.projections import rollouts as rollout_projection
+from store.projections import threads as thread_projection
+from store.projections.runs import RunRows, has_run_rows
 
 Row = tuple[Any, ...]
 
@@ -34,9 +35,9 @@ _COUNTED = {
     "worker.seen": 5,
 }
 _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
-_ROLLOUT_AFTER_SPAN = Part(core_tables.rollouts, rows.ROLLOUT_AFTER_SPAN)
-_ROLLOUT_AFTER_RUN = Part(core_tables.rollouts, rows.ROLLOUT_AFTER_RUN)
-_ATTEMPT_AFTER_SPAN = Part(core_tables.attempts, rows.ATTEMPT_AFTER_SPAN)
+_ROLLOUT_AFTER_SPAN = Part(core_tables.rollouts, rollout_projection.ROLLOUT_AFTER_SPAN)
+_ROLLOUT_AFTER_RUN = Part(core_tables.rollouts, rollout_projection.ROLLOUT_AFTER_RUN)
+_ATTEMPT_AFTER_SPAN = Part(core_tables.attempts, rollout_projection.ATTEMPT_AFTER_SPAN)
 _RETRACTION = Part(core_tables.artifacts, ("retracted",))
 
 
@@ -116,26 +117,28 @@ def projected(world: World, changes: Changes) -> None:
         state = world.rollouts[rollout_id]
         if rollout_id not in world.moved:
             if state.run_version is None:
-                changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rows.rollout_after_span(state))
+                changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rollout_projection.rollout_after_span(state))
             else:
-                changes.updates.setdefault(_ROLLOUT_AFTER_RUN, []).append(rows.rollout_after_run(state))
+                changes.updates.setdefault(_ROLLOUT_AFTER_RUN, []).append(rollout_projection.rollout_after_run(state))
             continue
-        changes.upserts.setdefault(core_tables.rollouts, []).append(rows.rollout(state))
+        changes.upserts.setdefault(core_tables.rollouts, []).append(rollout_projection.rollout(state))
         if state.queued_position != queued_before:
             _requeue(queued_before, state, changes)
     for key, attempt in world.touched_attempts.items():
         if key in world.moved_attempts:
-            changes.upserts.setdefault(core_tables.attempts, []).append(rows.attempt(attempt))
+            changes.upserts.setdefault(core_tables.attempts, []).append(rollout_projection.attempt(attempt))
         else:
-            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rows.attempt_after_span(attempt))
+            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(rollout_projection.attempt_after_span(attempt))
     _add_of_events(world, changes)
     _projected_labels(world, changes)
     for worker_id in world.touched_workers:
-        changes.upserts.setdefault(core_tables.workers, []).append(rows.worker(world.workers[worker_id]))
+        changes.upserts.setdefault(core_tables.workers, []).append(rollout_projection.worker(world.workers[worker_id]))
     if world.touched_threads:
         _projected_threads(world, changes)
     for resources_id in world.touched_resources:
-        changes.upserts.setdefault(core_tables.resources, []).append(rows.resources(world.resources[resources_id]))
+        changes.upserts.setdefault(core_tables.resources, []).append(
+            rollout_projection.resources(world.resources[resources_id])
+        )
 
 
 def _add_of_events(world: World, changes: Changes) -> None:
@@ -167,35 +170,37 @@ def _projected_labels(world: World, changes: Changes) -> None:
 def _projected_threads(world: World, changes: Changes) -> None:
     """Add the rows of what the batch kept in threads, and the keys of what it took away."""
     for thread_id in world.touched_threads:
-        changes.upserts.setdefault(core_tables.threads, []).append(thread_rows.thread(world.threads[thread_id]))
+        changes.upserts.setdefault(core_tables.threads, []).append(thread_projection.thread(world.threads[thread_id]))
     for thread_id, key in world.touched_checkpoints:
         kept = world.threads[thread_id].checkpoints.get(key)
         if kept is None:
             changes.deletes.setdefault(core_tables.thread_checkpoints, []).append((thread_id, *key))
         else:
-            row = thread_rows.checkpoint(thread_id, key, kept)
+            row = thread_projection.checkpoint(thread_id, key, kept)
             changes.upserts.setdefault(core_tables.thread_checkpoints, []).append(row)
     for thread_id, key in world.touched_writes:
         written = world.threads[thread_id].writes.get(key)
         if written is None:
             changes.deletes.setdefault(core_tables.thread_writes, []).append((thread_id, *key))
         else:
-            changes.upserts.setdefault(core_tables.thread_writes, []).append(thread_rows.write(thread_id, key, written))
+            changes.upserts.setdefault(core_tables.thread_writes, []).append(
+                thread_projection.write(thread_id, key, written)
+            )
 
 
 def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:
     if queued_before is not None:
         changes.deletes.setdefault(core_tables.queue, []).append((queued_before,))
-    row = rows.queued(state)
+    row = rollout_projection.queued(state)
     if row is not None:
         changes.inserts.setdefault(core_tables.queue, []).append(row)
 
 
 def _add_span(event: Event, fact: SpanRecorded, changes: Changes) -> None:
     rollout_id = event.stream.removeprefix("rollout/")
-    changes.inserts.setdefault(core_tables.spans, []).append(rows.span(rollout_id, event, fact))
+    changes.inserts.setdefault(core_tables.spans, []).append(rollout_projection.span(rollout_id, event, fact))
     if fact.rewards:
-        changes.inserts.setdefault(core_tables.rewards, []).extend(rows.rewards(rollout_id, event, fact))
+        changes.inserts.setdefault(core_tables.rewards, []).extend(rollout_projection.rewards(rollout_id, event, fact))
 
 
 def signalled(world: World, tail: Tail, changes: Changes) -> None:

@@ -18,7 +18,7 @@ from store.domain.events import SpanRecorded
 from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
 from store.journal.state_hash import StateHash
 from store.models.enums import Frozen
-from store.projections import rows as row_of
+from store.projections import rollouts as row_of
 
 LARGE = 20_000
 """So many spans and run events of one rollout are compared before more are read."""

@@ -28,9 +28,9 @@ from store.domain.thread import ThreadState
 from store.domain.upcast import upcast
 from store.domain.worker import WorkerState
 from store.errors import StoreError
-from store.projections import rows as row_of
-from store.projections import thread_rows
-from store.projections.run_rows import RunRows, has_run_rows
+from store.projections import rollouts as row_of
+from store.projections import threads as thread_projection
+from store.projections.runs import RunRows, has_run_rows
 
 State = RolloutState | WorkerState | ResourcesState | ThreadState
 
@@ -243,7 +243,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
         case ResourcesState() as state:
             return {core_tables.resources: [row_of.resources(state)]}
         case ThreadState() as state:
-            return thread_rows.every(state)
+            return thread_projection.every(state)
         case None:
             return {}
 

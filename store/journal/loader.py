@@ -17,7 +17,8 @@ from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import EVERYTHING, Answered, RunKey, World
 from store.journal.cache import Recent
-from store.projections import rows, thread_rows
+from store.projections import rollouts as rollout_projection
+from store.projections import threads as thread_projection
 
 _DUE_AT_ONCE = 1000
 _ASKED = (
@@ -151,7 +152,7 @@ def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
     world.taken.update(row[0] for row in loaded.get("taken", ()))
     _fill_rollouts(world, loaded.get("rollouts", ()))
     for row in loaded.get("attempts", ()):
-        attempt = rows.attempt_state(row)
+        attempt = rollout_projection.attempt_state(row)
         world.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
     for key in loaded.get("spans", ()):
         world.spans.add((key[0], key[1], key[2]))
@@ -181,17 +182,17 @@ def _fill_threads(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
         world.threads[row[0]] = ThreadState(*row)
     for row in loaded.get("thread_checkpoints", ()):
         *of_checkpoint, body_hash = row
-        thread_rows.fill(world.threads[row[0]], [of_checkpoint], [])
+        thread_projection.fill(world.threads[row[0]], [of_checkpoint], [])
         if body_hash is not None:
             world.body_hashes[of_checkpoint[-1]] = bytes(body_hash)
     for row in loaded.get("thread_writes", ()):
-        thread_rows.fill(world.threads[row[0]], [], [row])
+        thread_projection.fill(world.threads[row[0]], [], [row])
 
 
 def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
-        state = rows.rollout_state(row)
+        state = rollout_projection.rollout_state(row)
         # One that is there already was recalled, loaded in the first round or changed in this batch.
         world.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:

@@ -30,7 +30,7 @@ from store.journal.fold import Compared, Finding, Live, Stream, differing, fold,
 from store.journal.proof import Proof
 from store.journal.state_hash import state_hash
 from store.models import RebuildReport
-from store.projections import rows as row_of
+from store.projections import rollouts as row_of
 
 ROWS_AT_ONCE = 500
 """So many rows are mended in one transaction, about as many as a busy batch writes."""

@@ -11,7 +11,7 @@ from store.domain.run_commands import Ground
 from store.domain.run_events import ArtifactRetracted, HeadMoved
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, RolloutView
 from store.errors import AttemptActive, Conflict, Corrupt, NotFound
-from store.projections import rows
+from store.projections import rollouts as rollout_projection
 from tests.domain.run_story import (
     OTHER_BODY,
     artifact,
@@ -109,13 +109,13 @@ class TestTelling:
         story = Story()
         story.tell(start())
         story.tell(events("first"))
-        before, one = rows.rollout(story.rollout()), rows.attempt(story.attempt())
+        before, one = rollout_projection.rollout(story.rollout()), rollout_projection.attempt(story.attempt())
         story.passes(1).tell(command)  # pyright: ignore[reportArgumentType] (any command)
-        after, other = rows.rollout(story.rollout()), rows.attempt(story.attempt())
+        after, other = rollout_projection.rollout(story.rollout()), rollout_projection.attempt(story.attempt())
         changed = {name for name, a, b in zip(ROLLOUT_COLUMNS, before, after, strict=True) if a != b}
-        assert changed <= set(rows.ROLLOUT_AFTER_RUN)
+        assert changed <= set(rollout_projection.ROLLOUT_AFTER_RUN)
         changed = {name for name, a, b in zip(ATTEMPT_COLUMNS, one, other, strict=True) if a != b}
-        assert changed <= set(rows.ATTEMPT_AFTER_SPAN)
+        assert changed <= set(rollout_projection.ATTEMPT_AFTER_SPAN)
 
     def test_only_the_latest_attempt_moves_its_rollout(self, story: Story) -> None:
         story.tell(start())

@@ -28,7 +28,7 @@ from store.domain.events import (
 from store.domain.rollout import RolloutState
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Corrupt, StoreError
-from store.projections import rows
+from store.projections import rollouts as rollout_projection
 from tests.domain.story import (
     NOW,
     Story,
@@ -161,10 +161,10 @@ class TestFolding:
         )
         before, after = fold(CREATED, STARTED), fold(CREATED, STARTED, said)
         changed = {name for name in ROLLOUT_COLUMNS if getattr(before, name) != getattr(after, name)}
-        assert changed <= set(rows.ROLLOUT_AFTER_SPAN)
+        assert changed <= set(rollout_projection.ROLLOUT_AFTER_SPAN)
         one, other = before.attempts["a1"], after.attempts["a1"]
         changed = {name for name in ATTEMPT_COLUMNS if getattr(one, name) != getattr(other, name)}
-        assert changed <= set(rows.ATTEMPT_AFTER_SPAN)
+        assert changed <= set(rollout_projection.ATTEMPT_AFTER_SPAN)
 
 
 # -- any story -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from store.domain.run_events import PhaseSkipped
-from store.projections.run_rows import RunRows, has_run_rows
+from store.projections.runs import RunRows, has_run_rows
 from tests.domain.run_story import artifact, checkpoint, events, fork, retract, told
 from tests.domain.story import Story, record, report, span, start
 
