@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 from uuid import uuid4
 
 from store.errors import Conflict, Invalid, Unsupported
-from store.folders.names import checked_id
 from store.models import AttemptedRollout, Rollout
 from store.planning.run_state import CUT_OFF
+from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server import viewer_events
 from store.server.call import Call

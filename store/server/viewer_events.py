@@ -8,10 +8,10 @@ from typing import Any, Final, cast
 
 import orjson
 
-from store.folders.lines import line_of
 from store.models import Rollout, RolloutStatus, RunEventRow, RunFrame
 from store.models.runs import PHASE_KINDS
 from store.planning.run_state import UNKNOWN
+from store.run_folders.lines import line_of
 from store.semconv import GROUP_KEY
 
 COMPLETED: Final = {"type": "system", "message": "Run completed."}

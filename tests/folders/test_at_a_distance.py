@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from store import open_store
-from store.folders import Mirror, export_run_folder, import_runs
 from store.interface.store import Store
+from store.run_folders import Mirror, export_run_folder, import_runs
 from tests.client.served import Served
 from tests.folders.given import Written, event, lines, tree
 

@@ -10,7 +10,7 @@ CUTTER = """
 import json, os, shutil, sys
 from itertools import count
 from pathlib import Path
-from store.folders.writing import Written, write
+from store.run_folders.writing import Written, write
 
 def run(status, files, gone):
     meta = {"id": "run", "status": status, "created_at": 1.0}

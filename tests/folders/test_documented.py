@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from store.folders import names, reading
-from store.folders.mirroring import PLACE_FILE
-from store.folders.records import ORPHANED
+from store.run_folders import names, reading
+from store.run_folders.mirroring import PLACE_FILE
+from store.run_folders.records import ORPHANED
 from tests.folders.given import Written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()

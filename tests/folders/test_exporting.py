@@ -16,8 +16,8 @@ import pytest
 
 from store import open_store
 from store.errors import Invalid, NotFound
-from store.folders import ImportReport, export_run_folder, import_runs, writing
 from store.interface.store import Store
+from store.run_folders import ImportReport, export_run_folder, import_runs, writing
 from tests.conftest import IS_TORTURE
 from tests.folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
 from tests.runs.given import auto_run, whole_rerun
@@ -27,7 +27,7 @@ ROUNDS = 30 if IS_TORTURE else 3
 EXPORTER = """
 import asyncio, sys
 from store import open_store
-from store.folders import export_run_folder
+from store.run_folders import export_run_folder
 
 async def main():
     url, rollout_id, root = sys.argv[1:]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store import open_store
-from store.folders import export_run_folder, import_runs
+from store.run_folders import export_run_folder, import_runs
 from tests.conftest import IS_TORTURE
 from tests.folders.given import Written, event, lines, tree
 
@@ -22,7 +22,7 @@ RUNS = 5
 IMPORTER = """
 import asyncio, sys
 from store import open_store
-from store.folders import import_runs
+from store.run_folders import import_runs
 
 async def main():
     url, root = sys.argv[1:]

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from store.errors import Invalid
-from store.folders import ImportReport, export_run_folder, import_run_folder, import_runs
 from store.interface.store import Store
 from store.models import RunEvent
+from store.run_folders import ImportReport, export_run_folder, import_run_folder, import_runs
 from tests.folders.given import (
     ADR_NAMES,
     DAY,

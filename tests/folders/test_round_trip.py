@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store import open_store
-from store.folders import export_run_folder, import_run_folder, import_runs
 from store.interface.store import Store
 from store.models import RunEvent
+from store.run_folders import export_run_folder, import_run_folder, import_runs
 from tests.conftest import IS_TORTURE
 from tests.folders.given import ADR_NAMES, EVENTS, FLOW, RUN, Written, everything, left, lines, told, tree
 from tests.runs.given import auto_run, whole_rerun

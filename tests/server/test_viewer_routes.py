@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from store import open_store
-from store.folders import import_run_folder
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, PhaseGraph, RunEvent
+from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
 from store.server.stream_paths import VIEWER_SOCKET
 from store.testing import ManualClock

@@ -13,8 +13,8 @@ from store.cli.errors import FAILED
 from store.cli.output.printing import is_terminal, json_document, line, note, working
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading, run_writing
-from store.folders import ImportReport, Mirror, export_run_folder, import_runs
 from store.interface.store import Store
+from store.run_folders import ImportReport, Mirror, export_run_folder, import_runs
 
 _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
     Column("run", lambda report: report.run_id or ""),

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from store.db.encoding import MAX_CALL_BYTES
 from store.errors import Invalid, StoreError
-from store.folders import forms, names
-from store.folders.records import Sidecar, SidecarFile, Warned
+from store.run_folders import forms, names
+from store.run_folders.records import Sidecar, SidecarFile, Warned
 
 Layout = Literal["flow", "legacy", "flat"]
 

@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, cast
 
 from store.errors import Invalid
-from store.folders import forms, names, reading
-from store.folders.names import EVENTS, META, SIDECAR, run_file
-from store.folders.reading import Place
-from store.folders.records import Sidecar, SidecarFile
+from store.run_folders import forms, names, reading
+from store.run_folders.names import EVENTS, META, SIDECAR, run_file
+from store.run_folders.reading import Place
+from store.run_folders.records import Sidecar, SidecarFile
 
 _AT_WORKING_DIRECTORY: Final = -100
 _EXCHANGE: Final = 2

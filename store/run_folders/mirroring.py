@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from store.errors import Incompatible, Invalid, StoreError
-from store.folders import forms
-from store.folders.exporting import export_run_folder, has_run
-from store.folders.writing import write_file
 from store.interface.store import Store
+from store.run_folders import forms
+from store.run_folders.exporting import export_run_folder, has_run
+from store.run_folders.writing import write_file
 
 PLACE_FILE: Final = ".rollbook-mirror.json"
 """Where the mirror keeps up to where of the log its folders are current."""

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 from store.db.encoding import MAX_CALL_BYTES, check_text, dumps
 from store.errors import StoreError
-from store.folders import forms
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
+from store.run_folders import forms
 
 LINE: Final = "rollbook.line"
 """The key of an imported event's `extra` that says how its line was written."""

@@ -10,16 +10,16 @@ from typing import Any, Final, Literal, cast
 
 from store.db.encoding import dumps
 from store.errors import Conflict, Invalid, StoreError
-from store.folders import reading, records
-from store.folders.contents import Content, content_of
-from store.folders.importing_events import NOTHING, Telling
-from store.folders.lines import LINE, line_of, split
-from store.folders.names import parsed
-from store.folders.reading import Folder
-from store.folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.interface.store import Store
 from store.models import AttemptError
 from store.models.runs import AttemptNode
+from store.run_folders import reading, records
+from store.run_folders.contents import Content, content_of
+from store.run_folders.importing_events import NOTHING, Telling
+from store.run_folders.lines import LINE, line_of, split
+from store.run_folders.names import parsed
+from store.run_folders.reading import Folder
+from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.semconv import GROUP_KEY, PLAN_KEY
 
 OnConflict = Literal["skip", "new_generation"]

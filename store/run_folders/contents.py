@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 from store.db.encoding import dumps
 from store.errors import StoreError
-from store.folders import forms
-from store.folders.records import FileRecord, SidecarFile
+from store.run_folders import forms
+from store.run_folders.records import FileRecord, SidecarFile
 
 NATIVE_FORM: Final = "2+end"
 _BASE64: Final = "base64"

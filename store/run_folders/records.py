@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from store.folders.names import FileKind
 from store.models.enums import Frozen
+from store.run_folders.names import FileKind
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """Under what the record is kept among a run's artefacts."""

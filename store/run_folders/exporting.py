@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from store.errors import Invalid, NotFound
-from store.folders import forms, names, records
-from store.folders.contents import imported_bytes, native_bytes
-from store.folders.importing import last_record
-from store.folders.lines import line_of
-from store.folders.records import FileRecord, Record, SidecarFile
-from store.folders.writing import Written, write
 from store.interface.store import Store
 from store.models import Rollout
 from store.models.runs import Artifact, AttemptNode, CheckpointRef
+from store.run_folders import forms, names, records
+from store.run_folders.contents import imported_bytes, native_bytes
+from store.run_folders.importing import last_record
+from store.run_folders.lines import line_of
+from store.run_folders.records import FileRecord, Record, SidecarFile
+from store.run_folders.writing import Written, write
 from store.semconv import GROUP_KEY
 
 _PAGE: Final = 2000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from store.folders import lines
-from store.folders.lines import HIDDEN_SCOPE, Line
-from store.folders.records import Warned
 from store.interface.store import Store
 from store.models import Phase, PhaseGraph, ScopeKind
 from store.models.runs import AttemptNode
+from store.run_folders import lines
+from store.run_folders.lines import HIDDEN_SCOPE, Line
+from store.run_folders.records import Warned
 
 NOTHING: Final = PhaseGraph(
     name="rollbook.import",

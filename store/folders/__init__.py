@@ -1,8 +1,0 @@
-"""Run folders: a run's events, checkpoints and artefacts as files, imported, exported and kept current."""
-
-from store.folders.exporting import export_run_folder
-from store.folders.importing import import_run_folder, import_runs
-from store.folders.mirroring import Mirror
-from store.folders.records import ImportReport, Warned
-
-__all__ = ["ImportReport", "Mirror", "Warned", "export_run_folder", "import_run_folder", "import_runs"]
