@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from store import arguments, ids, process, semconv
+from store import arguments, semconv
 from store.db.encoding import canonical_sha256, check_call, check_text, dumps
 from store.domain.commands import (
     AmendRollout,
@@ -37,6 +37,7 @@ from store.models import (
     RolloutStatus,
     Unset,
 )
+from store.runtime import ids, process
 from store.span_intake import body_of
 
 MAX_ERROR_TYPE = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from store import arguments, ids, intake, span_intake
+from store import arguments, intake, span_intake
 from store.db.encoding import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.events import Body, Json, encode
 from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
@@ -23,6 +23,7 @@ from store.errors import Invalid, TooLarge
 from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
 from store.planning.saving import Taken
+from store.runtime import ids
 
 BLOB_FROM: Final = 1024
 """Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from weakref import WeakMethod
 
-from store.clock import Clock
 from store.db.drivers.sqlite.dialect import SQLite
 from store.db.url import parse
+from store.runtime.clock import Clock
 from store.sql_store import SQLStore
 
 

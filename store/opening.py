@@ -3,9 +3,9 @@
 import os
 from urllib.parse import urlsplit
 
-from store.clock import Clock
 from store.errors import Invalid
 from store.interface.store import Store
+from store.runtime.clock import Clock
 from store.sql_store import SQLStore
 
 

@@ -5,8 +5,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from store import process, reads
-from store.clock import system_clock
+from store import reads
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import counts as counting
 from store.db.queries import filters, pages
@@ -15,7 +14,6 @@ from store.db.queries.paging import Page
 from store.errors import Closed, Invalid, WrongProcess
 from store.interface.store import AsAt, Store
 from store.journal import as_at as timeline
-from store.journal.home import Home
 from store.models import (
     Attempt,
     AttemptedRollout,
@@ -30,6 +28,9 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
+from store.runtime import process
+from store.runtime.clock import system_clock
+from store.runtime.loop_thread import Home
 
 T = TypeVar("T")
 

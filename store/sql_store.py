@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import actors, arguments, idempotency, intake, process, reads, repeats, span_intake
-from store.clock import Clock
+from store import arguments, idempotency, intake, reads, repeats, span_intake
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
@@ -26,7 +25,6 @@ from store.domain.working_set import World
 from store.errors import Closed, ReadOnly, StoreError, WrongProcess
 from store.journal.batch import Waiter, WriterStatistics
 from store.journal.batch_rows import Committed
-from store.journal.home import Home
 from store.journal.writer import Writer
 from store.models import (
     UNSET,
@@ -47,6 +45,9 @@ from store.models import (
     Unset,
     Worker,
 )
+from store.runtime import context, process
+from store.runtime.clock import Clock
+from store.runtime.loop_thread import Home
 from store.sql_annotations import SQLAnnotations
 from store.sql_run_following import SQLRunFollowing
 from store.sql_threads import SQLThreads
@@ -478,7 +479,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         if (asked := idempotency.current.get()) is not None and is_keyed(command):
             command.idempotency = asked
         if command.actor is None:
-            command.actor = actors.current.get()
+            command.actor = context.current.get()
         return await self._writer.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
-from store.clock import system_clock
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Done, Page, Pages
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
 from store.keys import ROLES, Key, Keys, Role
+from store.runtime.clock import system_clock
 
 logger = logging.getLogger("store.dashboard")
 

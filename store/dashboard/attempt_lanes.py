@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from store.clock import MICROSECONDS, system_clock
+from store.runtime.clock import MICROSECONDS, system_clock
 
 WIDTH: Final = 1000.0
 """Of the axis, in the units of the drawing."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from markupsafe import Markup, escape
 
-from store.clock import MICROSECONDS, system_clock
+from store.runtime.clock import MICROSECONDS, system_clock
 
 NOTHING: Final = "–"  # noqa: RUF001 - what stands where nothing is
 

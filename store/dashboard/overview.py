@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
-from store.clock import MICROSECONDS
 from store.dashboard import failing
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
@@ -17,6 +16,7 @@ from store.db.reports import overview_rows
 from store.db.reports.failure_rows import FailedAttempt, failed_attempts
 from store.db.reports.overview_rows import Overview
 from store.models import RolloutStatus
+from store.runtime.clock import MICROSECONDS
 
 pages = Pages()
 

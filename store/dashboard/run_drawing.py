@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from store.clock import MICROSECONDS
 from store.models.phases import PhaseGraph
 from store.models.runs import GraphColumn, GraphNode, RunGraph
+from store.runtime.clock import MICROSECONDS
 
 Place = Literal["above", "column", "below"]
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from store.clock import MICROSECONDS
 from store.dashboard.formats import duration
 from store.db.reports.overview_rows import Active, Overview, Waiting
+from store.runtime.clock import MICROSECONDS
 
 QUIET_SECONDS: Final = 300.0
 """After this long without a sign of life an attempt is shown as stuck where no limit of its own says otherwise."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from store.clock import MICROSECONDS, system_clock
 from store.dashboard.asked import Asked
 from store.dashboard.pages import Page, Pages
 from store.db.dialect import Dialect, ReadSession
@@ -16,6 +15,7 @@ from store.db.reports import worker_rows
 from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
+from store.runtime.clock import MICROSECONDS, system_clock
 
 pages = Pages()
 

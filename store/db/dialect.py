@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
 
-from store.clock import Clock
 from store.db.url import StoreURL
 from store.errors import Invalid
+from store.runtime.clock import Clock
 
 Params = Mapping[str, Any]
 Row = Sequence[Any]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from store import ids
 from store.domain.commands import Claim, Command, Enqueue, NewRollout, PublishResources, StartAttempt, StartRollout
 from store.domain.run_commands import Fork
 from store.domain.working_set import World
+from store.runtime import ids
 
 _DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 

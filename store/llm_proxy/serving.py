@@ -13,13 +13,13 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from store.journal.home import new_loop
 from store.llm_proxy.cache import AnswerCache
 from store.llm_proxy.forwarding import Forwarder, new_session
 from store.llm_proxy.handling import Handler
 from store.llm_proxy.recorder import Recorder
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
+from store.runtime.loop_thread import new_loop
 from store.server.connection import Connection
 
 _IDLE_SECONDS = 75

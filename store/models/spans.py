@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, cast
 from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
-from store.ids import span_id as fresh_span_id
-from store.ids import trace_id as fresh_trace_id
 from store.models.enums import Frozen, Open, StatusCode
+from store.runtime.ids import span_id as fresh_span_id
+from store.runtime.ids import trace_id as fresh_trace_id
 from store.semconv import VIRTUAL_SPAN
 
 AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]

@@ -20,12 +20,12 @@ import orjson
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from store import actors
 from store.dashboard import live, rendering
 from store.dashboard.asked import Asked, Visitor
 from store.dashboard.pages import Done, File, Page, Route
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
+from store.runtime import context
 from store.server.admission import Admission, while_admitted
 from store.server.call import Call, ClientLeft, headers_of
 from store.server.keyring import KeyRing
@@ -170,11 +170,11 @@ class DashboardLayer:
         # Before anything is read: what happens meanwhile is news.
         position = await asked.store.position()
         # What an action does is their doing, and the log says so.
-        acting = actors.current.set(asked.visitor.actor if route.method == "POST" else None)
+        acting = context.current.set(asked.visitor.actor if route.method == "POST" else None)
         try:
             answered = await route.view(asked)
         finally:
-            actors.current.reset(acting)
+            context.current.reset(acting)
         match answered:
             case Done(location, told):
                 return _redirect(location, *([_cookie(TOLD, quote(told), call.scope, seconds=60)] if told else []))

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from store.clock import MICROSECONDS, Clock, system_clock
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
 from store.keys import Key, Keys, digest, key_id_in
+from store.runtime.clock import MICROSECONDS, Clock, system_clock
 
 logger = logging.getLogger("store.server")
 

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from store import process
+from store.runtime import process
 from store.server.call import headers_of
 from store.server.metrics import Metrics
 from store.server.refusals import BodyTooLarge, refusal

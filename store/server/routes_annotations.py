@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from store import actors
 from store.models import AnnotateResult, Annotations
+from store.runtime import context
 from store.server.call import Call
 from store.server.routing import Operations
 from store.wire import paths
@@ -18,11 +18,11 @@ async def annotate_rollout(call: Call) -> bytes:
     """Put labels on a rollout, take others off it, and make a note of it, all in one event."""
     body = await call.body(AnnotateBody)
     admission = call.scope.get("rollbook.admission")
-    acting = actors.current.set(None if admission is None else f"key:{admission.key.key_id}")
+    acting = context.current.set(None if admission is None else f"key:{admission.key.key_id}")
     try:
         return dumps(await call.store.annotate_rollout(call.ids["rollout_id"], **vars(body)))
     finally:
-        actors.current.reset(acting)
+        context.current.reset(acting)
 
 
 @annotations.get(paths.ANNOTATIONS, query=AnnotationsQuery, answer=Annotations)

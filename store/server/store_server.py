@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from typing import Any, Final, Literal, Self
 
 from store.interface.store import Store
-from store.journal.home import new_loop
 from store.models import LightningStoreCapabilities
+from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.delegating import DelegatingStore
 from store.server.listening import bind, is_loopback, url_of

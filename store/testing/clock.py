@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from store.clock import MICROSECONDS, to_micros, to_seconds
+from store.runtime.clock import MICROSECONDS, to_micros, to_seconds
 
 __all__ = ["ManualClock"]
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from sqlalchemy import ColumnElement, Select, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.clock import Clock, system_clock
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, Tail, Wakeups, WriteSession, register
 from store.db.schema import ddl
 from store.db.url import StoreURL
 from store.errors import NotFound, Unavailable
+from store.runtime.clock import Clock, system_clock
 
 STORE_ID = "0123456789abcdef"
 _SIZE = Sql("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size", (), {})

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from store.journal.home import new_loop
+from store.runtime.loop_thread import new_loop
 from store.server.listening import bind
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.proxy_side import ProxySide

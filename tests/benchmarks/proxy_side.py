@@ -14,8 +14,8 @@ from aiohttp import web
 
 from store import open_store
 from store.interface.store import Store
-from store.journal.home import new_loop
 from store.llm_proxy import Backend, LLMProxy
+from store.runtime.loop_thread import new_loop
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import percentiles
 

@@ -19,10 +19,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from store import ids, open_store
+from store import open_store
 from store.cli.app import app
 from store.errors import StoreError
 from store.models import RolloutConfig, TraceStatus
+from store.runtime import ids
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_span
 from tests import postgres

@@ -12,7 +12,7 @@ from uuid import uuid4
 from store import InMemoryLightningStore
 from store.errors import NotFound
 from store.interface.store import Store
-from store.journal.home import new_loop
+from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.listening import bind
 from store.server.partitions import Partitions

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from store import actors
 from store.dashboard.formats import duration
 from store.dashboard.rollout_frame import MOST_ATTEMPTS
 from store.models import AttemptError, RolloutConfig, Span
+from store.runtime import context
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed
@@ -224,12 +224,12 @@ async def test_nothing_is_offered_in_the_past(store: SQLStore, api: Api) -> None
 
 
 async def test_a_call_is_of_whom_its_task_acts_for_unless_it_says_so_itself(store: SQLStore) -> None:
-    token = actors.current.set("key:k-1")
+    token = context.current.set("key:k-1")
     try:
         first = await store.enqueue_rollout(1)
         second = await store.start_rollout(2, worker_id="w-1")
     finally:
-        actors.current.reset(token)
+        context.current.reset(token)
     third = await store.enqueue_rollout(3)
     named = [(await store.history(each.rollout_id))[0].actor for each in (first, second, third)]
     assert named == ["key:k-1", "worker:w-1", None]

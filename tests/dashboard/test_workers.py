@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from store.clock import MICROSECONDS
 from store.dashboard.workers import LANE_WIDTH, lanes_of
 from store.db.reports.worker_rows import CELL, HOUR, Stretch, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
+from store.runtime.clock import MICROSECONDS
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded

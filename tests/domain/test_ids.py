@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import ids
-from store.clock import system_clock, to_micros, to_seconds
+from store.runtime import ids
+from store.runtime.clock import system_clock, to_micros, to_seconds
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,12 @@ from pathlib import Path
 
 import orjson
 
-from store.clock import system_clock
 from store.db.dialect import Tail, WriteSession, register
 from store.db.drivers.sqlite.dialect import SQLite
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.errors import StoreError
 from store.opening import open_store
+from store.runtime.clock import system_clock
 from tests import databases
 from tests.faults import processes
 

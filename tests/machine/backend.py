@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
-from store import ids, open_store
+from store import open_store
 from store.db.dialect import ReadSession, WriteSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
@@ -19,6 +19,7 @@ from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
+from store.runtime import ids
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from tests import databases

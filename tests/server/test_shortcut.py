@@ -15,8 +15,8 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from store.clock import system_clock
 from store.keys import Key, Keys, Role
+from store.runtime.clock import system_clock
 from store.server.app import build_app
 from store.server.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.listening import bind

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from store import actors
 from store.cli import lookup
 from store.cli.output.printing import heading, is_terminal, json_document, line, printable
 from store.cli.output.times import ago, local, utc
@@ -15,6 +14,7 @@ from store.cli.store_context import run_writing
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AnnotateResult, Annotations, Note
+from store.runtime import context
 
 _FROM_INPUT: Final = "-"
 
@@ -27,13 +27,13 @@ def annotate(
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
         rollout_id = await lookup.rollout(store, given)
-        acting = actors.current.set("cli")
+        acting = context.current.set("cli")
         try:
             return rollout_id, await store.annotate_rollout(
                 rollout_id, text, add_labels=labels, remove_labels=remove_labels
             )
         finally:
-            actors.current.reset(acting)
+            context.current.reset(acting)
 
     rollout_id, done = run_writing(db, write)
     if json:

@@ -12,10 +12,10 @@ from store.cli.errors import Ambiguous
 from store.cli.output.printing import json_document, line, note
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import ago, local, utc
-from store.clock import system_clock, to_seconds
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound
 from store.keys import Key, Keys, Role, key_id_in
+from store.runtime.clock import system_clock, to_seconds
 
 T = TypeVar("T")
 

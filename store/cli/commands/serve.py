@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from store import open_store
 from store.db.url import parse
 from store.interface.store import Store
-from store.journal.home import new_loop
+from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.keyring import KeyRing
 from store.server.listening import is_loopback

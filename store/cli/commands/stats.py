@@ -15,12 +15,12 @@ from sqlalchemy.sql import ClauseElement
 from store.cli.output.printing import STYLES, is_terminal, json_document, line, note
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
-from store.clock import system_clock, to_seconds
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import pages
 from store.db.tables import core as core_tables
 from store.interface.store import Store
 from store.models import RolloutStatus, WorkerStatus
+from store.runtime.clock import system_clock, to_seconds
 
 _FAR_AHEAD_SECONDS: Final = 1.0
 _WAITING: Final = ("queuing", "requeuing")

@@ -10,7 +10,7 @@ from store.cli.serve import log_as_json, tell
 from store.db.url import parse
 from store.errors import Invalid
 from store.interface.store import Store
-from store.journal.home import new_loop
+from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.keyring import KeyRing
 from store.server.listening import bind, url_of

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
-from store.clock import MICROSECONDS, system_clock
 from store.db.dialect import Dialect, Params, ReadSession
 from store.db.queries import pages
 from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
+from store.runtime.clock import MICROSECONDS, system_clock
 
 _MINUTE: Final = 60 * MICROSECONDS
 

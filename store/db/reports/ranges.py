@@ -9,10 +9,10 @@ from typing import Final, Literal, get_args
 
 from sqlalchemy import ColumnElement, literal
 
-from store.clock import MICROSECONDS
 from store.db.columns import Number
 from store.db.reports.conditions import big
 from store.db.tables import core as core_tables
+from store.runtime.clock import MICROSECONDS
 
 Ranged = Literal["reward", "step", "ended"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)

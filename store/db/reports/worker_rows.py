@@ -8,11 +8,11 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Integer, case, func, literal, literal_column, select
 
-from store.clock import MICROSECONDS
 from store.db.columns import Str
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
+from store.runtime.clock import MICROSECONDS
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from store.clock import Clock, system_clock
 from store.db.schema import ddl, history
 from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
 from store.db.tables.core import LOG, metadata
 from store.db.url import StoreURL
 from store.errors import Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+from store.runtime.clock import Clock, system_clock
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

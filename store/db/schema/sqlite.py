@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store.clock import Clock, system_clock
 from store.db.schema import ddl, history
 from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+from store.runtime.clock import Clock, system_clock
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

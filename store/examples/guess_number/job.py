@@ -15,7 +15,7 @@ from store.examples.guess_number.agent import guesser
 from store.examples.guess_number.course import Course, Step
 from store.examples.guess_number.grpo import Grpo, NothingToLearnFrom
 from store.examples.guess_number.policy import TorchMissing, torch
-from store.ids import span_id
+from store.runtime.ids import span_id
 from store.training import AgentFails, LLMProxy, Runner, RunnersGone, TracerTraceToTriplet, Trainer
 
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130

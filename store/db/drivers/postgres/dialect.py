@@ -30,13 +30,13 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
 
-from store.clock import Clock
 from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres
 from store.db.tables.core import settable
 from store.db.url import StoreURL
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
+from store.runtime.clock import Clock
 
 # It has no types of its own, so nothing is gained by naming them.
 _driver: Any = asyncpg

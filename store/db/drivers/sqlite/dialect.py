@@ -13,13 +13,13 @@ import orjson
 from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.clock import Clock, system_clock
 from store.db.dialect import Dialect, ReadSession, Wakeups, WriteSession
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.reader import DataVersion, Readers, Reading, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.db.schema import prepare_sqlite
 from store.db.url import StoreURL
+from store.runtime.clock import Clock, system_clock
 
 
 class SQLite(Dialect):

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select, Table
 
-from store.clock import Clock
 from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, WriteSession
 from store.db.drivers.sqlite.checkpoint import FRAMES_AT_MOST, Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
+from store.runtime.clock import Clock
 
 # For each None and each bytes among the parameters of a statement Python's driver looks for who adapts it, finds nobody
 # and takes it as it is: longer than all else it does with them. Whoever gives them back as they are is found at once.

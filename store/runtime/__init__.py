@@ -1,0 +1,1 @@
+"""Runtime services: clock, ids, process identity, context, the event-loop thread."""
