@@ -28,15 +28,15 @@ from store.server import (
 )
 from store.server.auth import AuthLayer
 from store.server.dashboard import DashboardLayer
+from store.server.errors import BodyTooLarge, refusal
 from store.server.gauges import Measured
 from store.server.keyring import KeyRing
 from store.server.metrics import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.openapi import TITLE, document
 from store.server.origins import OriginLayer
-from store.server.parked import Parked
 from store.server.partitions import PartitionLayer, Partitions
-from store.server.refusals import BodyTooLarge, refusal
+from store.server.pending import Parked
 from store.server.routing import Operation, RouteTable
 from store.server.shortcut import Shortcut
 from store.server.streams import StreamLayer

@@ -16,7 +16,7 @@ from starlette.types import Message, Scope
 from store.errors import Invalid, StoreError
 from store.idempotency import Idempotency, current
 from store.interface.store import Store
-from store.server.refusals import Faults, Refused
+from store.server.errors import Faults, Refused
 from store.wire.bodies import SORTABLE, PageQuery
 from store.wire.paths import IDEMPOTENCY_KEY
 

@@ -28,10 +28,10 @@ from store.errors import StoreError, Unauthorized, Unsupported
 from store.runtime import context
 from store.server.admission import Admission, while_admitted
 from store.server.call import Call, ClientLeft, headers_of
+from store.server.errors import Headers, refusal
 from store.server.keyring import KeyRing
-from store.server.parked import Parked
 from store.server.partitions import Partitions
-from store.server.refusals import Headers, refusal
+from store.server.pending import Parked
 from store.server.routing import Operation, Routes, path_within
 from store.sql_store import SQLStore
 from store.wire.errors import status_of

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from store.errors import Forbidden, StoreError
 from store.server.auth import refuse
 from store.server.call import headers_of
+from store.server.errors import refusal
 from store.server.keyring import KeyRing
-from store.server.refusals import refusal
 
 _NAMES: Final = 64
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

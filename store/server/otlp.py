@@ -23,7 +23,7 @@ from store.interface.store import Store
 from store.otel.decode import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
 from store.otel.spans import Received
 from store.otlp_intake import record_received
-from store.server.compression import CODINGS, Broken, TooLong, expand
+from store.server.decompress import CODINGS, Broken, TooLong, expand
 from store.wire import paths
 from store.wire.errors import retry_after, status_of
 

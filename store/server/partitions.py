@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
-from store.server.refusals import UnknownPartition, refusal
+from store.server.errors import UnknownPartition, refusal
 from store.server.routing import answer
 from store.wire.paths import PARTITIONS
 

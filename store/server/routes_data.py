@@ -13,10 +13,10 @@ from store.idempotency import current
 from store.intake import number_spans
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
-from store.server import found
+from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
+from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
-from store.server.spool import Spool
 from store.span_intake import record_spans
 from store.wire import paths
 from store.wire.bodies import (
@@ -130,13 +130,13 @@ def _key(span: Span) -> tuple[str, str, str]:
 @spans.get(paths.SPANS, query=SpansQuery, answer=PaginatedResult[Span])
 async def query_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await found.spans(call.store, call.page_query(SpansQuery))
+    return await cached_pages.spans(call.store, call.page_query(SpansQuery))
 
 
 @spans.post(paths.SPANS_SEARCH, body=SpansQuery, answer=PaginatedResult[Span])
 async def search_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await found.spans(call.store, checked(await call.body(SpansQuery)))
+    return await cached_pages.spans(call.store, checked(await call.body(SpansQuery)))
 
 
 # -- resources -------------------------------------------------------------------------------------------------------

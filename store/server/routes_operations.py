@@ -15,9 +15,9 @@ from store.errors import StoreError
 from store.server.gauges import Measured, process, streams, writers
 from store.server.keyring import KeyRing
 from store.server.metrics import CONTENT_TYPE, Family, Metrics, text_of
-from store.server.parked import Parked
 from store.server.partitions import Partitions
 from store.server.peers import Measures, Peers
+from store.server.pending import Parked
 
 logger = logging.getLogger("store.server")
 

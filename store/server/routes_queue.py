@@ -15,12 +15,12 @@ from store.errors import StoreError
 from store.idempotency import Idempotency
 from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
-from store.server import found
+from store.server import cached_pages
 from store.server.admission import while_admitted
 from store.server.call import Call, ClientLeft, checked, refuse_null
-from store.server.parked import Parked
+from store.server.pending import Parked
+from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
-from store.server.spool import Spool
 from store.sql_store import SQLStore
 from store.wire import paths
 from store.wire.bodies import (
@@ -177,13 +177,13 @@ async def start_rollout(call: Call) -> bytes:
 @rollouts.get(paths.ROLLOUTS, query=RolloutsQuery, answer=PaginatedResult[AnyRollout])
 async def query_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await found.rollouts(call.store, call.page_query(RolloutsQuery))
+    return await cached_pages.rollouts(call.store, call.page_query(RolloutsQuery))
 
 
 @rollouts.post(paths.ROLLOUTS_SEARCH, body=RolloutsQuery, answer=PaginatedResult[AnyRollout])
 async def search_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await found.rollouts(call.store, checked(await call.body(RolloutsQuery)))
+    return await cached_pages.rollouts(call.store, checked(await call.body(RolloutsQuery)))
 
 
 @rollouts.get(paths.ROLLOUT, query=RolloutPastQuery, answer=AnyRollout | None)

@@ -25,8 +25,8 @@ from store.models import (
     Snapshot,
 )
 from store.server.call import Call
+from store.server.response_spool import Spool
 from store.server.routing import Created, Direct, Operations
-from store.server.spool import Spool
 from store.wire import paths
 from store.wire.bodies import RolloutPastQuery
 from store.wire.encoding import Appended, dumps

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.domain.commands import Command
 from store.server.call import Call, ClientLeft
-from store.server.refusals import Headers, refusal
-from store.server.spool import Spool, send_spooled
+from store.server.errors import Headers, refusal
+from store.server.response_spool import Spool, send_spooled
 
 
 @dataclass(frozen=True, slots=True)

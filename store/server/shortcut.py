@@ -23,10 +23,10 @@ from store.domain.idempotency import Repeat
 from store.errors import StoreError
 from store.server.auth import admission
 from store.server.call import Call, ClientLeft
+from store.server.errors import refusal
 from store.server.exchange import Header, lines
 from store.server.keyring import KeyRing
 from store.server.middleware import SECURITY, count_answer, id_of
-from store.server.refusals import refusal
 from store.server.request_ids import request_id
 from store.server.routing import JSON, Operation, Routes
 from store.sql_store import SQLStore

@@ -23,10 +23,10 @@ from store.planning.follow import FutureCursor
 from store.server import stream_paths
 from store.server.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
+from store.server.errors import Faults, refusal
 from store.server.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
 from store.server.hub import Hubs
-from store.server.parked import Parked
-from store.server.refusals import Faults, refusal
+from store.server.pending import Parked
 from store.server.routing import answer
 from store.server.run_feed import RunStreamQuery, place_asked, run_feed
 from store.server.run_pages import SharedRuns

@@ -14,9 +14,9 @@ from store.errors import NotFound
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
+from store.server.errors import UnknownPartition
 from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.refusals import UnknownPartition
 from store.server.serving import Server
 
 

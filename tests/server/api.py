@@ -14,8 +14,8 @@ from yarl import URL
 
 from store.server.app import build_app
 from store.server.listening import bind
-from store.server.parked import Parked
 from store.server.partitions import Partitions
+from store.server.pending import Parked
 from store.server.serving import Server
 
 PREFIX = "/v1/agl"

@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import Attempt, RolloutConfig
-from store.server.kept import KeptPages
+from store.server.page_cache import KeptPages
 from store.server.partitions import Partitions
 from store.sql_store import SQLStore
 from store.testing import ManualClock

@@ -19,10 +19,10 @@ from store import open_store
 from store.errors import Unavailable
 from store.interface.store import Store
 from store.models import RolloutConfig
-from store.server import spool
-from store.server.found import WritesPages
+from store.server import response_spool
+from store.server.cached_pages import WritesPages
 from store.server.partitions import Partitions
-from store.server.spool import Spool
+from store.server.response_spool import Spool
 from store.sql_store import SQLStore
 from store.testing.samples import make_span
 from store.wire.encoding import decode_span_page, dumps
@@ -35,7 +35,7 @@ MEBIBYTE = 1024 * 1024
 @pytest.fixture
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shortest body be a long one."""
-    monkeypatch.setattr(spool, "IN_MEMORY", 100)
+    monkeypatch.setattr(response_spool, "IN_MEMORY", 100)
 
 
 async def _various_spans(store: Store) -> str:
@@ -164,14 +164,14 @@ def test_a_full_disk_is_told_to_be_tried_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     body = Spool()
     with pytest.raises(Unavailable, match="no room"):
-        body.write(bytes(spool.IN_MEMORY + 1))
+        body.write(bytes(response_spool.IN_MEMORY + 1))
     body.close()
 
 
 async def test_a_client_that_reads_nothing_is_cut_off_and_keeps_nothing(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spool, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(response_spool, "STALL_SECONDS", 0.2)
     rollout = await store.start_rollout(1)
     for _ in range(3):
         await store.add_span(make_span(rollout.attempt, attributes={"text": "x" * (8 * MEBIBYTE)}))

@@ -16,7 +16,7 @@ from store.domain.commands import Command
 from store.domain.views import ATTEMPT_COLUMNS, ClaimView
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.server import connection, spool
+from store.server import connection, response_spool
 from store.server.app import build_app
 from store.server.listening import bind
 from store.server.partitions import Partitions
@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
 
 
 async def test_a_client_that_never_reads_is_let_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(response_spool, "STALL_SECONDS", 1.0)
     for _ in range(20):
         await store.enqueue_rollout("x" * 1_000_000)
     listener = bind("127.0.0.1", 0)

@@ -13,7 +13,7 @@ import pytest
 from store import errors
 from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
 from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout, Span
-from store.server.refusals import Refused, refusal
+from store.server.errors import Refused, refusal
 from store.wire import bodies, encoding, paths
 from store.wire.errors import FIELDS, error_body, error_of, status_of
 from tests.errors import EXAMPLES

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from store.interface.store import Store
-from store.server.kept import KeptPages
-from store.server.spool import Spool
+from store.server.page_cache import KeptPages
+from store.server.response_spool import Spool
 from store.wire.bodies import PageQuery, RolloutsQuery, SpansQuery
 from store.wire.encoding import dumps
 
