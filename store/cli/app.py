@@ -397,7 +397,7 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
     from store.cli import serve as serving
-    from store.server.tls import Certificate
+    from store.server.auth.tls import Certificate
 
     certificate = None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key)
 

@@ -16,9 +16,9 @@ import orjson
 from store.cli.output.printing import json_document, line
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
+from store.server.auth.tls import Certificate
 from store.server.listening import bind, is_loopback, url_of
 from store.server.request_ids import request_id
-from store.server.tls import Certificate
 from store.server.workers import Seat, Workers
 
 logger = logging.getLogger("store.server")
@@ -93,7 +93,7 @@ def _check_host(settings: Settings) -> None:
 async def _has_keys(db: str) -> bool:
     if parse(db).scheme == "memory":
         return False
-    from store.server.keyring import KeyRing
+    from store.server.auth.keyring import KeyRing
 
     ring = await KeyRing.open(db)
     await ring.close()

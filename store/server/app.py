@@ -26,15 +26,15 @@ from store.server import (
     routes_runs,
     routes_viewer,
 )
-from store.server.auth import AuthLayer
+from store.server.auth.keyring import KeyRing
+from store.server.auth.middleware import AuthLayer
+from store.server.auth.origins import OriginLayer
 from store.server.dashboard import DashboardLayer
 from store.server.errors import BodyTooLarge, refusal
 from store.server.gauges import Measured
-from store.server.keyring import KeyRing
 from store.server.metrics import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.openapi import TITLE, document
-from store.server.origins import OriginLayer
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.routing import Operation, RouteTable

@@ -2,7 +2,7 @@
 
 A browser cannot send a key as programs do. Whoever gives theirs on the login page gets it back as a cookie that pages'
 programs cannot read and other sites' pages do not send (`SameSite=Strict`); and what changes something must besides
-come from a page of this very origin, as `Origin` says (`store.server.auth`).
+come from a page of this very origin, as `Origin` says (`store.server.auth.middleware`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from store.dashboard.pages import Done, File, Page, Route
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
 from store.runtime import context
-from store.server.admission import Admission, while_admitted
+from store.server.auth.admission import Admission, while_admitted
+from store.server.auth.keyring import KeyRing
 from store.server.call import Call, ClientLeft, headers_of
 from store.server.errors import Headers, refusal
-from store.server.keyring import KeyRing
 from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.routing import Operation, Routes, path_within

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from store.server import openapi_parts as parts
-from store.server.access import ACCESS
+from store.server.auth.roles import ACCESS
 from store.server.openapi_parts import EVENTS, JSON, REFERENCES, Json
 from store.server.routing import Operation
 from store.wire.paths import HISTORY, IDEMPOTENCY_KEY, LOG, REQUEST_ID, RUN_STREAM

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from store.errors import StoreError
+from store.server.auth.keyring import KeyRing
 from store.server.gauges import Measured, process, streams, writers
-from store.server.keyring import KeyRing
 from store.server.metrics import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.peers import Measures, Peers

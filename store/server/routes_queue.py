@@ -16,7 +16,7 @@ from store.idempotency import Idempotency
 from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
 from store.server import cached_pages
-from store.server.admission import while_admitted
+from store.server.auth.admission import while_admitted
 from store.server.call import Call, ClientLeft, checked, refuse_null
 from store.server.pending import Parked
 from store.server.response_spool import Spool

@@ -12,9 +12,9 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
+from store.server.auth.tls import Certificate
 from store.server.connection import Connection
 from store.server.streams import FAREWELL_SECONDS
-from store.server.tls import Certificate
 
 # With what it takes to close a database this stays below the ten seconds after which container engines kill.
 _GRACE_SECONDS = 5

@@ -21,11 +21,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from store.domain.idempotency import Repeat
 from store.errors import StoreError
-from store.server.auth import admission
+from store.server.auth.keyring import KeyRing
+from store.server.auth.middleware import admission
 from store.server.call import Call, ClientLeft
 from store.server.errors import refusal
 from store.server.exchange import Header, lines
-from store.server.keyring import KeyRing
 from store.server.middleware import SECURITY, count_answer, id_of
 from store.server.request_ids import request_id
 from store.server.routing import JSON, Operation, Routes

@@ -21,7 +21,7 @@ from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.planning.follow import FutureCursor
 from store.server import stream_paths
-from store.server.admission import protocol_chosen, while_admitted
+from store.server.auth.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
 from store.server.errors import Faults, refusal
 from store.server.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame

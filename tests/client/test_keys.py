@@ -15,7 +15,7 @@ from store import Forbidden, Unauthorized, open_store
 from store.client import HTTPStore
 from store.errors import Invalid, NotFound, StoreError
 from store.interface.store import Store
-from store.server import admission
+from store.server.auth import admission
 from store.testing import ManualClock
 from tests.client.scripted_server import ScriptedServer, answer
 from tests.server.keyed import Keyed, keyed_server

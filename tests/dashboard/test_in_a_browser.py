@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from store import open_store
 from store.keys import Keys
 from store.server.app import build_app
-from store.server.keyring import KeyRing
+from store.server.auth.keyring import KeyRing
 from store.server.listening import bind
 from store.server.partitions import Partitions
 from store.server.serving import Server

@@ -14,7 +14,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.keys import Key, Keys, Role
-from store.server.keyring import STALE_SECONDS, KeyRing
+from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
 from store.testing import ManualClock
 from tests.server.api import Answer, Api, speaking_to

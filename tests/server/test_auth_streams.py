@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from store.interface.store import Store
-from store.server import admission
+from store.server.auth import admission
 from store.server.stream_paths import LOG_SOCKET
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE

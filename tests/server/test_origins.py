@@ -12,7 +12,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.keys import Keys
-from store.server.keyring import KeyRing
+from store.server.auth.keyring import KeyRing
 from store.server.partitions import Partitions
 from store.server.store_server import StoreServer
 from store.server.stream_paths import LOG_SOCKET

@@ -16,7 +16,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.planning.follow import Page
-from store.server import admission
+from store.server.auth import admission
 from store.sql_store import SQLStore
 from store.testing import ManualClock
 from store.waiting import Waiting

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from store.keys import Key, Keys, Role
 from store.runtime.clock import system_clock
 from store.server.app import build_app
-from store.server.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
+from store.server.auth.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.listening import bind
 from store.server.partitions import Partitions
 from store.server.serving import Server

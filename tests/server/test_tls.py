@@ -15,10 +15,10 @@ from store import open_store
 from store.client import HTTPStore
 from store.errors import Incompatible, Invalid, StoreError
 from store.server.app import build_app
+from store.server.auth.tls import Certificate
 from store.server.listening import bind
 from store.server.partitions import Partitions
 from store.server.serving import Server
-from store.server.tls import Certificate
 from tests.server.test_serving import run, serving
 
 

@@ -17,13 +17,13 @@ from store.db.url import parse
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
-from store.server.keyring import KeyRing
+from store.server.auth.keyring import KeyRing
+from store.server.auth.tls import Certificate
 from store.server.listening import is_loopback
 from store.server.partitions import Partitions
 from store.server.peers import Peers
 from store.server.routes_operations import measures
 from store.server.serving import Server
-from store.server.tls import Certificate
 from store.server.workers import Seat
 from store.sql_store import SQLStore
 

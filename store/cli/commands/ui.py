@@ -12,7 +12,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
-from store.server.keyring import KeyRing
+from store.server.auth.keyring import KeyRing
 from store.server.listening import bind, url_of
 from store.server.partitions import Partitions
 from store.server.serving import Server

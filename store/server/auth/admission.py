@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from store.errors import StoreError
 from store.keys import Key
-from store.server.keyring import KeyRing
+from store.server.auth.keyring import KeyRing
 
 T = TypeVar("T")
 

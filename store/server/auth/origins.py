@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError
-from store.server.auth import refuse
+from store.server.auth.keyring import KeyRing
+from store.server.auth.middleware import refuse
 from store.server.call import headers_of
 from store.server.errors import refusal
-from store.server.keyring import KeyRing
 
 _NAMES: Final = 64
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -1,0 +1,1 @@
+"""Authentication: API keys, roles, origins, TLS."""
