@@ -31,8 +31,8 @@ from store.server.auth.middleware import AuthLayer
 from store.server.auth.origins import OriginLayer
 from store.server.dashboard import DashboardLayer
 from store.server.errors import BodyTooLarge, refusal
-from store.server.gauges import Measured
-from store.server.metrics import Metrics
+from store.server.metrics.gauges import Measured
+from store.server.metrics.requests import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.openapi import TITLE, document
 from store.server.partitions import PartitionLayer, Partitions

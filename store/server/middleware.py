@@ -20,7 +20,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from store.runtime import process
 from store.server.call import headers_of
 from store.server.errors import BodyTooLarge, refusal
-from store.server.metrics import Metrics
+from store.server.metrics.requests import Metrics
 from store.server.request_ids import request_id
 from store.server.routing import answer
 from store.wire.paths import REQUEST_ID

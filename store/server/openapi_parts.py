@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from store.server.metrics import CONTENT_TYPE
+from store.server.metrics.requests import CONTENT_TYPE
 from store.wire.paths import IDEMPOTENCY_KEY, NOT_TAKEN, OTLP_TRACES, REQUEST_ID
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.server.metrics import Family
+from store.server.metrics.requests import Family
 
 _PATIENCE_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024

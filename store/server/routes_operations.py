@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from store.errors import StoreError
 from store.server.auth.keyring import KeyRing
-from store.server.gauges import Measured, process, streams, writers
-from store.server.metrics import CONTENT_TYPE, Family, Metrics, text_of
+from store.server.metrics.gauges import Measured, process, streams, writers
+from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.peers import Measures, Peers
 from store.server.pending import Parked

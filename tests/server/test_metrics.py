@@ -14,8 +14,8 @@ import pytest
 from store.db.queries.counts import Counts
 from store.interface.store import Store
 from store.journal.histogram import Histogram
-from store.server.gauges import Measured
-from store.server.metrics import Family, Metrics, text_of
+from store.server.metrics.gauges import Measured
+from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.peers import Peers, merged
 from store.sql_store import SQLStore

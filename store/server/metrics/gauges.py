@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus
 from store.server.feed import Feeding
-from store.server.metrics import Family
+from store.server.metrics.requests import Family
 from store.sql_store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
