@@ -17,9 +17,9 @@ from store.cli.output.printing import json_document, line
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
 from store.server.auth.tls import Certificate
-from store.server.listening import bind, is_loopback, url_of
+from store.server.process.listener import bind, is_loopback, url_of
+from store.server.process.workers import Seat, Workers
 from store.server.request_ids import request_id
-from store.server.workers import Seat, Workers
 
 logger = logging.getLogger("store.server")
 

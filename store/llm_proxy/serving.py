@@ -20,7 +20,7 @@ from store.llm_proxy.recorder import Recorder
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
 from store.runtime.loop_thread import new_loop
-from store.server.connection import Connection
+from store.server.process.connection import Connection
 
 _IDLE_SECONDS = 75
 

@@ -37,8 +37,8 @@ from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.openapi import TITLE, document
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
+from store.server.process.fast_path import Shortcut
 from store.server.routing import Operation, RouteTable
-from store.server.shortcut import Shortcut
 from store.server.streams import StreamLayer
 from store.sql_store import SQLStore
 from store.wire.paths import NOT_TAKEN, OTLP_TRACES

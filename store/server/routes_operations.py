@@ -16,8 +16,8 @@ from store.server.auth.keyring import KeyRing
 from store.server.metrics.gauges import Measured, process, streams, writers
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
-from store.server.peers import Measures, Peers
 from store.server.pending import Parked
+from store.server.process.peers import Measures, Peers
 
 logger = logging.getLogger("store.server")
 

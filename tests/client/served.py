@@ -15,9 +15,9 @@ from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.errors import UnknownPartition
-from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 
 
 class Handed(Partitions):

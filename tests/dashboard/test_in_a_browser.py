@@ -12,9 +12,9 @@ from store import open_store
 from store.keys import Keys
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
-from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 from tests.client.server_process import ServerProcess
 from tests.dashboard.browsing import BROWSER, Site, watched
 

@@ -13,10 +13,10 @@ import orjson
 from yarl import URL
 
 from store.server.app import build_app
-from store.server.listening import bind
 from store.server.partitions import Partitions
 from store.server.pending import Parked
-from store.server.serving import Server
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 
 PREFIX = "/v1/agl"
 

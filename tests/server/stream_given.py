@@ -17,8 +17,8 @@ from starlette.middleware import Middleware
 from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
+from store.server.process.serve import Server
 from store.server.routing import RouteTable
-from store.server.serving import Server
 from store.server.stream_paths import LOG_SOCKET
 from store.server.streams import StreamLayer
 

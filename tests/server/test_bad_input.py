@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from store.interface.store import Store
-from store.server.connection import MAX_HEAD_BYTES
+from store.server.process.connection import MAX_HEAD_BYTES
 from tests.server.api import Api
 from tests.server.test_serving import serving
 

@@ -12,10 +12,10 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from store.server.connection import Connection
-from store.server.exchange import MOST_LINES, lines
-from store.server.listening import bind
 from store.server.middleware import ForwardedLayer
+from store.server.process.connection import Connection
+from store.server.process.exchange import MOST_LINES, lines
+from store.server.process.listener import bind
 
 _ASKED = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

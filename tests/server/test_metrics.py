@@ -17,7 +17,7 @@ from store.journal.histogram import Histogram
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
-from store.server.peers import Peers, merged
+from store.server.process.peers import Peers, merged
 from store.sql_store import SQLStore
 from store.testing.samples import make_span
 from tests.server.api import Api, speaking_to

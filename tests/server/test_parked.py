@@ -16,11 +16,12 @@ from store.domain.commands import Command
 from store.domain.views import ATTEMPT_COLUMNS, ClaimView
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.server import connection, response_spool
+from store.server import response_spool
 from store.server.app import build_app
-from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process import connection
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 from store.sql_store import SQLStore
 from tests.server.api import Api, speaking_to
 

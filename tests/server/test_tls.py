@@ -16,9 +16,9 @@ from store.client import HTTPStore
 from store.errors import Incompatible, Invalid, StoreError
 from store.server.app import build_app
 from store.server.auth.tls import Certificate
-from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 from tests.server.test_serving import run, serving
 
 

@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from store import HTTPStore
 from store.interface.store import Store
 from store.server.app import build_app
-from store.server.listening import bind
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process.listener import bind
+from store.server.process.serve import Server
 from store.training import Tracer, current_scope, emit_message, emit_reward, get_message_value, get_reward_value
 from store.training.home import home
 from store.training.tracer import ATTEMPT_SPAN

@@ -18,7 +18,7 @@ from store.db.url import parse
 from store.errors import Invalid
 from store.llm_proxy import Backend, LLMProxy
 from store.llm_proxy.backends import check_names
-from store.server.listening import is_loopback
+from store.server.process.listener import is_loopback
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 

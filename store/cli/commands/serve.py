@@ -19,12 +19,12 @@ from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
 from store.server.auth.tls import Certificate
-from store.server.listening import is_loopback
 from store.server.partitions import Partitions
-from store.server.peers import Peers
+from store.server.process.listener import is_loopback
+from store.server.process.peers import Peers
+from store.server.process.serve import Server
+from store.server.process.workers import Seat
 from store.server.routes_operations import measures
-from store.server.serving import Server
-from store.server.workers import Seat
 from store.sql_store import SQLStore
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
-from store.server.listening import bind, url_of
 from store.server.partitions import Partitions
-from store.server.serving import Server
+from store.server.process.listener import bind, url_of
+from store.server.process.serve import Server
 from store.sql_store import SQLStore
 
 HOST: Final = "127.0.0.1"

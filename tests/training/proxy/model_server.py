@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from store.server.connection import Connection
-from store.server.listening import bind
+from store.server.process.connection import Connection
+from store.server.process.listener import bind
 
 Answer = Callable[["Asked"], Awaitable[Response | None]]
 MODEL = "tiny"

@@ -18,7 +18,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy, ProxySettings, attributes
 from store.models import LLM, ProxyLLM
-from store.server.listening import PortTaken
+from store.server.process.listener import PortTaken
 from tests.training.proxy.given import Agent, NewProxy, backend_of
 from tests.training.proxy.model_server import MODEL, ModelServer
 

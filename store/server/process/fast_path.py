@@ -25,14 +25,14 @@ from store.server.auth.keyring import KeyRing
 from store.server.auth.middleware import admission
 from store.server.call import Call, ClientLeft
 from store.server.errors import refusal
-from store.server.exchange import Header, lines
 from store.server.middleware import SECURITY, count_answer, id_of
+from store.server.process.exchange import Header, lines
 from store.server.request_ids import request_id
 from store.server.routing import JSON, Operation, Routes
 from store.sql_store import SQLStore
 
 if TYPE_CHECKING:
-    from store.server.connection import Connection
+    from store.server.process.connection import Connection
 
 logger = logging.getLogger("store.server")
 

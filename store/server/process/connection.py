@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from store.server.exchange import Exchange
-from store.server.shortcut import Short, Shortcut
+from store.server.process.exchange import Exchange
+from store.server.process.fast_path import Short, Shortcut
 
 READ_SECONDS: Final = 60.0
 """How long a request may take to arrive, from its first byte to the end of its body."""

@@ -1,0 +1,1 @@
+"""Server processes: listeners, workers, connections, the fast path."""
