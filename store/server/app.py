@@ -14,22 +14,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
-from store.server import (
-    dashboard,
-    otlp,
-    routes_annotations,
-    routes_data,
-    routes_following,
-    routes_log,
-    routes_operations,
-    routes_queue,
-    routes_runs,
-    routes_viewer,
-)
+from store.server import otlp
 from store.server.auth.keyring import KeyRing
 from store.server.auth.middleware import AuthLayer
 from store.server.auth.origins import OriginLayer
-from store.server.dashboard import DashboardLayer
 from store.server.errors import BodyTooLarge, refusal
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Metrics
@@ -38,6 +26,14 @@ from store.server.openapi import TITLE, document
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.fast_path import Shortcut
+from store.server.routes import annotations as routes_annotations
+from store.server.routes import dashboard, data, viewer
+from store.server.routes import following as routes_following
+from store.server.routes import log as routes_log
+from store.server.routes import operations as routes_operations
+from store.server.routes import queue as routes_queue
+from store.server.routes import runs as routes_runs
+from store.server.routes.dashboard import DashboardLayer
 from store.server.routing import Operation, RouteTable
 from store.server.streams import StreamLayer
 from store.sql_store import SQLStore
@@ -49,9 +45,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         routes_queue.queue,
         routes_queue.rollouts,
         routes_queue.attempts,
-        routes_data.spans,
-        routes_data.resources,
-        routes_data.workers,
+        data.spans,
+        data.resources,
+        data.workers,
         routes_log.about,
         routes_log.log,
         routes_runs.events,
@@ -59,7 +55,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         routes_runs.leavings,
         routes_runs.forks,
         routes_annotations.annotations,
-        routes_viewer.runs,
+        viewer.runs,
     )
     for operation in module.items
 )

@@ -15,7 +15,7 @@ from store.models.enums import Frozen
 from store.server import viewer_events
 from store.server.call import Call
 from store.server.feed import Fact, Feeding, Frame
-from store.server.routes_viewer import viewed_store
+from store.server.routes.viewer import viewed_store
 from store.server.run_pages import SharedRuns
 from store.wire.encoding import dumps
 

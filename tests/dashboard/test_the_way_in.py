@@ -15,7 +15,7 @@ from store.dashboard.site import ROUTES
 from store.db.url import with_partition
 from store.interface.store import Store
 from store.server.auth import admission
-from store.server.dashboard import COOKIE
+from store.server.routes.dashboard import COOKIE
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import Answer

@@ -12,7 +12,7 @@ from store import errors
 from store.db.queries import run_views
 from store.interface.runs import RunStore
 from store.models.runs import PHASE_KINDS
-from store.server import routes_runs
+from store.server.routes import runs as routes_runs
 from store.wire.errors import status_of
 from store.wire.paths import PREFIX
 

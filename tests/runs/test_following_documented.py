@@ -11,7 +11,7 @@ import pytest
 
 from store.models import RunFrame
 from store.server.app import OPERATIONS
-from store.server.routes_viewer import runs
+from store.server.routes.viewer import runs
 from store.server.stream_paths import SOCKETS, VIEWER_SOCKET
 from store.wire import paths
 

@@ -16,11 +16,11 @@ from starlette.routing import Route, WebSocketRoute
 
 from store.interface.store import Store
 from store.keys import ROLES, Keys, Role, digest
-from store.server import dashboard
 from store.server.app import OPERATIONS, build_app
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.auth.roles import ACCESS, WEBSOCKET, may
 from store.server.partitions import Partitions
+from store.server.routes import dashboard
 from store.server.stream_paths import SOCKETS
 from store.testing import ManualClock
 from tests import databases

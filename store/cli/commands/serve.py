@@ -24,7 +24,7 @@ from store.server.process.listener import is_loopback
 from store.server.process.peers import Peers
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
-from store.server.routes_operations import measures
+from store.server.routes.operations import measures
 from store.sql_store import SQLStore
 
 if TYPE_CHECKING:

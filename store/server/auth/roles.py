@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from store.dashboard.site import ROUTES as PAGES
 from store.keys import ROLES, Role
-from store.server import dashboard, routes_viewer
+from store.server.routes import dashboard, viewer
 from store.server.stream_paths import LOG_SOCKET, VIEWER_SOCKET
 from store.wire import paths
 
@@ -71,8 +71,8 @@ _READER: Final = (
     (WEBSOCKET, LOG_SOCKET),
     ("GET", paths.RUN_STREAM),
     (WEBSOCKET, paths.RUN_SOCKET),
-    ("GET", routes_viewer.RUNS),
-    ("GET", routes_viewer.RUN),
+    ("GET", viewer.RUNS),
+    ("GET", viewer.RUN),
     (WEBSOCKET, VIEWER_SOCKET),
     ("GET", dashboard.LIVE),
 )
@@ -101,9 +101,9 @@ _ALGORITHM: Final = (
     ("POST", paths.RESOURCES),
     ("POST", paths.RESOURCES_BY_ID),
     ("POST", paths.FORKS),
-    ("POST", routes_viewer.RERUN_NODE),
-    ("POST", routes_viewer.RUN),
-    ("DELETE", routes_viewer.PORTFOLIO_STAGE),
+    ("POST", viewer.RERUN_NODE),
+    ("POST", viewer.RUN),
+    ("DELETE", viewer.PORTFOLIO_STAGE),
     ("POST", paths.RESUME),
     ("POST", paths.HEAD),
 )

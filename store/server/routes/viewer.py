@@ -18,7 +18,7 @@ from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server import viewer_events
 from store.server.call import Call
-from store.server.routes_runs import request_id
+from store.server.routes.runs import request_id
 from store.server.routing import Operation, Operations
 from store.sql_store import SQLStore
 from store.wire.encoding import dumps
