@@ -35,7 +35,7 @@ from store.server.routes import queue as routes_queue
 from store.server.routes import runs as routes_runs
 from store.server.routes.dashboard import DashboardLayer
 from store.server.routing import Operation, RouteTable
-from store.server.streams import StreamLayer
+from store.server.streaming.streams import StreamLayer
 from store.sql_store import SQLStore
 from store.wire.paths import NOT_TAKEN, OTLP_TRACES
 

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from store.errors import Unavailable
 from store.server.call import ClientLeft
-from store.server.feed import Feeding
+from store.server.streaming.feed import Feeding
 
 logger = logging.getLogger("store.server")
 

@@ -12,7 +12,7 @@ import pytest
 from store.models import RunFrame
 from store.server.app import OPERATIONS
 from store.server.routes.viewer import runs
-from store.server.stream_paths import SOCKETS, VIEWER_SOCKET
+from store.server.streaming.paths import SOCKETS, VIEWER_SOCKET
 from store.wire import paths
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.process.serve import Server
 from store.server.routing import RouteTable
-from store.server.stream_paths import LOG_SOCKET
-from store.server.streams import StreamLayer
+from store.server.streaming.paths import LOG_SOCKET
+from store.server.streaming.streams import StreamLayer
 
 LOG = "/v1/agl/log"
 PATIENCE = 30.0

@@ -21,7 +21,7 @@ from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.auth.roles import ACCESS, WEBSOCKET, may
 from store.server.partitions import Partitions
 from store.server.routes import dashboard
-from store.server.stream_paths import SOCKETS
+from store.server.streaming.paths import SOCKETS
 from store.testing import ManualClock
 from tests import databases
 from tests.conftest import POSTGRES, SQLITE

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from store.interface.store import Store
 from store.server.auth import admission
-from store.server.stream_paths import LOG_SOCKET
+from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.keyed import Keyed, bearer, keyed_server, own_database

@@ -13,9 +13,9 @@ from store import open_store
 from store.errors import Closed
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
-from store.server import hub
-from store.server.feed import Fact, Wanted
-from store.server.hub import Hubs
+from store.server.streaming import hub
+from store.server.streaming.feed import Fact, Wanted
+from store.server.streaming.hub import Hubs
 from store.sql_store import SQLStore
 
 ALL = Wanted(None, None, None)

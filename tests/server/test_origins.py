@@ -15,7 +15,7 @@ from store.keys import Keys
 from store.server.auth.keyring import KeyRing
 from store.server.partitions import Partitions
 from store.server.store_server import StoreServer
-from store.server.stream_paths import LOG_SOCKET
+from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
 from tests.server.api import Api, speaking_to
 from tests.server.keyed import bearer

@@ -15,7 +15,7 @@ from store import open_store
 from store.interface.store import Store
 from store.models import LoggedEvent
 from store.server.partitions import Partitions, with_partition
-from store.server.stream_paths import LOG_SOCKET
+from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.journal.given import fill, tamper

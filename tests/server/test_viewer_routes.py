@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, PhaseGraph, RunEvent
 from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
-from store.server.stream_paths import VIEWER_SOCKET
+from store.server.streaming.paths import VIEWER_SOCKET
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun

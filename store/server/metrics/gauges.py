@@ -14,8 +14,8 @@ from store.db.queries.counts import Counts
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus
-from store.server.feed import Feeding
 from store.server.metrics.requests import Family
+from store.server.streaming.feed import Feeding
 from store.sql_store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from store.server.auth.tls import Certificate
 from store.server.process.connection import Connection
-from store.server.streams import FAREWELL_SECONDS
+from store.server.streaming.streams import FAREWELL_SECONDS
 
 # With what it takes to close a database this stays below the ten seconds after which container engines kill.
 _GRACE_SECONDS = 5

@@ -11,7 +11,7 @@ from store.models import RunFrame
 from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.routing import Operations
-from store.server.run_feed import RunStreamQuery, place_asked
+from store.server.streaming.run_feed import RunStreamQuery, place_asked
 from store.sql_run_following import RunSource
 from store.sql_store import SQLStore
 from store.wire import paths

@@ -16,10 +16,10 @@ from store.models import AttemptedRollout, Rollout
 from store.planning.run_state import CUT_OFF
 from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
-from store.server import viewer_events
 from store.server.call import Call
 from store.server.routes.runs import request_id
 from store.server.routing import Operation, Operations
+from store.server.streaming import viewer_events
 from store.sql_store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.viewer_bodies import (

@@ -10,8 +10,8 @@ from typing import Final
 from store.models import RunEventRow
 from store.planning.follow import Form, Page, Place
 from store.planning.run_state import Turn
-from store.server.feed import Fact
-from store.server.hub import Hub, Hubs
+from store.server.streaming.feed import Fact
+from store.server.streaming.hub import Hub, Hubs
 from store.sql_run_following import RunSource
 from store.sql_store import SQLStore
 

@@ -12,11 +12,11 @@ from pydantic import Field
 from store.errors import Conflict, NotFound
 from store.models import RunFrame
 from store.models.enums import Frozen
-from store.server import viewer_events
 from store.server.call import Call
-from store.server.feed import Fact, Feeding, Frame
 from store.server.routes.viewer import viewed_store
-from store.server.run_pages import SharedRuns
+from store.server.streaming import viewer_events
+from store.server.streaming.feed import Fact, Feeding, Frame
+from store.server.streaming.run_pages import SharedRuns
 from store.wire.encoding import dumps
 
 

@@ -1,4 +1,4 @@
-"""Following the log over HTTP: server-sent events and WebSockets. Both carry the same frames, see `store.server.feed`.
+"""Following the log over HTTP: server-sent events and WebSockets. Both carry the same frames, see `store.server.streaming.feed`.
 
 `GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
 `text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log: a
@@ -20,18 +20,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.planning.follow import FutureCursor
-from store.server import stream_paths
 from store.server.auth.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
 from store.server.errors import Faults, refusal
-from store.server.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
-from store.server.hub import Hubs
 from store.server.pending import Parked
 from store.server.routing import answer
-from store.server.run_feed import RunStreamQuery, place_asked, run_feed
-from store.server.run_pages import SharedRuns
-from store.server.stream_paths import VIEWER_SOCKET, Followed
-from store.server.viewer_feed import ViewerQuery, viewer_feed
+from store.server.streaming import paths as stream_paths
+from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
+from store.server.streaming.hub import Hubs
+from store.server.streaming.paths import VIEWER_SOCKET, Followed
+from store.server.streaming.run_feed import RunStreamQuery, place_asked, run_feed
+from store.server.streaming.run_pages import SharedRuns
+from store.server.streaming.viewer_feed import ViewerQuery, viewer_feed
 from store.wire import paths
 from store.wire.bodies import LogQuery
 from store.wire.errors import error_body

@@ -23,13 +23,13 @@ from store.interface.store import Store
 from store.models import RunFrame
 from store.models.enums import Frozen
 from store.server.call import Call
-from store.server.feed import Fact, Feeding, Frame
-from store.server.run_pages import SharedRuns
+from store.server.streaming.feed import Fact, Feeding, Frame
+from store.server.streaming.run_pages import SharedRuns
 from store.sql_store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.errors import error_body
 
-logger = logging.getLogger("store.server.streams")
+logger = logging.getLogger("store.server.streaming.streams")
 
 _WRITTEN: Final = 500
 """Of so many events what is written is kept: readers at the end are told the same ones."""
