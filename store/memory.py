@@ -10,7 +10,7 @@ from weakref import WeakMethod
 from store.db.drivers.sqlite.dialect import SQLite
 from store.db.url import parse
 from store.runtime.clock import Clock
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 
 class InMemoryLightningStore(SQLStore):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from store.errors import Invalid
 from store.interface.store import Store
 from store.runtime.clock import Clock
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 
 async def open_store(

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from store import reads, texts
+from store import reads
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.filters import Query
 from store.interface.store import AsAt
 from store.journal import as_at as timeline
-from store.sql_reads import SQLReads
+from store.sql import json_pages
+from store.sql.queries import SQLReads
 from store.wire.encoding import dumps
 
 Write = Callable[[bytes], object]
@@ -43,7 +44,7 @@ class SQLTexts(SQLReads):
 
         return await self._answer(
             lambda session: pages.take_rollouts(
-                dialect, session, asked, _written(texts.rollouts, write), batch=_AT_ONCE
+                dialect, session, asked, _written(json_pages.rollouts, write), batch=_AT_ONCE
             ),
             write_past,
             as_at,
@@ -73,7 +74,7 @@ class SQLTexts(SQLReads):
         asked = filters.asked(filters.SPANS, query)
         dialect = self._dialect
 
-        take = _written(texts.spans, write)
+        take = _written(json_pages.spans, write)
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(

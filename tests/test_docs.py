@@ -28,7 +28,7 @@ from store.db.tables import core as core_tables
 from store.domain.events import FACTS
 from store.integrations.langgraph import RollbookSaver
 from store.semconv import RESERVED_METADATA
-from store.sql_threads import SQLThreads
+from store.sql.threads import SQLThreads
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

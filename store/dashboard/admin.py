@@ -14,8 +14,8 @@ from store.dashboard.pages import Done, Page, Pages
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
-from store.keys import ROLES, Key, Keys, Role
 from store.runtime.clock import system_clock
+from store.sql.api_keys import ROLES, Key, Keys, Role
 
 logger = logging.getLogger("store.dashboard")
 

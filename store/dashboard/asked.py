@@ -8,8 +8,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from store.errors import Invalid
-from store.keys import ROLES, Role
-from store.sql_store import SQLStore
+from store.sql.api_keys import ROLES, Role
+from store.sql.store import SQLStore
 
 ROWS: Final = 50
 """How many rows a page of a table has, unless asked otherwise."""

@@ -16,7 +16,7 @@ from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
 from store.errors import Conflict
 from store.journal import seal as seals
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 pages = Pages()
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import orjson
 
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 PAUSE_SECONDS: Final = 0.5
 """However much happens, a page is told no more often."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store.dashboard.asked import Asked
-from store.keys import Role
+from store.sql.api_keys import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from store.domain.thread import CheckpointKey
 from store.errors import Invalid, Unsupported
 from store.interface.store import Store
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
-from store.sql_threads import SQLThreads
+from store.sql.threads import SQLThreads
 from store.sync import Ahead, SyncStore
 
 T = TypeVar("T")

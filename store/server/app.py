@@ -36,7 +36,7 @@ from store.server.routes import runs as routes_runs
 from store.server.routes.dashboard import DashboardLayer
 from store.server.routing import Operation, RouteTable
 from store.server.streaming.streams import StreamLayer
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.wire.paths import NOT_TAKEN, OTLP_TRACES
 
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(

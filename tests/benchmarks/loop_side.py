@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from store import open_store
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, NamedResources, PromptTemplate
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.training import Runner, Tracer, rollout
 from store.training.scope import entered
 from tests.benchmarks.protocol import serve

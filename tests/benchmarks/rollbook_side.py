@@ -15,7 +15,7 @@ from store.db.drivers.sqlite.dialect import SQLite
 from store.journal import writer as group_commit
 from store.models import EnqueueRolloutRequest, Span
 from store.opening import open_store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import INPUT, Workload, cpu_seconds, max_rss_mib, span_fields
 

@@ -13,7 +13,7 @@ import pytest
 from store import open_store
 from store.cli.output.times import seconds_in
 from store.db.url import with_partition
-from store.keys import Keys, digest
+from store.sql.api_keys import Keys, digest
 from tests.cli.conftest import Rollbook, runner
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.keyed import bearer, own_database

@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.cli.output.printing import tree
 from store.models.threads import ThreadCheckpoint
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from tests.cli.conftest import Filled, Rollbook
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, Request, Route, async_playwright
 
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 BROWSER: Final = [pytest.mark.xdist_group("browser"), pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 """`pytestmark` of a module whose tests use `page`: one process runs them all, with one browser, in one event loop."""

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page
 from store import open_store
 from store.interface.store import Store
 from store.server.partitions import Partitions
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.client.served import Served
 from tests.dashboard.browsing import Site, running, watched
 from tests.server.api import Api, speaking_to

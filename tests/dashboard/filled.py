@@ -19,7 +19,7 @@ from store.models import (
     Span,
     TraceStatus,
 )
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.runs.given import auto_run, whole_rerun
 
 HOSTILE: Final = (

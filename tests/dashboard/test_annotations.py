@@ -6,7 +6,7 @@ import pytest
 
 from store.db.reports.annotations import labels_in_use, labels_of
 from store.interface.store import Store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.dashboard.given import HOSTILE, Read
 from tests.server.api import Api
 

@@ -14,7 +14,7 @@ import pytest
 from store.dashboard.asked import segment
 from store.dashboard.pages import Route
 from store.dashboard.site import ROUTES
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.dashboard.filled import Filled, address, fill
 from tests.dashboard.traces import member
 from tests.server.api import Api

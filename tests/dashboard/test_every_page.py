@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Error
 
 from store import open_store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.client.served import Served
 from tests.dashboard.browsing import BROWSER, Site, watched
 from tests.dashboard.filled import Filled, address, fill, page_paths

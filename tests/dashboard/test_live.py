@@ -8,7 +8,7 @@ import orjson
 
 from store.dashboard import live
 from store.interface.store import Store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 
 async def told(store: Store, after: int) -> dict[str, Any]:

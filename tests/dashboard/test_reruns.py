@@ -10,7 +10,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.dashboard.given import HOSTILE, Read
 from tests.runs.given import auto_run, begin, do_phase, ended, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, phase

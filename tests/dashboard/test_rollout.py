@@ -8,7 +8,7 @@ from store.dashboard.formats import duration
 from store.dashboard.rollout_frame import MOST_ATTEMPTS
 from store.models import AttemptError, RolloutConfig, Span
 from store.runtime import context
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed
 from tests.server.api import Answer, Api

@@ -10,7 +10,7 @@ from store.db.reports.worker_rows import CELL, HOUR, Stretch, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded
 from tests.server.api import Api

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store import keys as keys_module
 from store import open_store
 from store.db.schema import migrate
 from store.db.url import with_partition
 from store.errors import Conflict, Invalid, NotFound
-from store.keys import Keys, digest, key_id_in
+from store.sql import api_keys as keys_module
+from store.sql.api_keys import Keys, digest, key_id_in
 from tests import databases
 from tests.alembic_check import migrate_from_nothing
 from tests.conftest import POSTGRES, SQLITE

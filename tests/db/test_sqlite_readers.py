@@ -15,7 +15,7 @@ from store import open_store
 from store.db.dialect import Row, Sql
 from store.db.drivers.sqlite import reader
 from store.db.drivers.sqlite.reader import Readers, Reading, SQLiteReader, State
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_span
 
 NUMBERS = Sql("SELECT n FROM numbers ORDER BY n", (), {})

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from store.opening import open_store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 # What is only waited for if it fails to come.
 _LONG = 60.0

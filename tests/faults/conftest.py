@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.faults.sessions import Trouble, troubled_store
 
 

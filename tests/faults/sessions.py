@@ -17,7 +17,7 @@ from store.db.dialect import Changes, Params, Row, Sql, Tail, WriteSession, regi
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
 from store.opening import open_store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from store.domain.commands import Command, Wants
 from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
 from store.interface.store import Store
 from store.journal import writer
-from store.sql_store import SQLStore
-from store.waiting import Waiting
+from store.sql.store import SQLStore
+from store.sql.waiters import Waiting
 from tests import databases
 from tests.faults.sessions import Trouble, taken, troubled_store, waiting
 

@@ -17,7 +17,7 @@ from store.db.dialect import WriteSession
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.errors import ReadOnly, Unavailable
 from store.journal import writer
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests import databases
 from tests.faults import processes
 from tests.faults.work import Acknowledged, Ledger

@@ -17,8 +17,8 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
-from store.sql_store import SQLStore
-from store.waiting import Waiting
+from store.sql.store import SQLStore
+from store.sql.waiters import Waiting
 from tests.faults.sessions import Trouble, until
 
 WORKERS = ("w1", "w2", None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.keys import Keys
+from store.sql.api_keys import Keys
 from tests.interop.peer import Peer, claims, rollbook
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.xdist_group("interop-keys")]

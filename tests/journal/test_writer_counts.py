@@ -17,7 +17,7 @@ from store.db.drivers.postgres.dialect import PostgresWriter
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.journal.writer import MAX_BATCH_CALLS
 from store.models import EnqueueRolloutRequest
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_llm, make_span
 from tests import databases
 

@@ -20,7 +20,7 @@ from store.db.url import parse
 from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
 from store.runtime import ids
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests import databases
 from tests.databases import prepare

@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.interface.store import Store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.client.served import Served
 from tests.conftest import IS_TORTURE, MEMORY, POSTGRES, SQLITE

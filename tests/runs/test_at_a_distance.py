@@ -18,7 +18,7 @@ from store.errors import GraphChanged, Invalid, ReadOnly, TooLarge
 from store.interface.store import Store
 from store.models import AttemptedRollout, PhaseGraph, RunEvent
 from store.server.store_server import StoreServer
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.contract.wrong_kinds import NO_TEXT, NO_WHOLE_NUMBER
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served

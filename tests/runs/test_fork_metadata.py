@@ -13,7 +13,7 @@ import pytest
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Fork, RolloutConfig
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting
 from tests.runs.given import auto_run, begin, do_phase, ended, rerun
 from tests.runs.trading import RISK, phase

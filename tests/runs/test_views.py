@@ -10,7 +10,7 @@ import pytest
 from store.errors import CheckpointMissing
 from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig, RunEvent
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.conftest import MEMORY, POSTGRES, SQLITE
 from tests.runs.given import begin, ended, seen
 from tests.runs.reference import Attempt, Reference, Said, filtered, versions

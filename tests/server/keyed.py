@@ -13,9 +13,9 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
-from store.keys import Key, Keys, Role
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
+from store.sql.api_keys import Key, Keys, Role
 from store.testing import ManualClock
 from tests.server.api import Answer, Api, speaking_to
 

@@ -15,13 +15,13 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from store.interface.store import Store
-from store.keys import ROLES, Keys, Role, digest
 from store.server.app import OPERATIONS, build_app
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.auth.roles import ACCESS, WEBSOCKET, may
 from store.server.partitions import Partitions
 from store.server.routes import dashboard
 from store.server.streaming.paths import SOCKETS
+from store.sql.api_keys import ROLES, Keys, Role, digest
 from store.testing import ManualClock
 from tests import databases
 from tests.conftest import POSTGRES, SQLITE

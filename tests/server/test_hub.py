@@ -16,7 +16,7 @@ from store.models import EnqueueRolloutRequest
 from store.server.streaming import hub
 from store.server.streaming.feed import Fact, Wanted
 from store.server.streaming.hub import Hubs
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 ALL = Wanted(None, None, None)
 HANG = 60

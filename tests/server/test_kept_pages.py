@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import Attempt, RolloutConfig
 from store.server.page_cache import KeptPages
 from store.server.partitions import Partitions
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.wire.encoding import dumps

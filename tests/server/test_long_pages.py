@@ -23,7 +23,7 @@ from store.server import response_spool
 from store.server.cached_pages import WritesPages
 from store.server.partitions import Partitions
 from store.server.response_spool import Spool
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from store.wire.encoding import decode_span_page, dumps
 from tests.server.api import Api, speaking_to

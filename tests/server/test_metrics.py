@@ -18,7 +18,7 @@ from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.process.peers import Peers, merged
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from tests.server.api import Api, speaking_to
 from tests.server.stream_given import LOG, serving, until

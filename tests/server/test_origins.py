@@ -11,11 +11,11 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
-from store.keys import Keys
 from store.server.auth.keyring import KeyRing
 from store.server.partitions import Partitions
 from store.server.store_server import StoreServer
 from store.server.streaming.paths import LOG_SOCKET
+from store.sql.api_keys import Keys
 from store.testing import ManualClock
 from tests.server.api import Api, speaking_to
 from tests.server.keyed import bearer

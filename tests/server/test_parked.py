@@ -22,7 +22,7 @@ from store.server.partitions import Partitions
 from store.server.process import connection
 from store.server.process.listener import bind
 from store.server.process.serve import Server
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.server.api import Api, speaking_to
 
 HANG = 60

@@ -11,7 +11,7 @@ from store.client import HTTPStore
 from store.errors import Incompatible, Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.journal.given import tamper
 from tests.runs.following import Reader
 from tests.runs.given import begin, do_phase, say, seen

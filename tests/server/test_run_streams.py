@@ -11,15 +11,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from store import open_store, sql_proof
+from store import open_store
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.planning.follow import Page
 from store.server.auth import admission
-from store.sql_store import SQLStore
+from store.sql import log as sql_log
+from store.sql.store import SQLStore
+from store.sql.waiters import Waiting
 from store.testing import ManualClock
-from store.waiting import Waiting
 from store.wire import paths
 from tests.conftest import POSTGRES, SQLITE
 from tests.runs.following import PATIENCE, last_of
@@ -351,7 +352,7 @@ async def test_what_another_process_commits_is_told_whether_or_not_it_is_announc
 ) -> None:
     if not is_announced:
         monkeypatch.setattr(Waiting, "announce", announce_nothing)
-        monkeypatch.setattr(sql_proof, "FALLBACK_SECONDS", 0.05)
+        monkeypatch.setattr(sql_log, "FALLBACK_SECONDS", 0.05)
     run = await begin(store)
     async with await open_store(store_url) as other, serving(store) as client, follow(client, run, "events") as stream:
         await frames_to(stream, "status")

@@ -16,7 +16,7 @@ import pytest
 from store import open_store
 from store.db.drivers.postgres import dialect
 from store.db.url import parse, with_partition
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from tests import databases
 

@@ -15,14 +15,14 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from store.keys import Key, Keys, Role
 from store.runtime.clock import system_clock
 from store.server.app import build_app
 from store.server.auth.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
 from store.server.process.listener import bind
 from store.server.process.serve import Server
-from store.sql_store import SQLStore
+from store.sql.api_keys import Key, Keys, Role
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import PREFIX, a_span

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 RUNNERS = 8
 # Whoever waits looks again by itself only after an hour: what wakes it in a test is the news.
 DEAF = """
-import store.waiting
-store.waiting.FALLBACK_SECONDS = 3600.0
+import store.sql.waiters
+store.sql.waiters.FALLBACK_SECONDS = 3600.0
 from store.cli import main
 main()
 """

@@ -6,7 +6,7 @@ import pytest
 
 from store.integrations.langgraph import RollbookSaver
 from store.interface.store import Store
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 
 @pytest.fixture

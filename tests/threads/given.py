@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 
 from store.integrations.langgraph import RollbookSaver
 from store.models.threads import ThreadCheckpoint, ThreadWrite
-from store.sql_threads import SQLThreads
+from store.sql.threads import SQLThreads
 
 # Its types are not there for checkers, and so not those of the graphs.
 _graph: Any = import_module("langgraph.graph")

@@ -9,7 +9,7 @@ import pytest
 
 from store import open_store
 from store.integrations.langgraph import RollbookSaver
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.faults import processes
 from tests.threads import work
 from tests.threads.given import abc, config, saying, side_by_side

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from store.errors import SideEffectsUnconfirmed
 from store.integrations.langgraph import RollbookSaver, pointer_to_phase_end, start_from
 from store.models import AttemptedRollout, RunEventRow
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.runs.given import begin, do_phase, ended, rerun, seen
 from tests.runs.reference import Said, filtered
 from tests.runs.trading import FUND, MARKET, TA_COMPAT, node

@@ -16,7 +16,7 @@ from store import SyncStore, open_store
 from store.errors import Invalid, NotFound, Unsupported
 from store.integrations.langgraph import RollbookSaver, pointer, start_from
 from store.models import RolloutConfig
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.client.served import Served
 from tests.threads.given import abc, config, line, saying

@@ -9,7 +9,7 @@ import pytest
 from store import intake_threads, open_store
 from store.errors import Invalid, NotFound, TooLarge
 from store.models.threads import ThreadWrite
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.journal.given import ask
 from tests.threads.given import checkpoint, ids, said_in, write
 

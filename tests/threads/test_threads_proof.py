@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.db.tables import core as core_tables
 from store.journal import apart
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.journal.given import ask, run_sql, tamper
 from tests.threads.given import checkpoint, write

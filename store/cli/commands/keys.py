@@ -14,8 +14,8 @@ from store.cli.output.tables import Column, print_table
 from store.cli.output.times import ago, local, utc
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound
-from store.keys import Key, Keys, Role, key_id_in
 from store.runtime.clock import system_clock, to_seconds
+from store.sql.api_keys import Key, Keys, Role, key_id_in
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from store.server.process.peers import Peers
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
 from store.server.routes.operations import measures
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
     from store.cli.serve import Settings

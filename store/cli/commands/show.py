@@ -33,7 +33,7 @@ from store.errors import Incompatible, Invalid, NotFound, Unsupported
 from store.interface.store import AsAt, Store
 from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker
 from store.models.threads import ThreadSummary
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 _INPUT_LINES: Final = 20
 _SPAN_LINES: Final = 100

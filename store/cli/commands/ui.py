@@ -16,7 +16,7 @@ from store.server.auth.keyring import KeyRing
 from store.server.partitions import Partitions
 from store.server.process.listener import bind, url_of
 from store.server.process.serve import Server
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 HOST: Final = "127.0.0.1"
 

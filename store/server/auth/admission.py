@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from starlette.types import Scope
 
 from store.errors import StoreError
-from store.keys import Key
 from store.server.auth.keyring import KeyRing
+from store.sql.api_keys import Key
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
-from store.keys import Key, Keys, digest, key_id_in
 from store.runtime.clock import MICROSECONDS, Clock, system_clock
+from store.sql.api_keys import Key, Keys, digest, key_id_in
 
 logger = logging.getLogger("store.server")
 

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError, Unauthorized
-from store.keys import Key
 from store.server.auth.admission import KEY_PROTOCOL, Admission
 from store.server.auth.keyring import KeyRing
 from store.server.auth.roles import ACCESS, OF_ALL_PARTITIONS, WEBSOCKET, Access, may
@@ -19,6 +18,7 @@ from store.server.partitions import place_of
 from store.server.routes import dashboard
 from store.server.routing import Operation, Routes, answer, path_within
 from store.server.streaming import paths as stream_paths
+from store.sql.api_keys import Key
 from store.wire.paths import PREFIX
 
 logger = logging.getLogger("store.server")

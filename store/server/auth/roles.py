@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from store.dashboard.site import ROUTES as PAGES
-from store.keys import ROLES, Role
 from store.server.routes import dashboard, viewer
 from store.server.streaming.paths import LOG_SOCKET, VIEWER_SOCKET
+from store.sql.api_keys import ROLES, Role
 from store.wire import paths
 
 Access = Role | Literal["open"]

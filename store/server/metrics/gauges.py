@@ -16,7 +16,7 @@ from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus
 from store.server.metrics.requests import Family
 from store.server.streaming.feed import Feeding
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
 # Counting statuses scans tables; however large they are, it takes this part of the time at most.

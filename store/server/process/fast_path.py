@@ -29,7 +29,7 @@ from store.server.middleware import SECURITY, count_answer, id_of
 from store.server.process.exchange import Header, lines
 from store.server.request_ids import request_id
 from store.server.routing import JSON, Operation, Routes
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
     from store.server.process.connection import Connection

@@ -33,7 +33,7 @@ from store.server.errors import Headers, refusal
 from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.routing import Operation, Routes, path_within
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.wire.errors import status_of
 
 logger = logging.getLogger("store.server")

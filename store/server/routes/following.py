@@ -12,8 +12,8 @@ from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.routing import Operations
 from store.server.streaming.run_feed import RunStreamQuery, place_asked
-from store.sql_run_following import RunSource
-from store.sql_store import SQLStore
+from store.sql.follow import RunSource
+from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.encoding import dumps
 

@@ -21,7 +21,7 @@ from store.server.call import Call, ClientLeft, checked, refuse_null
 from store.server.pending import Parked
 from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.bodies import (
     AttemptsQuery,

@@ -20,7 +20,7 @@ from store.server.call import Call
 from store.server.routes.runs import request_id
 from store.server.routing import Operation, Operations
 from store.server.streaming import viewer_events
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.viewer_bodies import (
     PortfolioStage,

@@ -17,7 +17,7 @@ from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
 from store.server.streaming.feed import Fact, Wanted, fact_of
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 # What a hub remembers: so many events, or fewer large ones, and up to twice that.
 REMEMBERED: Final = 1024

@@ -25,7 +25,7 @@ from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.streaming.feed import Fact, Feeding, Frame
 from store.server.streaming.run_pages import SharedRuns
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.errors import error_body
 

@@ -12,8 +12,8 @@ from store.planning.follow import Form, Page, Place
 from store.planning.run_state import Turn
 from store.server.streaming.feed import Fact
 from store.server.streaming.hub import Hub, Hubs
-from store.sql_run_following import RunSource
-from store.sql_store import SQLStore
+from store.sql.follow import RunSource
+from store.sql.store import SQLStore
 
 _KEPT: Final = 3
 """How many pages of a run are kept: readers at its end stand at one of them, and some a little behind."""

@@ -19,8 +19,8 @@ from store.journal.rebuild import rebuild
 from store.journal.verify import verify
 from store.journal.writer import Writer
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.sql.waiters import FALLBACK_SECONDS, Waiting
 from store.sql_texts import SQLTexts
-from store.waiting import FALLBACK_SECONDS, Waiting
 
 
 class SQLProof(SQLTexts):

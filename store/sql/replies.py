@@ -6,7 +6,7 @@ from typing import Any
 from store.domain.decide_runs import Told
 from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
-from store.sql_reads import SQLReads
+from store.sql.queries import SQLReads
 
 Answer = Callable[[SQLReads, Repeat], Awaitable[Any]]
 

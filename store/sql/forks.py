@@ -16,7 +16,7 @@ from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, 
 from store.planning import plan as planning
 from store.planning.plan import Ground
 from store.planning.rows import Alike
-from store.sql_run_writes import SQLRunWrites
+from store.sql.run_writes import SQLRunWrites
 
 _PLANS_AT_MOST: Final = 20
 """How often the ground may move under a plan, before it is told that it does."""

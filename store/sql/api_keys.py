@@ -19,7 +19,7 @@ from store.db.tables.core import keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
 from store.runtime.clock import MICROSECONDS
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 __all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
 

@@ -13,7 +13,7 @@ from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
 from store.domain.thread import CheckpointKey
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
-from store.sql_forks import SQLForks
+from store.sql.forks import SQLForks
 
 _AT_ONCE = 50
 """How many checkpoints a list reads in one go: each may be large."""

@@ -14,7 +14,7 @@ from store.domain.idempotency import Repeat
 from store.errors import NotFound
 from store.interface.store import AsAt
 from store.models.annotations import AnnotateResult, Annotations
-from store.sql_run_writes import SQLRunWrites
+from store.sql.run_writes import SQLRunWrites
 
 
 class SQLAnnotations(SQLRunWrites, ABC):

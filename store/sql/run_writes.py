@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import arguments, intake_runs, reads, repeats
+from store import arguments, intake_runs, reads
 from store.db.queries import run_refs
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
@@ -15,7 +15,8 @@ from store.domain.run_commands import TellRun
 from store.models import AttemptedRollout, PhaseGraph, Rollout
 from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
 from store.planning import saving
-from store.sql_runs import SQLRunReads
+from store.sql import replies
+from store.sql.runs import SQLRunReads
 
 
 class SQLRunWrites(SQLRunReads, ABC):
@@ -98,7 +99,7 @@ class SQLRunWrites(SQLRunReads, ABC):
 
     async def _tell(self, command: TellRun) -> Told:
         answer: Told | Repeat = await self._call(command)
-        return repeats.told(answer) if isinstance(answer, Repeat) else answer
+        return replies.told(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
         fields = await self._read(lambda session: run_refs.artifact(self._dialect, session, rollout_id, version))
@@ -108,7 +109,7 @@ class SQLRunWrites(SQLRunReads, ABC):
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         answer = await self._swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
-        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
+        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
 
     async def _fork(
         self,

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency, intake, reads, repeats, span_intake
+from store import arguments, idempotency, intake, reads, span_intake
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
@@ -48,10 +48,11 @@ from store.models import (
 from store.runtime import context, process
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import Home
-from store.sql_annotations import SQLAnnotations
-from store.sql_run_following import SQLRunFollowing
-from store.sql_threads import SQLThreads
-from store.waiting import FALLBACK_SECONDS, ClaimWaiter, Waiting
+from store.sql import replies
+from store.sql.annotations import SQLAnnotations
+from store.sql.follow import SQLRunFollowing
+from store.sql.threads import SQLThreads
+from store.sql.waiters import FALLBACK_SECONDS, ClaimWaiter, Waiting
 
 logger = logging.getLogger("store")
 span_logger = logging.getLogger("store.spans")
@@ -175,7 +176,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> AttemptedRollout:
         command = intake.start_rollout(input, mode, resources_id, config, metadata, worker_id)
         answer = await self._swept_call(command)
-        return await repeats.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
+        return await replies.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
     async def enqueue_rollout(
         self,
@@ -187,7 +188,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> Rollout:
         command = intake.enqueue_one(input, mode, resources_id, config, metadata)
         answer = await self._swept_call(command)
-        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
+        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         given = arguments.several(rollouts, "rollouts")
@@ -195,7 +196,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
             return []
         answer = await self._swept_call(intake.enqueue(given))
         if isinstance(answer, Repeat):
-            return await repeats.rollouts(self, answer)
+            return await replies.rollouts(self, answer)
         return [reads.rollout_of_view(view) for view in answer]
 
     # -- the queue ---------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         return await self._claimed(await self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds))
 
     async def _claimed(self, claims: list[ClaimView] | Repeat) -> list[AttemptedRollout]:
-        return await repeats.claims(self, claims) if isinstance(claims, Repeat) else self.hand_out(claims)
+        return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.hand_out(claims)
 
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
         """Return what a claim gives to its caller, and know how to undo it until then."""
@@ -316,7 +317,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         answer = await self._swept_call(intake.start_attempt(rollout_id, worker_id))
-        return await repeats.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
+        return await replies.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> Rollout:
         command = intake.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
         answer = await self._swept_call(command)
-        return await repeats.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
+        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
 
     async def update_attempt(
         self,
@@ -347,7 +348,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> Attempt:
         command = intake.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error)
         answer = await self._swept_call(command)
-        return await repeats.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
+        return await replies.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
@@ -380,7 +381,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
         """As `record_spans`, for spans that are a command already; its errors are those of the store."""
         answer = await self._call(command)
-        recorded = await repeats.recorded(self, answer) if isinstance(answer, Repeat) else answer
+        recorded = await replies.recorded(self, answer) if isinstance(answer, Repeat) else answer
         if len(recorded) < len(command.items):
             new = {index for index, _ in recorded}
             for index, item in enumerate(command.items):
@@ -402,7 +403,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         if not pairs:
             return []
         answer = await self._call(intake.number_spans(rollout_id for rollout_id, _ in pairs))
-        return await repeats.numbers(self, answer) if isinstance(answer, Repeat) else answer
+        return await replies.numbers(self, answer) if isinstance(answer, Repeat) else answer
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
@@ -416,7 +417,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
 
     async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
         answer = await call
-        return await repeats.resources(self, answer) if isinstance(answer, Repeat) else reads.resources_of_view(answer)
+        return await replies.resources(self, answer) if isinstance(answer, Repeat) else reads.resources_of_view(answer)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return reads.worker_of_view(await self._call(intake.beat(worker_id, heartbeat_stats)))

@@ -32,7 +32,7 @@ from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning.rows import RESULTS, Told
 from store.run_reads import Family
-from store.sql_proof import SQLProof
+from store.sql.log import SQLProof
 
 T = TypeVar("T")
 Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]

@@ -21,7 +21,7 @@ from store.journal import tail as tails
 from store.models import Fork, RunEventRow, RunFrame
 from store.planning.follow import Following, Form, Page, Place, Source
 from store.planning.run_state import TURNS, Turn
-from store.sql_run_ids import SQLRunIds
+from store.sql.run_ids import SQLRunIds
 
 _AT_ONCE: Final = 200
 _NOTHING: Final = 0

@@ -11,7 +11,7 @@ from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import pages, run_ids
 from store.errors import Conflict, NotFound
-from store.sql_forks import SQLForks
+from store.sql.forks import SQLForks
 
 
 class SQLRunIds(SQLForks, ABC):
