@@ -10,7 +10,7 @@ from store.db.encoding import MAX_CALL_BYTES, are_plain, check_call, dumps_plain
 from store.domain.commands import NewSpan, RecordSpans
 from store.domain.events import SpanRecorded
 from store.otel.spans import Origin, Received
-from store.span_intake import MAX_SEQUENCE_ID, MAX_STATUS_MESSAGE, new_span
+from store.sql.commands.spans import MAX_SEQUENCE_ID, MAX_STATUS_MESSAGE, new_span
 
 
 def record_received(received: Sequence[Received], *, number: bool = False) -> RecordSpans:

@@ -392,14 +392,14 @@ def test_every_way_to_add_a_backend_is_the_one_the_page_shows() -> None:
 
 
 def test_the_limits_in_the_pages_are_those_of_the_code() -> None:
-    from store import span_intake
     from store.db import encoding
     from store.journal import as_at
+    from store.sql.commands import spans as span_commands
 
     assert encoding.MAX_CALL_ITEMS == 10_000
     assert encoding.MAX_CALL_BYTES == 16 * 1024 * 1024
-    assert span_intake.MAX_SPAN_NAME_BYTES == 1024
-    assert span_intake.MAX_STATUS_MESSAGE == 200
+    assert span_commands.MAX_SPAN_NAME_BYTES == 1024
+    assert span_commands.MAX_STATUS_MESSAGE == 200
     assert as_at.FOLD_LIMIT == 5000
     for told in ("10,000 items", "16 MiB", "512 bytes", "1 KiB"):
         assert told in DOCS

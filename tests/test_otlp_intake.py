@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from store import otlp_intake, span_intake
+from store import otlp_intake
 from store.domain.commands import RecordSpans
 from store.errors import StoreError
 from store.otel.decode import PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
+from store.sql.commands import spans as span_commands
 from tests.wire.otlp_given import group, request, span
 from tests.wire.test_otlp_encodings import requests
 
@@ -28,7 +29,7 @@ def outcome(traces: Traces, *, by_models: bool) -> str:
     """Return the command, or the refusal."""
     try:
         command: RecordSpans = (
-            span_intake.record_spans(traces.spans, number=True)
+            span_commands.record_spans(traces.spans, number=True)
             if by_models
             else otlp_intake.record_received(traces.received, number=True)
         )

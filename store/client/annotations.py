@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store import arguments, intake_annotations
+from store import arguments
 from store.client import requests, run_requests
 from store.client.runs import HTTPRuns
 from store.interface.store import AsAt
 from store.models import AnnotateResult, Annotations
+from store.sql.commands import annotations as annotation_commands
 from store.wire import encoding, paths
 
 
@@ -23,7 +24,7 @@ class HTTPAnnotations(HTTPRuns):
         add_labels: Sequence[str] = (),
         remove_labels: Sequence[str] = (),
     ) -> AnnotateResult:
-        intake_annotations.check(note, add_labels, remove_labels)
+        annotation_commands.check(note, add_labels, remove_labels)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
         return await self._do("annotate_rollout", path, body, encoding.decode_annotated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 
-from store import arguments, intake_annotations
+from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import annotations as annotation_queries
 from store.db.queries.annotations import END
@@ -14,6 +14,7 @@ from store.domain.idempotency import Repeat
 from store.errors import NotFound
 from store.interface.store import AsAt
 from store.models.annotations import AnnotateResult, Annotations
+from store.sql.commands import annotations as annotation_commands
 from store.sql.run_writes import SQLRunWrites
 
 
@@ -28,7 +29,7 @@ class SQLAnnotations(SQLRunWrites, ABC):
         add_labels: Sequence[str] = (),
         remove_labels: Sequence[str] = (),
     ) -> AnnotateResult:
-        command = intake_annotations.annotate(rollout_id, note, add_labels, remove_labels)
+        command = annotation_commands.annotate(rollout_id, note, add_labels, remove_labels)
         answer: AnnotationView | Repeat = await self._call(command)
         if isinstance(answer, Repeat):
             then = await self.query_annotations(rollout_id, limit=0, as_at=answer.position)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import arguments, intake_runs, reads
+from store import arguments, reads
 from store.db.queries import run_refs
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
@@ -16,6 +16,7 @@ from store.models import AttemptedRollout, PhaseGraph, Rollout
 from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
 from store.planning import saving
 from store.sql import replies
+from store.sql.commands import runs as intake_runs
 from store.sql.runs import SQLRunReads
 
 

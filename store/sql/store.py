@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency, intake, reads, span_intake
+from store import arguments, idempotency, reads
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
@@ -50,6 +50,8 @@ from store.runtime.clock import Clock
 from store.runtime.loop_thread import Home
 from store.sql import replies
 from store.sql.annotations import SQLAnnotations
+from store.sql.commands import rollouts as rollout_commands
+from store.sql.commands import spans as span_commands
 from store.sql.follow import SQLRunFollowing
 from store.sql.threads import SQLThreads
 from store.sql.waiters import FALLBACK_SECONDS, ClaimWaiter, Waiting
@@ -174,7 +176,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
-        command = intake.start_rollout(input, mode, resources_id, config, metadata, worker_id)
+        command = rollout_commands.start_rollout(input, mode, resources_id, config, metadata, worker_id)
         answer = await self._swept_call(command)
         return await replies.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
@@ -186,7 +188,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Rollout:
-        command = intake.enqueue_one(input, mode, resources_id, config, metadata)
+        command = rollout_commands.enqueue_one(input, mode, resources_id, config, metadata)
         answer = await self._swept_call(command)
         return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
 
@@ -194,7 +196,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         given = arguments.several(rollouts, "rollouts")
         if not given:
             return []
-        answer = await self._swept_call(intake.enqueue(given))
+        answer = await self._swept_call(rollout_commands.enqueue(given))
         if isinstance(answer, Repeat):
             return await replies.rollouts(self, answer)
         return [reads.rollout_of_view(view) for view in answer]
@@ -244,7 +246,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
 
     async def _claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
         arguments.wait_seconds(wait_seconds)
-        claims: list[ClaimView] | Repeat = await self._swept_call(intake.claim(limit, worker_id))
+        claims: list[ClaimView] | Repeat = await self._swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
             self._check()
             claims = await self._home.run(
@@ -261,7 +263,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
             while True:
                 claims = await self._next_chance(ClaimWaiter(worker_id, limit, is_keyed=asked is not None), deadline)
                 if claims is None:
-                    command = intake.claim(limit, worker_id)
+                    command = rollout_commands.claim(limit, worker_id)
                     command.idempotency = asked
                     claims = await self._writer.call(command)
                 if claims or time.monotonic() >= deadline:
@@ -316,7 +318,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
             logger.warning("a claim that nobody took could not be released; the watchdog will judge it", exc_info=True)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        answer = await self._swept_call(intake.start_attempt(rollout_id, worker_id))
+        answer = await self._swept_call(rollout_commands.start_attempt(rollout_id, worker_id))
         return await replies.attempted(self, answer) if isinstance(answer, Repeat) else _attempted(answer)
 
     # -- updates -----------------------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
-        command = intake.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
+        command = rollout_commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
         answer = await self._swept_call(command)
         return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
 
@@ -346,7 +348,9 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
-        command = intake.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error)
+        command = rollout_commands.update_attempt(
+            rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error
+        )
         answer = await self._swept_call(command)
         return await replies.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
 
@@ -376,7 +380,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         Raises:
             NotFound: no such rollout or attempt; what stands before it in the call is stored.
         """
-        return await self.record(span_intake.record_spans(spans, number=number))
+        return await self.record(span_commands.record_spans(spans, number=number))
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
         """As `record_spans`, for spans that are a command already; its errors are those of the store."""
@@ -402,17 +406,17 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
         if not pairs:
             return []
-        answer = await self._call(intake.number_spans(rollout_id for rollout_id, _ in pairs))
+        answer = await self._call(rollout_commands.number_spans(rollout_id for rollout_id, _ in pairs))
         return await replies.numbers(self, answer) if isinstance(answer, Repeat) else answer
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._published(self._call(intake.publish(None, resources)))
+        return await self._published(self._call(rollout_commands.publish(None, resources)))
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         return await self._published(
-            self._swept_call(intake.publish(arguments.text(resources_id, "resources_id"), resources))
+            self._swept_call(rollout_commands.publish(arguments.text(resources_id, "resources_id"), resources))
         )
 
     async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
@@ -420,7 +424,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         return await replies.resources(self, answer) if isinstance(answer, Repeat) else reads.resources_of_view(answer)
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return reads.worker_of_view(await self._call(intake.beat(worker_id, heartbeat_stats)))
+        return reads.worker_of_view(await self._call(rollout_commands.beat(worker_id, heartbeat_stats)))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from store import arguments, intake_threads, thread_reads
+from store import arguments, thread_reads
 from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
 from store.domain.thread import CheckpointKey
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
+from store.sql.commands import threads as thread_commands
 from store.sql.forks import SQLForks
 
 _AT_ONCE = 50
@@ -34,7 +35,7 @@ class SQLThreads(SQLForks, ABC):
             NotFound: the rollout has no such attempt.
             TooLarge: more than 16 MiB after compression.
         """
-        await self._call(intake_threads.checkpoint(checkpoint, attempt_id))
+        await self._call(thread_commands.checkpoint(checkpoint, attempt_id))
 
     async def keep_thread_writes(
         self,
@@ -57,7 +58,7 @@ class SQLThreads(SQLForks, ABC):
         """
         given = arguments.several(writes, "writes")
         if given:
-            await self._call(intake_threads.writes(thread_id, ns, checkpoint_id, given, attempt_id))
+            await self._call(thread_commands.writes(thread_id, ns, checkpoint_id, given, attempt_id))
 
     async def get_thread_checkpoint(
         self, thread_id: str, *, ns: str = "", checkpoint_id: str | None = None
@@ -135,7 +136,7 @@ class SQLThreads(SQLForks, ABC):
 
     async def delete_thread(self, thread_id: str) -> bool:
         """Take away all that a thread holds; say whether there was anything. The log keeps what it was."""
-        return await self._call(intake_threads.delete(thread_id))
+        return await self._call(thread_commands.delete(thread_id))
 
     async def delete_thread_runs(self, run_ids: Sequence[str]) -> int:
         """Take away the checkpoints that some runs made, thread by thread; return how many."""
@@ -146,7 +147,7 @@ class SQLThreads(SQLForks, ABC):
         gone = 0
         for thread_id, rows in groupby(places, key=itemgetter(0)):
             checkpoints: list[CheckpointKey] = [(row[1], row[2]) for row in rows]
-            gone += await self._call(intake_threads.prune(thread_id, checkpoints, "runs"))
+            gone += await self._call(thread_commands.prune(thread_id, checkpoints, "runs"))
         return gone
 
     async def prune_thread(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
@@ -154,7 +155,7 @@ class SQLThreads(SQLForks, ABC):
 
         Returns how many there were. What was written on top of them goes with them.
         """
-        return await self._call(intake_threads.prune(thread_id, checkpoints, "keep_latest"))
+        return await self._call(thread_commands.prune(thread_id, checkpoints, "keep_latest"))
 
     async def copy_thread(self, source_id: str, target_id: str) -> int:
         """Keep in a thread all that another one holds, payload not stored anew; return how many checkpoints.
@@ -163,4 +164,4 @@ class SQLThreads(SQLForks, ABC):
             Invalid: both are the same thread.
             TooLarge: the thread holds more than 10,000 checkpoints and writes.
         """
-        return await self._call(intake_threads.copy(source_id, target_id))
+        return await self._call(thread_commands.copy(source_id, target_id))

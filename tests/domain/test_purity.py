@@ -19,9 +19,10 @@ from typing import Any, NoReturn
 import pytest
 
 import store.domain
-from store import intake_threads, open_store
+from store import open_store
 from store.models import LLM, EnqueueRolloutRequest, RolloutConfig
 from store.models.threads import ThreadCheckpoint, ThreadWrite
+from store.sql.commands import threads as thread_commands
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.domain.run_story import artifact, checkpoint, events, fork, move_head, phase, rejected, retract
@@ -137,9 +138,9 @@ def tell_of_threads(story: Story) -> Story:
     """Add every command about threads."""
     given = ThreadCheckpoint("r1:RIG", "", "cp-1", None, ("json", b"{}"), {"said": ("json", b"1")}, {"step": 1})
     written = ThreadWrite("task", 0, "said", ("json", b"2"))
-    story.tell(intake_threads.checkpoint(given, "b1"), intake_threads.writes("r1:RIG", "", "cp-1", [written], "b1"))
-    story.tell(intake_threads.copy("r1:RIG", "t"), intake_threads.prune("t", [("", "cp-1")], "keep_latest"))
-    story.tell(intake_threads.delete("r1:RIG"))
+    story.tell(thread_commands.checkpoint(given, "b1"), thread_commands.writes("r1:RIG", "", "cp-1", [written], "b1"))
+    story.tell(thread_commands.copy("r1:RIG", "t"), thread_commands.prune("t", [("", "cp-1")], "keep_latest"))
+    story.tell(thread_commands.delete("r1:RIG"))
     return story
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import orjson
 import pytest
 
-from store import intake_threads
 from store.domain import thread
 from store.domain.commands import Command
 from store.domain.decide import decide
@@ -23,6 +22,7 @@ from store.domain.thread_events import (
 from store.domain.working_set import World
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadWrite
+from store.sql.commands import threads as thread_commands
 
 
 def told(*commands: Command) -> World:
@@ -36,12 +36,12 @@ def told(*commands: Command) -> World:
 
 def saved(number: int, thread_id: str = "t") -> Command:
     given = ThreadCheckpoint(thread_id, "", f"cp-{number}", None, ("json", b"{}"), {}, {"step": number})
-    return intake_threads.checkpoint(given, None)
+    return thread_commands.checkpoint(given, None)
 
 
 def written(*numbers: int, task_id: str = "task", thread_id: str = "t") -> Command:
     given = [ThreadWrite(task_id, number, "said", ("json", b"%d" % number)) for number in numbers]
-    return intake_threads.writes(thread_id, "", "cp-1", given, None)
+    return thread_commands.writes(thread_id, "", "cp-1", given, None)
 
 
 def facts(world: World) -> list[Fact]:
@@ -74,7 +74,7 @@ def test_a_negative_number_replaces_what_was_there() -> None:
 
 
 def test_what_goes_is_named_with_its_writes_and_the_state_forgets_both() -> None:
-    world = told(saved(1), saved(2), written(0), intake_threads.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
+    world = told(saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
     assert facts(world)[-1] == ThreadPruned("runs", [["", "cp-1"]])
     assert (set(world.threads["t"].checkpoints), world.threads["t"].writes) == ({("", "cp-2")}, {})
     assert world.touched_writes == {("t", ("", "cp-1", "task", 0))}
@@ -82,17 +82,17 @@ def test_what_goes_is_named_with_its_writes_and_the_state_forgets_both() -> None
 
 def test_nothing_comes_of_what_changes_nothing() -> None:
     empty = [
-        intake_threads.delete("t"),
-        intake_threads.prune("t", [("", "cp-1")], "runs"),
-        intake_threads.copy("t", "u"),
+        thread_commands.delete("t"),
+        thread_commands.prune("t", [("", "cp-1")], "runs"),
+        thread_commands.copy("t", "u"),
     ]
     assert facts(told(*empty)) == []
-    world = told(saved(1), intake_threads.delete("t"), *empty)
+    world = told(saved(1), thread_commands.delete("t"), *empty)
     assert [type(fact) for fact in facts(world)] == [ThreadCheckpointSaved, ThreadDeleted]
 
 
 def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
-    world = told(saved(1), written(0, -1), intake_threads.copy("t", "u"), intake_threads.copy("u", "v"))
+    world = told(saved(1), written(0, -1), thread_commands.copy("t", "u"), thread_commands.copy("u", "v"))
     copies = [event for event in world.events if event.stream == "thread/v"]
     assert copies[0].fact == ThreadCopied("u")
     assert [getattr(event.fact, "origin", None) for event in copies] == [None, 1, 2]
@@ -102,11 +102,11 @@ def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
 
 def test_the_state_is_what_the_facts_come_to() -> None:
     world = told(
-        *(saved(1), saved(2), written(0, 1), intake_threads.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
+        *(saved(1), saved(2), written(0, 1), thread_commands.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
         *(
-            intake_threads.prune("t", [("", "cp-2")], "keep_latest"),
+            thread_commands.prune("t", [("", "cp-2")], "keep_latest"),
             saved(4),
-            intake_threads.delete("u"),
+            thread_commands.delete("u"),
             saved(5, "u"),
         ),
     )

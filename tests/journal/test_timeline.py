@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store import intake, open_store, reads
+from store import open_store, reads
 from store.db.dialect import Dialect, ReadSession, Row, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
@@ -24,6 +24,7 @@ from store.interface.store import Store
 from store.journal import as_at as timeline
 from store.journal.writer import Writer
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
+from store.sql.commands import rollouts as rollout_commands
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
 
@@ -67,7 +68,7 @@ class Desk:
         return list(await self.read(log_queries.events))
 
     async def claim(self, worker_id: str | None) -> list[ClaimView]:
-        return await self.writer.call(intake.claim(1, worker_id))
+        return await self.writer.call(rollout_commands.claim(1, worker_id))
 
     async def release(self, claim: ClaimView) -> None:
         attempt = claim.rollout.attempt

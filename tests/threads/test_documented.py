@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from store import intake_threads
 from store.db.encoding import MAX_CALL_BYTES
 from store.integrations import langgraph
+from store.sql.commands import threads as thread_commands
 
 PAGE = (Path(__file__).parents[2] / "docs" / "langgraph.md").read_text()
 
@@ -37,6 +37,6 @@ def test_every_function_is_described_with_arguments_that_there_are() -> None:
 
 
 def test_the_sizes_are_those_of_the_code() -> None:
-    assert (intake_threads.BLOB_FROM, MAX_CALL_BYTES) == (1024, 16 * 1024 * 1024)
+    assert (thread_commands.BLOB_FROM, MAX_CALL_BYTES) == (1024, 16 * 1024 * 1024)
     assert "a kilobyte or more" in PAGE
     assert "16 MiB" in PAGE

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from store import intake_threads, open_store
+from store import open_store
 from store.errors import Invalid, NotFound, TooLarge
 from store.models.threads import ThreadWrite
+from store.sql.commands import threads as thread_commands
 from store.sql.store import SQLStore
 from tests.journal.given import ask
 from tests.threads.given import checkpoint, ids, said_in, write
@@ -55,7 +56,7 @@ async def test_a_call_of_many_writes_is_kept_whole(sql: SQLStore) -> None:
 
 
 async def test_long_values_are_stored_once_for_all_who_hold_them(sql: SQLStore) -> None:
-    long, short = b"x" * intake_threads.BLOB_FROM, b"x" * (intake_threads.BLOB_FROM - 1)
+    long, short = b"x" * thread_commands.BLOB_FROM, b"x" * (thread_commands.BLOB_FROM - 1)
     for number in range(3):
         values = {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
         await sql.keep_thread_checkpoint(checkpoint(number, values=values))

@@ -10,14 +10,14 @@ from pydantic import TypeAdapter
 
 from store.domain.commands import Command
 from store.idempotency import current
-from store.intake import number_spans
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
 from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
-from store.span_intake import record_spans
+from store.sql.commands.rollouts import number_spans
+from store.sql.commands.spans import record_spans
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,

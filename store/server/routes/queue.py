@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from store import idempotency, intake, reads
+from store import idempotency, reads
 from store.db.encoding import MAX_CALL_ITEMS
 from store.domain.commands import Command
 from store.domain.views import AttemptView, ClaimView, RolloutView
@@ -21,6 +21,7 @@ from store.server.call import Call, ClientLeft, checked, refuse_null
 from store.server.pending import Parked
 from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
+from store.sql.commands import rollouts as rollout_commands
 from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.bodies import (
@@ -78,7 +79,7 @@ async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
     given: EnqueueBody = _ENQUEUE.validate_json(body)
-    return (intake.enqueue(given.rollouts), None) if given.rollouts else None
+    return (rollout_commands.enqueue(given.rollouts), None) if given.rollouts else None
 
 
 def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
@@ -98,7 +99,7 @@ def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None
     given: DequeueBody = _DEQUEUE.validate_json(body)
     if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
         return None
-    return intake.claim(given.limit, given.worker_id), call.asked(body)
+    return rollout_commands.claim(given.limit, given.worker_id), call.asked(body)
 
 
 def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
@@ -239,7 +240,7 @@ def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
     given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
     fields = {name: getattr(given, name) for name in given.model_fields_set}
     # What is null is refused, in other words than those of the body.
-    return intake.update_attempt(**call.ids, **_NOTHING_SET | fields), None
+    return rollout_commands.update_attempt(**call.ids, **_NOTHING_SET | fields), None
 
 
 def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from typing import Any, Final
 
-from store import idempotency, intake_runs
+from store import idempotency
 from store.domain.commands import Command
 from store.domain.decide_runs import Told
 from store.errors import NotFound
@@ -27,6 +27,7 @@ from store.models import (
 from store.server.call import Call
 from store.server.response_spool import Spool
 from store.server.routing import Created, Direct, Operations
+from store.sql.commands import runs as run_commands
 from store.wire import paths
 from store.wire.bodies import RolloutPastQuery
 from store.wire.encoding import Appended, dumps
@@ -63,7 +64,7 @@ forks = Operations("Forks", own_statuses=True)
 
 def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
     given: AppendEventsBody = _APPEND.validate_json(body)
-    return (intake_runs.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
+    return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
 
 
 def _end_append(_: Call, __: None, told: Told) -> bytes:

@@ -11,7 +11,7 @@ from store.db.encoding import check_text
 from store.domain.commands import AnnotateRollout
 from store.domain.decide_annotations import MOST_LABELS
 from store.errors import Invalid, TooLarge
-from store.span_intake import body_of
+from store.sql.commands.spans import body_of
 
 MAX_LABEL_BYTES: Final = 64
 MAX_NOTE_BYTES: Final = 64 * 1024

@@ -38,7 +38,7 @@ from store.models import (
     Unset,
 )
 from store.runtime import ids, process
-from store.span_intake import body_of
+from store.sql.commands.spans import body_of
 
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from store import arguments, intake, span_intake
+from store import arguments
 from store.db.encoding import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.events import Body, Json, encode
 from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
@@ -24,6 +24,8 @@ from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
 from store.planning.saving import Taken
 from store.runtime import ids
+from store.sql.commands import rollouts as rollout_commands
+from store.sql.commands import spans as span_commands
 
 BLOB_FROM: Final = 1024
 """Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""
@@ -219,7 +221,7 @@ def fork(
         ground=Ground(plan.head, plan.ground),
         supersede=supersede,
         worker_id=_name(worker_id, "worker_id"),
-        owner=intake.owner(),
+        owner=rollout_commands.owner(),
         body=_payload({name: value for name, value in told.items() if value is not None}, ""),
         metadata=_metadata(plan, told),
         actor=None if worker_id is None else f"worker:{worker_id}",
@@ -281,5 +283,5 @@ def _check_data(fact: Any, path: str) -> None:
         TooLarge: more than 8 KiB.
     """
     size = len(encode(fact).encode())
-    if size > span_intake.MAX_DATA_BYTES:
-        raise TooLarge(path, size, span_intake.MAX_DATA_BYTES)
+    if size > span_commands.MAX_DATA_BYTES:
+        raise TooLarge(path, size, span_commands.MAX_DATA_BYTES)

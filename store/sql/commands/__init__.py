@@ -1,0 +1,1 @@
+"""Conversion of arguments to commands."""
