@@ -3,13 +3,13 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from store import reads
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.filters import Query
 from store.interface.store import AsAt
 from store.journal import as_at as timeline
 from store.sql import json_pages
+from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queries import SQLReads
 from store.wire.encoding import dumps
 
@@ -36,7 +36,7 @@ class SQLTexts(SQLReads):
         async def write_past(session: ReadSession, until: int) -> int:
             # Rows of the past are folded in any order, and their number is bounded.
             page = await timeline.rollouts(
-                dialect, session, asked, until, lambda row: dumps(reads.rollout_of_page(row))
+                dialect, session, asked, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
             )
             for text in page.items:
                 write(text)

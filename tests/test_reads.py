@@ -10,7 +10,6 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from store import reads
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
 from store.domain.events import Event, SpanRecorded
@@ -26,6 +25,7 @@ from store.models import (
     Span,
     Worker,
 )
+from store.sql.mapping import rollouts as rollout_mapping
 
 SPAN: dict[str, Any] = {
     "rollout_id": "ro-1",
@@ -67,7 +67,7 @@ def span_row(**values: Any) -> tuple[Any, ...]:
 
 def span() -> tuple[Span, Span]:
     body = {name: value for name, value in SPAN.items() if name not in OF_ROW and value is not None}
-    return reads.span_model(span_row(**SPAN), orjson.loads(orjson.dumps(body))), Span.model_validate(SPAN)
+    return rollout_mapping.span_model(span_row(**SPAN), orjson.loads(orjson.dumps(body))), Span.model_validate(SPAN)
 
 
 def rollout() -> tuple[Rollout, Rollout]:
@@ -91,7 +91,7 @@ def rollout() -> tuple[Rollout, Rollout]:
         config=config,
         metadata={"a": None},
     )
-    return reads.rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}), validated
+    return rollout_mapping.rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}), validated
 
 
 def attempt() -> tuple[Attempt, Attempt]:
@@ -107,7 +107,7 @@ def attempt() -> tuple[Attempt, Attempt]:
         last_heartbeat_time=9.5,
         metadata={"m": 1},
     )
-    return reads.attempt_model(stored, 9.5, {"metadata": {"m": 1}}), validated
+    return rollout_mapping.attempt_model(stored, 9.5, {"metadata": {"m": 1}}), validated
 
 
 def attempted() -> tuple[AttemptedRollout, AttemptedRollout]:
@@ -122,7 +122,7 @@ def attempted() -> tuple[AttemptedRollout, AttemptedRollout]:
         start_at=1_500_000,
         end_at=2_000_000,
     )
-    made = reads.attempted_rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}, attempt()[0])
+    made = rollout_mapping.attempted_rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}, attempt()[0])
     return made, AttemptedRollout.model_validate({**dict(plain), "attempt": own})
 
 
@@ -145,14 +145,14 @@ def worker() -> tuple[Worker, Worker]:
         last_idle_time=9e-6,
         current_rollout_id="ro",
     )
-    return reads.worker_model(stored, signals), validated
+    return rollout_mapping.worker_model(stored, signals), validated
 
 
 def resources() -> tuple[ResourcesUpdate, ResourcesUpdate]:
     llm = LLM(endpoint="e", model="m", sampling_parameters={"temperature": 1.0})
     stored = row(RESOURCES_COLUMNS, resources_id="rs", version=2, create_at=1_000_000, update_at=2_000_000)
     validated = ResourcesUpdate(resources_id="rs", create_time=1.0, update_time=2.0, version=2, resources={"llm": llm})
-    return reads.resources_model(stored, {"resources": {"llm": llm.model_dump()}}), validated
+    return rollout_mapping.resources_model(stored, {"resources": {"llm": llm.model_dump()}}), validated
 
 
 @pytest.mark.parametrize("build", [span, rollout, attempt, attempted, worker, resources])
@@ -179,7 +179,7 @@ def test_kinds_of_numbers_survive() -> None:
 
 
 def test_a_span_whose_body_was_dropped_has_no_attributes() -> None:
-    made = reads.span_model(span_row(**SPAN), None)
+    made = rollout_mapping.span_model(span_row(**SPAN), None)
     assert (made.attributes, made.events, made.links, made.model_extra) == ({}, [], [], {})
     assert (made.status.status_code, made.status.description) == (
         SPAN["status"]["status_code"],
@@ -189,17 +189,17 @@ def test_a_span_whose_body_was_dropped_has_no_attributes() -> None:
 
 
 def test_two_spans_without_bodies_share_nothing_that_can_change() -> None:
-    one, other = (reads.span_model(span_row(**SPAN), None) for _ in range(2))
+    one, other = (rollout_mapping.span_model(span_row(**SPAN), None) for _ in range(2))
     one.attributes["mine"] = True
     assert other.attributes == {}
 
 
 def test_payload_that_was_dropped_reads_as_nothing() -> None:
     stored = row(ROLLOUT_COLUMNS, rollout_id="ro-1", status="queuing", config="{}", start_at=1)
-    made = reads.rollout_model(stored, None, None)
+    made = rollout_mapping.rollout_model(stored, None, None)
     assert (made.input, made.metadata, made.config) == (None, None, RolloutConfig())
     empty = row(RESOURCES_COLUMNS, resources_id="rs", version=1, create_at=1, update_at=1)
-    assert reads.resources_model(empty, None).resources == {}
+    assert rollout_mapping.resources_model(empty, None).resources == {}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_was_stamped_last_is_the_sign_of_life(
     beat: float | None, stamped: int | None, known: float | None, known_at: int | None, expected: float | None
 ) -> None:
     stored = row(ATTEMPT_COLUMNS, last_heartbeat_time=known, heartbeat_stamped_at=known_at)
-    assert reads.sign_of_life(stored, beat, stamped) == expected
+    assert rollout_mapping.sign_of_life(stored, beat, stamped) == expected
 
 
 def logged(**changes: Any) -> tuple[Any, ...]:
@@ -244,12 +244,14 @@ def test_a_row_of_the_log_is_an_event() -> None:
 
 
 def test_a_row_of_the_log_is_described_in_the_terms_of_the_api() -> None:
-    described = reads.history_event(log_queries.described(logged(), {"attributes": {}}))
+    described = rollout_mapping.history_event(log_queries.described(logged(), {"attributes": {}}))
     assert (described.number, described.position, described.at, described.body_hash) == (3, 9, 2.5, "01ff")
     assert described.data["span_id"] == "s"
     assert described.body == {"attributes": {}}
     assert type(described).model_validate(described.model_dump()) == described
-    whole = reads.logged_event(log_queries.described(logged(), None), stream="rollout/ro-1", commit_id=4, cursor="c")
+    whole = rollout_mapping.logged_event(
+        log_queries.described(logged(), None), stream="rollout/ro-1", commit_id=4, cursor="c"
+    )
     assert (whole.stream, whole.commit_id, whole.cursor, whole.body) == ("rollout/ro-1", 4, "c", None)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from store.models import PaginatedResult, Span
-from store.reads import span_model
+from store.sql.mapping.rollouts import span_model
 
 _ROW: Final = (
     "rollout_id",

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import orjson
 
-from store import reads
 from store.dashboard.annotations import NOTHING, Said
 from store.dashboard.annotations import said as said_of
 from store.dashboard.asked import Asked
@@ -24,6 +23,7 @@ from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
+from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
 
 TABS: Final = (
@@ -157,7 +157,7 @@ async def look(asked: Asked) -> Looked:
     if found is None:
         raise NotFound.rollout(rollout_id)
     row, last, attempts, chosen, position, event, turns, waiting = found
-    rollout = reads.plain_rollout_of_page(row)
+    rollout = rollout_mapping.plain_rollout_of_page(row)
     columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
     columns["error"] = _json(columns["error"])
     return Looked(
@@ -233,7 +233,7 @@ async def _attempts(
 
 
 def _attempt(row: Sequence[Any]) -> AttemptShown:
-    attempt, columns = reads.attempt_of_page(row), dict(zip(ATTEMPT_COLUMNS, row, strict=False))
+    attempt, columns = rollout_mapping.attempt_of_page(row), dict(zip(ATTEMPT_COLUMNS, row, strict=False))
     return AttemptShown(
         attempt.attempt_id,
         attempt.sequence_id,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from store import arguments, run_reads
+from store import arguments
 from store.db.dialect import ReadSession, Row
 from store.db.encoding import check_text
 from store.db.queries import log as log_queries
@@ -21,6 +21,7 @@ from store.journal import tail as tails
 from store.models import Fork, RunEventRow, RunFrame
 from store.planning.follow import Following, Form, Page, Place, Source
 from store.planning.run_state import TURNS, Turn
+from store.sql.mapping import runs as run_mapping
 from store.sql.run_ids import SQLRunIds
 
 _AT_ONCE: Final = 200
@@ -119,7 +120,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
     ) -> list[RunEventRow]:
         rows = await run_views.events(self._dialect, session, rollout_id, view, after=after, limit=limit)
         payloads, texts = await self._payload_of(session, rows) if bodies else ({}, {})
-        return [run_reads.event(rollout_id, row, payloads.get(row[1]), texts) for row in rows]
+        return [run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in rows]
 
     async def _forks_among(self, session: ReadSession, rollout_id: str, rows: Sequence[Row]) -> dict[int, Fork]:
         if all(row[5] != "attempt.forked" for row in rows):

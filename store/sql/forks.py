@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from store import arguments, reads, run_reads
+from store import arguments
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages, run_views
 from store.db.queries import runs as run_queries
@@ -16,6 +16,8 @@ from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, 
 from store.planning import plan as planning
 from store.planning.plan import Ground
 from store.planning.rows import Alike
+from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import runs as run_mapping
 from store.sql.run_writes import SQLRunWrites
 
 _PLANS_AT_MOST: Final = 20
@@ -153,7 +155,7 @@ class SQLForks(SQLRunWrites, ABC):
             ground=standing.run_version or 0,
             base=seen.attempt,
             rows=[Alike(*row) for row in await run_views.outline(self._dialect, session, rollout_id, seen)],
-            checkpoints=[run_reads.checkpoint(rollout_id, row) for row in saved],
+            checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
             scopes=await run_views.scopes(self._dialect, session, rollout_id),
             has_succeeded=status == "succeeded",
         )
@@ -203,13 +205,13 @@ class SQLForks(SQLRunWrites, ABC):
             family = await self._family(session, rollout_id, standing)
             fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
             every = filters.query(filters.ATTEMPTS)
-            attempts = await pages.attempts(self._dialect, session, rollout_id, every, reads.attempt_of_page)
+            attempts = await pages.attempts(self._dialect, session, rollout_id, every, rollout_mapping.attempt_of_page)
             return fork, await pages.rollout(self._dialect, session, rollout_id), attempts.items
 
         fork, row, attempts = await self._seen(rollout_id, "raw", None, None, read)
         assert fork is not None and row is not None  # noqa: PT018 - the attempt was forked, of this rollout
         attempt = next(each for each in attempts if each.sequence_id == sequence_id)
-        rollout = reads.rollout_of_page(row).model_dump(exclude={"attempt"})
+        rollout = rollout_mapping.rollout_of_page(row).model_dump(exclude={"attempt"})
         return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import orjson
 
-from store import reads
 from store.db.queries.bodies import payload, raw_json
 from store.models import RolloutConfig
+from store.sql.mapping import rollouts as rollout_mapping
 from store.wire.encoding import dumps
 
 Row = Sequence[Any]
@@ -44,7 +44,7 @@ def _span(row: Row) -> Any:
     tail = body.rfind(_RESOURCE)
     known = _END(body, tail) if tail > 0 and body.startswith(_SPAN_BODY) else None
     if known is None:
-        return reads.span_of_page(row)
+        return rollout_mapping.span_of_page(row)
     fields: dict[str, Any] = {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,

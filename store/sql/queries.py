@@ -5,7 +5,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from store import reads
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import counts as counting
 from store.db.queries import filters, pages
@@ -31,6 +30,7 @@ from store.models import (
 from store.runtime import process
 from store.runtime.clock import system_clock
 from store.runtime.loop_thread import Home
+from store.sql.mapping import rollouts as rollout_mapping
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        make, dialect = reads.rollout_of_page, self._dialect
+        make, dialect = rollout_mapping.rollout_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.rollouts(dialect, session, asked, make),
             lambda session, until: timeline.rollouts(dialect, session, asked, until, make),
@@ -96,7 +96,7 @@ class SQLReads(Store):
             as_at,
             (rollout_id, at),
         )
-        return None if row is None else reads.rollout_of_page(row)
+        return None if row is None else rollout_mapping.rollout_of_page(row)
 
     async def query_attempts(
         self,
@@ -110,7 +110,7 @@ class SQLReads(Store):
         at: int | None = None,
     ) -> PaginatedResult[Attempt]:
         asked = filters.query(filters.ATTEMPTS, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
-        make, dialect = reads.attempt_of_page, self._dialect
+        make, dialect = rollout_mapping.attempt_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.attempts(dialect, session, rollout_id, asked, make),
             lambda session, until: timeline.attempts(dialect, session, rollout_id, asked, until, make),
@@ -129,7 +129,7 @@ class SQLReads(Store):
             as_at,
             (rollout_id, at),
         )
-        return None if row is None else reads.attempt_of_page(row)
+        return None if row is None else rollout_mapping.attempt_of_page(row)
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        make, dialect = reads.span_of_page, self._dialect
+        make, dialect = rollout_mapping.span_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.spans(dialect, session, rollout_id, attempt_id, asked, make),
             lambda session, until: timeline.spans(dialect, session, rollout_id, attempt_id, asked, until, make),
@@ -202,7 +202,7 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        make, dialect = reads.resources_of_page, self._dialect
+        make, dialect = rollout_mapping.resources_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.resources(dialect, session, asked, make),
             lambda session, until: timeline.resources(dialect, session, asked, until, make),
@@ -219,7 +219,7 @@ class SQLReads(Store):
             as_at,
             sweeps=False,
         )
-        return None if row is None else reads.resources_of_page(row)
+        return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
         dialect = self._dialect
@@ -229,7 +229,7 @@ class SQLReads(Store):
             as_at,
             sweeps=False,
         )
-        return None if row is None else reads.resources_of_page(row)
+        return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def query_workers(
         self,
@@ -252,7 +252,7 @@ class SQLReads(Store):
             limit=limit,
             offset=offset,
         )
-        make, dialect = reads.worker_of_page, self._dialect
+        make, dialect = rollout_mapping.worker_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.workers(dialect, session, asked, make),
             lambda session, until: timeline.workers(dialect, session, asked, until, make),
@@ -268,7 +268,7 @@ class SQLReads(Store):
             as_at,
             sweeps=False,
         )
-        return None if row is None else reads.worker_of_page(row)
+        return None if row is None else rollout_mapping.worker_of_page(row)
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,9 @@ class SQLReads(Store):
 
     async def _ended_in_order(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         found = await self._read(
-            lambda session: pages.rollouts_by_id(self._dialect, session, rollout_ids, reads.plain_rollout_of_page)
+            lambda session: pages.rollouts_by_id(
+                self._dialect, session, rollout_ids, rollout_mapping.plain_rollout_of_page
+            )
         )
         ended = {"succeeded", "failed", "cancelled"}
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import arguments, reads
+from store import arguments
 from store.db.queries import run_refs
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
@@ -17,6 +17,7 @@ from store.models.runs import ArtifactRef, CheckpointRef, ForkPlan, RunEvent
 from store.planning import saving
 from store.sql import replies
 from store.sql.commands import runs as intake_runs
+from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.runs import SQLRunReads
 
 
@@ -110,7 +111,11 @@ class SQLRunWrites(SQLRunReads, ABC):
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         answer = await self._swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
-        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
+        return (
+            await replies.rollout(self, answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.rollout_of_view(answer)
+        )
 
     async def _fork(
         self,
@@ -141,6 +146,6 @@ class SQLRunWrites(SQLRunReads, ABC):
         answer = await self._swept_call(command)
         if isinstance(answer, GroundMoved):
             return None
-        started = reads.rollout_of_view(answer)
+        started = rollout_mapping.rollout_of_view(answer)
         assert isinstance(started, AttemptedRollout)  # a fork starts an attempt
         return started

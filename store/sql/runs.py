@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from store import arguments, reads, run_reads
+from store import arguments
 from store.db.dialect import ReadSession, Row
 from store.db.queries import pages, run_views
 from store.db.queries import runs as run_queries
@@ -31,8 +31,10 @@ from store.models import (
 from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning.rows import RESULTS, Told
-from store.run_reads import Family
 from store.sql.log import SQLProof
+from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import runs as run_mapping
+from store.sql.mapping.runs import Family
 
 T = TypeVar("T")
 Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
@@ -76,7 +78,7 @@ class SQLRunReads(SQLProof, ABC):
             shown = rows if limit < 0 else rows[:limit]
             payloads, texts = await self._payload_of(session, shown) if bodies else ({}, {})
             return RunEventPage(
-                items=[run_reads.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
+                items=[run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
                 next_after=shown[-1][0] if shown else after,
                 has_more=len(rows) > len(shown),
                 head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
@@ -110,7 +112,7 @@ class SQLRunReads(SQLProof, ABC):
         return await self._seen(rollout_id, view, as_at, at, read)
 
     async def _told(self, session: ReadSession, rollout_id: str, seen: View) -> list[Told]:
-        return list(map(run_reads.told, await run_views.events(self._dialect, session, rollout_id, seen)))
+        return list(map(run_mapping.told, await run_views.events(self._dialect, session, rollout_id, seen)))
 
     # -- checkpoints and artefacts -----------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class SQLRunReads(SQLProof, ABC):
         if not rows:
             return None
         payloads = await run_queries.payloads(self._dialect, session, [rows[0][1]])
-        return run_reads.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
+        return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
 
     async def _in_group(
         self, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
@@ -187,7 +189,7 @@ class SQLRunReads(SQLProof, ABC):
     ) -> list[CheckpointRef]:
         async def read(session: ReadSession, seen: View, _: Standing) -> list[CheckpointRef]:
             rows = await run_views.checkpoints(self._dialect, session, rollout_id, seen, scope=scope, name=name)
-            return [run_reads.checkpoint(rollout_id, row) for row in rows]
+            return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
         return await self._seen(rollout_id, view, as_at, at, read)
 
@@ -211,7 +213,7 @@ class SQLRunReads(SQLProof, ABC):
                 dialect, session, rollout_id, seen, scope=scope, name=name, limit=limit, cut_version=cut
             )
             payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
-            return [run_reads.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
+            return [run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
 
         return await self._seen(rollout_id, view, as_at, at, read)
 
@@ -225,7 +227,7 @@ class SQLRunReads(SQLProof, ABC):
 
         async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
             rows = await run_queries.made_for(self._dialect, session, scope, name, min(limit, END), until)
-            return [run_reads.made(row, until) for row in rows]
+            return [run_mapping.made(row, until) for row in rows]
 
         return await self._answer(lambda session: then(session, END), then, as_at, sweeps=False)
 
@@ -242,11 +244,11 @@ class SQLRunReads(SQLProof, ABC):
         rows = await run_queries.forks(dialect, session, rollout_id)
         payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
         saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
-        checkpoints = {row[2]: run_reads.checkpoint(rollout_id, row) for row in saved}
+        checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
         return Family(
             head=standing.head,
             attempts=await run_queries.attempts(dialect, session, rollout_id),
-            forks={row[0]: run_reads.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
+            forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
             told=await run_queries.events_told(dialect, session, rollout_id),
         )
 
@@ -272,7 +274,7 @@ class SQLRunReads(SQLProof, ABC):
 
     async def _with_responses(self, session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[Told]:
         """Return events without payload; every result has the hash of its response, unless it is in common."""
-        events = {row[1]: run_reads.told(row) for row in rows}
+        events = {row[1]: run_mapping.told(row) for row in rows}
         short = [
             position
             for position, event in events.items()
@@ -303,7 +305,7 @@ class SQLRunReads(SQLProof, ABC):
         if standing.resources_id is None:
             return None
         row = await pages.resources_by_id(self._dialect, session, standing.resources_id)
-        published = {} if row is None else reads.resources_of_page(row).resources
+        published = {} if row is None else rollout_mapping.resources_of_page(row).resources
         graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
         if len(graphs) > 1:
             named = ", ".join(name for name, each in published.items() if isinstance(each, PhaseGraph))

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency, reads
+from store import arguments, idempotency
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
@@ -53,6 +53,7 @@ from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
 from store.sql.follow import SQLRunFollowing
+from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.threads import SQLThreads
 from store.sql.waiters import FALLBACK_SECONDS, ClaimWaiter, Waiting
 
@@ -190,7 +191,11 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> Rollout:
         command = rollout_commands.enqueue_one(input, mode, resources_id, config, metadata)
         answer = await self._swept_call(command)
-        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer[0])
+        return (
+            await replies.rollout(self, answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.rollout_of_view(answer[0])
+        )
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         given = arguments.several(rollouts, "rollouts")
@@ -199,7 +204,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         answer = await self._swept_call(rollout_commands.enqueue(given))
         if isinstance(answer, Repeat):
             return await replies.rollouts(self, answer)
-        return [reads.rollout_of_view(view) for view in answer]
+        return [rollout_mapping.rollout_of_view(view) for view in answer]
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +340,11 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
     ) -> Rollout:
         command = rollout_commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
         answer = await self._swept_call(command)
-        return await replies.rollout(self, answer) if isinstance(answer, Repeat) else reads.rollout_of_view(answer)
+        return (
+            await replies.rollout(self, answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.rollout_of_view(answer)
+        )
 
     async def update_attempt(
         self,
@@ -352,7 +361,11 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
             rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error
         )
         answer = await self._swept_call(command)
-        return await replies.attempt(self, answer) if isinstance(answer, Repeat) else reads.attempt_of_view(answer)
+        return (
+            await replies.attempt(self, answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.attempt_of_view(answer)
+        )
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
@@ -421,10 +434,14 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
 
     async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
         answer = await call
-        return await replies.resources(self, answer) if isinstance(answer, Repeat) else reads.resources_of_view(answer)
+        return (
+            await replies.resources(self, answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.resources_of_view(answer)
+        )
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return reads.worker_of_view(await self._call(rollout_commands.beat(worker_id, heartbeat_stats)))
+        return rollout_mapping.worker_of_view(await self._call(rollout_commands.beat(worker_id, heartbeat_stats)))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -553,7 +570,7 @@ def _undoing(claim: ClaimView) -> ReleaseClaim:
 
 
 def _attempted(view: Any) -> AttemptedRollout:
-    rollout = reads.rollout_of_view(view)
+    rollout = rollout_mapping.rollout_of_view(view)
     assert isinstance(rollout, AttemptedRollout)  # the answer to a call that opened an attempt carries it
     return rollout
 

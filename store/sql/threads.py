@@ -8,13 +8,14 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from store import arguments, thread_reads
+from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
 from store.domain.thread import CheckpointKey
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
 from store.sql.commands import threads as thread_commands
 from store.sql.forks import SQLForks
+from store.sql.mapping import threads as thread_mapping
 
 _AT_ONCE = 50
 """How many checkpoints a list reads in one go: each may be large."""
@@ -69,7 +70,7 @@ class SQLThreads(SQLForks, ABC):
             rows = await thread_queries.checkpoints(
                 self._dialect, session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
             )
-            return await thread_reads.whole(self._dialect, session, rows)
+            return await thread_mapping.whole(self._dialect, session, rows)
 
         found = await self._read(read, snapshot=True)
         return found[0] if found else None
@@ -121,7 +122,7 @@ class SQLThreads(SQLForks, ABC):
             after=after,
             limit=limit,
         )
-        return await thread_reads.whole(self._dialect, session, rows)
+        return await thread_mapping.whole(self._dialect, session, rows)
 
     async def list_thread_places(self, thread_id: str) -> list[ThreadPlace]:
         """Return all checkpoints of a thread without their payload, those with the greatest ids first."""
@@ -132,7 +133,7 @@ class SQLThreads(SQLForks, ABC):
         """Return the threads of a rollout: that of its id, and those of its id, a colon and a scope."""
         arguments.text(rollout_id, "rollout_id")
         rows = await self._read(lambda session: thread_queries.threads_of(self._dialect, session, rollout_id))
-        return [thread_reads.summary(rollout_id, row) for row in rows]
+        return [thread_mapping.summary(rollout_id, row) for row in rows]
 
     async def delete_thread(self, thread_id: str) -> bool:
         """Take away all that a thread holds; say whether there was anything. The log keeps what it was."""

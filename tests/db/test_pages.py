@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
-from store import reads
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
 from store.db.encoding import encode_body
 from store.db.queries import filters, pages
@@ -21,6 +20,7 @@ from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKE
 from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
+from store.sql.mapping import rollouts as rollout_mapping
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
 STATUSES = ["queuing", "running", "failed"]
@@ -273,13 +273,13 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
         for _ in range(120):
             asked = crowd.query(ROLLOUTS)
             expected, total = crowd.expected(asked)
-            page = await pages.rollouts(dialect, session, asked, reads.rollout_of_page)
+            page = await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
             assert [one.rollout_id for one in page.items] == [row["rollout_id"] for row in expected]
             assert page.total == total
         for _ in range(60):
             asked = crowd.query(WORKERS)
             expected, total = crowd.expected(asked)
-            workers = await pages.workers(dialect, session, asked, reads.worker_of_page)
+            workers = await pages.workers(dialect, session, asked, rollout_mapping.worker_of_page)
             assert [one.worker_id for one in workers.items] == [row["worker_id"] for row in expected]
             assert workers.total == total
             assert [one.last_busy_time for one in workers.items] == [
@@ -288,13 +288,13 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
         for _ in range(60):
             asked = crowd.query(RESOURCES)
             expected, total = crowd.expected(asked)
-            resources = await pages.resources(dialect, session, asked, reads.resources_of_page)
+            resources = await pages.resources(dialect, session, asked, rollout_mapping.resources_of_page)
             assert [one.resources_id for one in resources.items] == [row["resources_id"] for row in expected]
             assert resources.total == total
         for _ in range(60):
             asked, rollout_id = crowd.query(ATTEMPTS), crowd.dice.choice(rollout_ids)
             expected, total = crowd.expected(asked, rollout_id=rollout_id)
-            attempts = await pages.attempts(dialect, session, rollout_id, asked, reads.attempt_of_page)
+            attempts = await pages.attempts(dialect, session, rollout_id, asked, rollout_mapping.attempt_of_page)
             assert [one.attempt_id for one in attempts.items] == [row["attempt_id"] for row in expected]
             assert [one.last_heartbeat_time for one in attempts.items] == [
                 row["last_heartbeat_time"] for row in expected
@@ -311,7 +311,7 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
             expected, total = crowd.expected(asked, **within)
             if asked.logic == "or" and not asked.conditions:
                 expected, total = [], 0
-            spans = await pages.spans(dialect, session, rollout_id, which, asked, reads.span_of_page)
+            spans = await pages.spans(dialect, session, rollout_id, which, asked, rollout_mapping.span_of_page)
             assert [one.span_id for one in spans.items] == [row["span_id"] for row in expected]
             assert spans.total == total
 
@@ -321,16 +321,16 @@ async def test_a_rollout_carries_its_latest_attempt_that_was_not_released(dialec
     await write(dialect, crowd.rows)
     latest = {row["rollout_id"]: row for row in crowd.values["attempts"]}
     async with dialect.read() as session:
-        page = await pages.rollouts(dialect, session, filters.query(ROLLOUTS), reads.rollout_of_page)
+        page = await pages.rollouts(dialect, session, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
         for one in page.items:
             expected = latest.get(one.rollout_id)
             attempt = getattr(one, "attempt", None)
             assert (expected is None) == (attempt is None)
             row = await pages.latest_attempt(dialect, session, one.rollout_id)
-            assert (row and reads.attempt_of_page(row)) == attempt
+            assert (row and rollout_mapping.attempt_of_page(row)) == attempt
             alone = await pages.rollout(dialect, session, one.rollout_id)
             assert alone is not None
-            assert reads.rollout_of_page(alone) == one
+            assert rollout_mapping.rollout_of_page(alone) == one
             if expected is not None:
                 assert attempt is not None
                 assert attempt.attempt_id == expected["attempt_id"]
@@ -353,7 +353,7 @@ async def test_a_page_takes_one_statement_when_its_end_is_in_sight_and_two_when_
         ):
             counting = Counting(session)
             asked = filters.query(ROLLOUTS, limit=limit, offset=offset)
-            page = await pages.rollouts(dialect, counting, asked, reads.rollout_of_page)
+            page = await pages.rollouts(dialect, counting, asked, rollout_mapping.rollout_of_page)
             assert page.total == 25
             assert len(counting.texts) == statements
 
@@ -371,7 +371,7 @@ async def test_queries_of_one_shape_are_compiled_once(dialect: Dialect, monkeypa
         for number in range(5):
             condition = Condition("status", "in", [str(number)])
             asked = filters.query(ROLLOUTS, [condition], limit=number + 1, offset=number + 1)
-            await pages.rollouts(dialect, session, asked, reads.rollout_of_page)
+            await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
             await pages.rollout(dialect, session, str(number))
     # The page, the count, and the single row.
     assert len(compilations) == 3
@@ -383,7 +383,7 @@ async def test_the_order_of_creation_is_read_from_an_index(tmp_path: Any) -> Non
     await dialect.open(create=True)
     async with dialect.read() as session:
         counting = Counting(session)
-        await pages.rollouts(dialect, counting, filters.query(ROLLOUTS), reads.rollout_of_page)
+        await pages.rollouts(dialect, counting, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
         plan = await session.fetch(Sql(f"EXPLAIN QUERY PLAN {counting.texts[0]}", (), {}), {})
     await dialect.close()
     assert not [step for *_, step in plan if "TEMP B-TREE" in step]
@@ -398,9 +398,18 @@ async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect
             (pages.worker(dialect, session, bad), "worker_id"),
             (pages.resources_by_id(dialect, session, bad), "resources_id"),
             (pages.finished(dialect, session, [bad]), "ids"),
-            (pages.attempts(dialect, session, bad, filters.query(ATTEMPTS), reads.attempt_of_page), "rollout_id"),
-            (pages.spans(dialect, session, bad, None, filters.query(SPANS), reads.span_of_page), "rollout_id"),
-            (pages.spans(dialect, session, "ro", bad, filters.query(SPANS), reads.span_of_page), "attempt_id"),
+            (
+                pages.attempts(dialect, session, bad, filters.query(ATTEMPTS), rollout_mapping.attempt_of_page),
+                "rollout_id",
+            ),
+            (
+                pages.spans(dialect, session, bad, None, filters.query(SPANS), rollout_mapping.span_of_page),
+                "rollout_id",
+            ),
+            (
+                pages.spans(dialect, session, "ro", bad, filters.query(SPANS), rollout_mapping.span_of_page),
+                "attempt_id",
+            ),
         ):
             with pytest.raises(Invalid) as refused:
                 await call
@@ -422,7 +431,7 @@ async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> 
     async with dialect.read() as session:
         row = await pages.latest_resources(dialect, session)
         assert row is not None
-        assert reads.resources_of_page(row).resources_id == "older"
+        assert rollout_mapping.resources_of_page(row).resources_id == "older"
 
 
 async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> None:
@@ -446,7 +455,9 @@ async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> Non
         assert await pages.next_check(dialect, session) == 300
         ended = await pages.finished(dialect, session, ["d", "a", "none", "a", "b", "c"])
         assert ended == {"a": True, "b": True, "c": True, "d": False}
-        found = await pages.rollouts_by_id(dialect, session, ["d", "none", "a", "a"], reads.plain_rollout_of_page)
+        found = await pages.rollouts_by_id(
+            dialect, session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page
+        )
         assert {key: one.status for key, one in found.items()} == {"a": "succeeded", "d": "running"}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store import open_store, reads
+from store import open_store
 from store.db.dialect import Dialect, ReadSession, Row, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
@@ -25,6 +25,7 @@ from store.journal import as_at as timeline
 from store.journal.writer import Writer
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
 from store.sql.commands import rollouts as rollout_commands
+from store.sql.mapping import rollouts as rollout_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
 
@@ -58,7 +59,7 @@ class Desk:
     async def rollouts_at(self, until: int, *conditions: Condition) -> pages.Page[Any]:
         asked = filters.query(filters.ROLLOUTS, conditions)
         return await self.read(
-            lambda dialect, session: timeline.rollouts(dialect, session, asked, until, reads.rollout_of_page)
+            lambda dialect, session: timeline.rollouts(dialect, session, asked, until, rollout_mapping.rollout_of_page)
         )
 
     async def totals_at(self, until: int) -> tuple[int, ...]:
@@ -101,16 +102,16 @@ async def desk(durable_url: str, clock: ManualClock) -> AsyncIterator[Desk]:
 
 
 def silent_rollout(row: Row) -> Any:
-    return reads.rollout_of_page((*row[:SIGNAL], None, None, *row[SIGNAL + 2 :]))
+    return rollout_mapping.rollout_of_page((*row[:SIGNAL], None, None, *row[SIGNAL + 2 :]))
 
 
 def silent_attempt(row: Row) -> Any:
     width = len(ATTEMPT_COLUMNS)
-    return reads.attempt_of_page((*row[:width], None, None, *row[width + 2 :]))
+    return rollout_mapping.attempt_of_page((*row[:width], None, None, *row[width + 2 :]))
 
 
 def silent_worker(row: Row) -> Any:
-    return reads.worker_model(row[: len(WORKER_COLUMNS)], None)
+    return rollout_mapping.worker_model(row[: len(WORKER_COLUMNS)], None)
 
 
 def asked_of_rollouts(dice: random.Random) -> Query:
@@ -261,7 +262,7 @@ class Life:
                 latest = await pages.latest_attempt(dialect, session, rollout_id)
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
-                    which: await pages.spans(dialect, session, rollout_id, which, by_name, reads.span_of_page)
+                    which: await pages.spans(dialect, session, rollout_id, which, by_name, rollout_mapping.span_of_page)
                     for which in (None, "latest")
                 }
                 row = await pages.rollout(dialect, session, rollout_id)
@@ -280,12 +281,12 @@ class Life:
                 dialect,
                 session,
                 filters.query(filters.RESOURCES, sort_by="version", sort_order="desc", limit=3),
-                reads.resources_of_page,
+                rollout_mapping.resources_of_page,
             )
             newest = await pages.latest_resources(dialect, session)
             named = await pages.resources_by_id(dialect, session, "rs-1")
-            now.answers["latest"] = newest and reads.resources_of_page(newest)
-            now.answers["rs-1"] = named and reads.resources_of_page(named)
+            now.answers["latest"] = newest and rollout_mapping.resources_of_page(newest)
+            now.answers["rs-1"] = named and rollout_mapping.resources_of_page(named)
             now.answers["totals"] = await pages.totals(dialect, session)
             self.remembered.append(now)
 
@@ -299,24 +300,28 @@ class Life:
             again = Remembered(then.position, then.recorded_at)
             assert await timeline.moment(dialect, session, until) == until
             for asked, _ in then.rollout_queries:
-                page = await timeline.rollouts(dialect, session, asked, until, reads.rollout_of_page)
+                page = await timeline.rollouts(dialect, session, asked, until, rollout_mapping.rollout_of_page)
                 again.rollout_queries.append((asked, page))
             for rollout_id in then.answers:
                 if not rollout_id.startswith("ro-"):
                     continue
                 asked = filters.query(filters.ATTEMPTS, sort_by="status", sort_order="desc", limit=3)
-                attempts = await timeline.attempts(dialect, session, rollout_id, asked, until, reads.attempt_of_page)
+                attempts = await timeline.attempts(
+                    dialect, session, rollout_id, asked, until, rollout_mapping.attempt_of_page
+                )
                 latest = await timeline.latest_attempt(dialect, session, rollout_id, until)
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
-                    which: await timeline.spans(dialect, session, rollout_id, which, by_name, until, reads.span_of_page)
+                    which: await timeline.spans(
+                        dialect, session, rollout_id, which, by_name, until, rollout_mapping.span_of_page
+                    )
                     for which in (None, "latest")
                 }
                 row = await timeline.rollout(dialect, session, rollout_id, until)
                 again.answers[rollout_id] = (
-                    row and reads.rollout_of_page(row),
+                    row and rollout_mapping.rollout_of_page(row),
                     attempts,
-                    latest and reads.attempt_of_page(latest),
+                    latest and rollout_mapping.attempt_of_page(latest),
                     spans,
                 )
             again.answers["workers"] = await timeline.workers(
@@ -324,21 +329,21 @@ class Life:
                 session,
                 filters.query(filters.WORKERS, sort_by="status", sort_order="desc"),
                 until,
-                reads.worker_of_page,
+                rollout_mapping.worker_of_page,
             )
             one = await timeline.worker(dialect, session, "w1", until)
-            again.answers["worker"] = one and reads.worker_of_page(one)
+            again.answers["worker"] = one and rollout_mapping.worker_of_page(one)
             again.answers["resources"] = await timeline.resources(
                 dialect,
                 session,
                 filters.query(filters.RESOURCES, sort_by="version", sort_order="desc", limit=3),
                 until,
-                reads.resources_of_page,
+                rollout_mapping.resources_of_page,
             )
             newest = await timeline.latest_resources(dialect, session, until)
             named = await timeline.resources_by_id(dialect, session, "rs-1", until)
-            again.answers["latest"] = newest and reads.resources_of_page(newest)
-            again.answers["rs-1"] = named and reads.resources_of_page(named)
+            again.answers["latest"] = newest and rollout_mapping.resources_of_page(newest)
+            again.answers["rs-1"] = named and rollout_mapping.resources_of_page(named)
             again.answers["totals"] = await timeline.totals(dialect, session, until)
             return again
 

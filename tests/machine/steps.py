@@ -13,7 +13,6 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 
-from store import reads
 from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ClaimView
 from store.interface.store import Store
@@ -28,6 +27,7 @@ from store.models import (
     Span,
     TraceStatus,
 )
+from store.sql.mapping import rollouts as rollout_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_sdk_span
 from tests.machine.backend import Call, plain
@@ -235,7 +235,7 @@ def _claim(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op:
 
     async def call(store: Any) -> Any:
         found = await store._claim(limit, worker, 0.0)
-        rollouts = [plain(reads.rollout_of_view(view.rollout)) for view in found]
+        rollouts = [plain(rollout_mapping.rollout_of_view(view.rollout)) for view in found]
         claims.views.update({_attempt_id(rollout): view for rollout, view in zip(rollouts, found, strict=True)})
         return rollouts
 
@@ -416,7 +416,7 @@ def sweep(store: Any) -> Awaitable[int]:
 
 def release_of(view: ClaimView) -> ReleaseClaim:
     """Return the command that undoes a claim."""
-    rollout = plain(reads.rollout_of_view(view.rollout))
+    rollout = plain(rollout_mapping.rollout_of_view(view.rollout))
     return ReleaseClaim(
         rollout_id=rollout["rollout_id"],
         attempt_id=rollout["attempt"]["attempt_id"],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from store import idempotency, reads
+from store import idempotency
 from store.db.encoding import MAX_CALL_ITEMS
 from store.domain.commands import Command
 from store.domain.views import AttemptView, ClaimView, RolloutView
@@ -22,6 +22,7 @@ from store.server.pending import Parked
 from store.server.response_spool import Spool
 from store.server.routing import Direct, Operations
 from store.sql.commands import rollouts as rollout_commands
+from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.bodies import (
@@ -83,7 +84,7 @@ def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
 
 
 def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
-    return dumps([reads.rollout_of_view(view) for view in created])
+    return dumps([rollout_mapping.rollout_of_view(view) for view in created])
 
 
 @queue.post(
@@ -244,7 +245,7 @@ def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
 
 
 def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:
-    return dumps(reads.attempt_of_view(attempt))
+    return dumps(rollout_mapping.attempt_of_view(attempt))
 
 
 @attempts.post(
