@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from store import semconv
-from store.db.encoding import MAX_CALL_BYTES, are_plain, check_call, dumps_plain, encode_body
 from store.domain.commands import NewSpan, RecordSpans
 from store.domain.events import SpanRecorded
 from store.otel.spans import Origin, Received
 from store.sql.commands.spans import MAX_SEQUENCE_ID, MAX_STATUS_MESSAGE, new_span
+from store.validation.json_limits import MAX_CALL_BYTES, are_plain, check_call, dumps_plain, encode_body
 
 
 def record_received(received: Sequence[Received], *, number: bool = False) -> RecordSpans:

@@ -392,12 +392,12 @@ def test_every_way_to_add_a_backend_is_the_one_the_page_shows() -> None:
 
 
 def test_the_limits_in_the_pages_are_those_of_the_code() -> None:
-    from store.db import encoding
     from store.journal import as_at
     from store.sql.commands import spans as span_commands
+    from store.validation import json_limits
 
-    assert encoding.MAX_CALL_ITEMS == 10_000
-    assert encoding.MAX_CALL_BYTES == 16 * 1024 * 1024
+    assert json_limits.MAX_CALL_ITEMS == 10_000
+    assert json_limits.MAX_CALL_BYTES == 16 * 1024 * 1024
     assert span_commands.MAX_SPAN_NAME_BYTES == 1024
     assert span_commands.MAX_STATUS_MESSAGE == 200
     assert as_at.FOLD_LIMIT == 5000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store import arguments
 from store.client import requests, run_requests
 from store.client.runs import HTTPRuns
 from store.interface.store import AsAt
 from store.models import AnnotateResult, Annotations
 from store.sql.commands import annotations as annotation_commands
+from store.validation import arguments
 from store.wire import encoding, paths
 
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import orjson
 
-from store import arguments
 from store.client import requests
 from store.client.reads import HTTPReads
 from store.client.transport import Call, changing, reading
 from store.errors import Incompatible
 from store.interface.store import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.validation import arguments
 from store.wire import encoding, paths
 from store.wire.errors import error_of
 

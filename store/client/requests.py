@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from store import arguments
-from store.db.encoding import check_call, check_text, dumps, dumps_fields
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, RolloutConfig, Span
+from store.validation import arguments
+from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
 
 _NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from store import arguments
 from store.client import requests
-from store.db.encoding import check_call
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import PhaseGraph, RunEvent
+from store.validation import arguments
+from store.validation.json_limits import check_call
 
 
 def path(template: str, rollout_id: Any, **ids: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from store import arguments
 from store.client import requests, run_requests
 from store.client.log import HTTPProof
 from store.client.transport import Call, changing, reading
@@ -28,6 +27,7 @@ from store.models import (
     SearchIn,
     Snapshot,
 )
+from store.validation import arguments
 from store.wire import encoding, paths
 
 T = TypeVar("T")

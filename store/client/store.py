@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
-from store import arguments
 from store.client import address, requests
 from store.client.retrying import Retries
 from store.client.streams import HTTPRunStream
@@ -37,6 +36,7 @@ from store.models import (
     Unset,
     Worker,
 )
+from store.validation import arguments
 from store.wire import encoding, paths
 
 T = TypeVar("T")

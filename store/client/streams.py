@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import orjson
 
-from store import arguments
 from store.client import requests
 from store.client.annotations import HTTPAnnotations
 from store.client.transport import reading
 from store.errors import Incompatible
 from store.models import RunFrame
+from store.validation import arguments
 from store.wire import paths
 from store.wire.errors import error_of
 

@@ -13,9 +13,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select, true
 from sqlalchemy.types import BigInteger
 
-from store import arguments
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import Noun, Query, Values
@@ -32,6 +30,8 @@ from store.domain.worker import WorkerState
 from store.errors import Invalid, PastUnavailable
 from store.journal.batch_rows import totals_after
 from store.projections import rollouts as rollout_projection
+from store.validation import arguments
+from store.validation.json_limits import check_text
 
 FOLD_LIMIT = 5000
 """How many rows that changed since the moment may be folded for one read."""

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from store import arguments
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries import blobs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
@@ -20,6 +18,8 @@ from store.interface.store import AsAt
 from store.journal import as_at as timeline
 from store.journal.hash_chain import GENESIS
 from store.models import HistoryEvent, LoggedEvent
+from store.validation import arguments
+from store.validation.json_limits import check_text
 
 _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
 _PREFIX_BYTES = 8

@@ -7,10 +7,10 @@ import binascii
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from store.db.encoding import dumps
 from store.errors import StoreError
 from store.run_folders import forms
 from store.run_folders.records import FileRecord, SidecarFile
+from store.validation.json_limits import dumps
 
 NATIVE_FORM: Final = "2+end"
 _BASE64: Final = "base64"

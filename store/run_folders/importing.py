@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from store.db.encoding import dumps
 from store.errors import Conflict, Invalid, StoreError
 from store.interface.store import Store
 from store.models import AttemptError
@@ -21,6 +20,7 @@ from store.run_folders.names import parsed
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.semconv import GROUP_KEY, PLAN_KEY
+from store.validation.json_limits import dumps
 
 OnConflict = Literal["skip", "new_generation"]
 

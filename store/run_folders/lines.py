@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from store.db.encoding import MAX_CALL_BYTES, check_text, dumps
 from store.errors import StoreError
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
 from store.run_folders import forms
+from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
 
 LINE: Final = "rollbook.line"
 """The key of an imported event's `extra` that says how its line was written."""

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, cast
 
 from pydantic import ValidationError
 
-from store.db.encoding import MAX_CALL_BYTES
 from store.errors import Invalid, StoreError
 from store.run_folders import forms, names
 from store.run_folders.records import Sidecar, SidecarFile, Warned
+from store.validation.json_limits import MAX_CALL_BYTES
 
 Layout = Literal["flow", "legacy", "flat"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 
-from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import annotations as annotation_queries
 from store.db.queries.annotations import END
@@ -16,6 +15,7 @@ from store.interface.store import AsAt
 from store.models.annotations import AnnotateResult, Annotations
 from store.sql.commands import annotations as annotation_commands
 from store.sql.run_writes import SQLRunWrites
+from store.validation import arguments
 
 
 class SQLAnnotations(SQLRunWrites, ABC):

@@ -14,12 +14,12 @@ from typing import Any, Final, Literal, Self, get_args
 from sqlalchemy import select
 
 from store.db.dialect import Changes, Dialect, Part, WriteSession, dialect_for
-from store.db.encoding import check_text
 from store.db.tables.core import keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
 from store.runtime.clock import MICROSECONDS
 from store.sql.store import SQLStore
+from store.validation.json_limits import check_text
 
 __all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
 

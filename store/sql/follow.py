@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from store import arguments
 from store.db.dialect import ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries import log as log_queries
 from store.db.queries import run_follow, run_views
 from store.db.queries.pages import LONGEST_ID
@@ -23,6 +21,8 @@ from store.planning.follow import Following, Form, Page, Place, Source
 from store.planning.run_state import TURNS, Turn
 from store.sql.mapping import runs as run_mapping
 from store.sql.run_ids import SQLRunIds
+from store.validation import arguments
+from store.validation.json_limits import check_text
 
 _AT_ONCE: Final = 200
 _NOTHING: Final = 0

@@ -6,7 +6,6 @@ from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from store import arguments
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages, run_views
 from store.db.queries import runs as run_queries
@@ -19,6 +18,7 @@ from store.planning.rows import Alike
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
 from store.sql.run_writes import SQLRunWrites
+from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
 """How often the ground may move under a plan, before it is told that it does."""

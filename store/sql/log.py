@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
@@ -21,6 +20,7 @@ from store.journal.writer import Writer
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.sql.waiters import FALLBACK_SECONDS, Waiting
 from store.sql_texts import SQLTexts
+from store.validation import arguments
 
 
 class SQLProof(SQLTexts):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import orjson
 
-from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import pages, run_ids
 from store.errors import Conflict, NotFound
 from store.sql.forks import SQLForks
+from store.validation import arguments
 
 
 class SQLRunIds(SQLForks, ABC):

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store import arguments
 from store.db.queries import run_refs
 from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
@@ -19,6 +18,7 @@ from store.sql import replies
 from store.sql.commands import runs as intake_runs
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.runs import SQLRunReads
+from store.validation import arguments
 
 
 class SQLRunWrites(SQLRunReads, ABC):

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from store import arguments
 from store.db.dialect import ReadSession, Row
 from store.db.queries import pages, run_views
 from store.db.queries import runs as run_queries
@@ -35,6 +34,7 @@ from store.sql.log import SQLProof
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
 from store.sql.mapping.runs import Family
+from store.validation import arguments
 
 T = TypeVar("T")
 Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]

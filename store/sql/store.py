@@ -11,11 +11,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import arguments, idempotency
+from store import idempotency
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
-from store.db.encoding import MAX_CALL_ITEMS
 from store.db.url import StoreURL, parse
 from store.domain.commands import Claim, Command, Idempotency, NumberSpans, RecordSpans, ReleaseClaim, Sweep
 from store.domain.idempotency import Repeat, is_keyed
@@ -56,6 +55,8 @@ from store.sql.follow import SQLRunFollowing
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.threads import SQLThreads
 from store.sql.waiters import FALLBACK_SECONDS, ClaimWaiter, Waiting
+from store.validation import arguments
+from store.validation.json_limits import MAX_CALL_ITEMS
 
 logger = logging.getLogger("store")
 span_logger = logging.getLogger("store.spans")

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from store import arguments
 from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
 from store.domain.thread import CheckpointKey
@@ -16,6 +15,7 @@ from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, T
 from store.sql.commands import threads as thread_commands
 from store.sql.forks import SQLForks
 from store.sql.mapping import threads as thread_mapping
+from store.validation import arguments
 
 _AT_ONCE = 50
 """How many checkpoints a list reads in one go: each may be large."""

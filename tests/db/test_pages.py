@@ -13,7 +13,6 @@ from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
-from store.db.encoding import encode_body
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload
 from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
@@ -21,6 +20,7 @@ from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
 from store.sql.mapping import rollouts as rollout_mapping
+from store.validation.json_limits import encode_body
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
 STATUSES = ["queuing", "running", "failed"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from store.db.encoding import MAX_CALL_BYTES
 from store.integrations import langgraph
 from store.sql.commands import threads as thread_commands
+from store.validation.json_limits import MAX_CALL_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "langgraph.md").read_text()
 

@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
@@ -17,6 +16,7 @@ from store.db.tables import core as core_tables
 from store.domain.annotation_events import RolloutAnnotated
 from store.domain.upcast import upcast
 from store.models.annotations import Note
+from store.validation.json_limits import check_text
 
 END = 2**63 - 1
 """Beyond every position of a log."""

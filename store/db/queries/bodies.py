@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
-from store.db.encoding import PLAIN, ZLIB
 from store.domain.events import Body, Json
 from store.errors import Corrupt, Incompatible
+from store.validation.json_limits import PLAIN, ZLIB
 
 
 def raw_json(codec: int, stored: bytes) -> bytes:

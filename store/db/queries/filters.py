@@ -10,11 +10,11 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, true
 
-from store import arguments
 from store.db.dialect import Dialect
-from store.db.encoding import check_text
 from store.db.tables.core import attempts, resources, rollouts, spans, workers
 from store.errors import Invalid
+from store.validation import arguments
+from store.validation.json_limits import check_text
 
 Columns = Mapping[str, ColumnElement[Any]]
 """Expressions by the name of the column they stand for."""

@@ -11,11 +11,11 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case,
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries.filters import Columns, Query
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
+from store.validation.json_limits import check_text
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")
 """The running totals of a commit, in the order of its columns."""

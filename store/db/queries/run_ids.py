@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
+from store.validation.json_limits import check_text
 
 _IMPORTED: Final = "run:"
 """What the plan key of an imported run begins with; `#2` at its end stands for its second generation."""

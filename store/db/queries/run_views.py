@@ -32,11 +32,11 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
 from store.domain.run_events import HeadMoved
 from store.errors import Invalid
+from store.validation.json_limits import check_text
 
 END: Final = 2**62
 """Beyond every position and version."""

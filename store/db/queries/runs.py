@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, li
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.pages import LONGEST_ID, compiled
@@ -17,6 +16,7 @@ from store.db.tables import core as core_tables
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE
 from store.domain.run_events import AttemptForked
+from store.validation.json_limits import check_text
 
 _AT_ONCE = 1000
 

@@ -9,10 +9,10 @@ from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.dialect import Dialect, ReadSession
-from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID, joins_latest
 from store.db.reports.conditions import big, bounded, mean_of, one_of
 from store.db.tables import core as core_tables
+from store.validation.json_limits import check_text
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
 """The orders that are offered."""

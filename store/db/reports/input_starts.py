@@ -10,8 +10,8 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from store.db.dialect import Dialect, ReadSession
-from store.db.encoding import ZLIB
 from store.db.tables import core as core_tables
+from store.validation.json_limits import ZLIB
 
 MOST_BYTES: Final = 64 * 1024
 """How much of a body is read, and how much of it uncompressed."""

@@ -12,12 +12,12 @@ from sqlalchemy.types import BigInteger, Text
 
 from store import semconv
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.encoding import check_text
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.domain.upcast import upcast
+from store.validation.json_limits import check_text
 
 _KINDS: Final = {
     semconv.MESSAGE_SPAN: "message",

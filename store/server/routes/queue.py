@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from store import idempotency
-from store.db.encoding import MAX_CALL_ITEMS
 from store.domain.commands import Command
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.errors import StoreError
@@ -24,6 +23,7 @@ from store.server.routing import Direct, Operations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.store import SQLStore
+from store.validation.json_limits import MAX_CALL_ITEMS
 from store.wire import paths
 from store.wire.bodies import (
     AttemptsQuery,

@@ -6,12 +6,12 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
-from store import arguments
-from store.db.encoding import check_text
 from store.domain.commands import AnnotateRollout
 from store.domain.decide_annotations import MOST_LABELS
 from store.errors import Invalid, TooLarge
 from store.sql.commands.spans import body_of
+from store.validation import arguments
+from store.validation.json_limits import check_text
 
 MAX_LABEL_BYTES: Final = 64
 MAX_NOTE_BYTES: Final = 64 * 1024

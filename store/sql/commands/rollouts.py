@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from store import arguments, semconv
-from store.db.encoding import canonical_sha256, check_call, check_text, dumps
+from store import semconv
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
@@ -39,6 +38,8 @@ from store.models import (
 )
 from store.runtime import ids, process
 from store.sql.commands.spans import body_of
+from store.validation import arguments
+from store.validation.json_limits import canonical_sha256, check_call, check_text, dumps
 
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500

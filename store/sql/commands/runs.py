@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from store import arguments
-from store.db.encoding import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 from store.domain.events import Body, Json, encode
 from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
 from store.domain.run_events import (
@@ -26,6 +24,8 @@ from store.planning.saving import Taken
 from store.runtime import ids
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
+from store.validation import arguments
+from store.validation.json_limits import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
 """Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""

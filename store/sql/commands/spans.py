@@ -8,11 +8,11 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from store import semconv
-from store.db.encoding import are_plain, check_call, check_text, dumps_fields, encode_body
 from store.domain.commands import NewSpan, RecordSpans
 from store.domain.events import Body, Json, SpanRecorded, encode
 from store.errors import Invalid, TooLarge
 from store.models import Span
+from store.validation.json_limits import are_plain, check_call, check_text, dumps_fields, encode_body
 
 MAX_SPAN_NAME_BYTES = 1024
 MAX_STATUS_MESSAGE = 200

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store import arguments
-from store.db.encoding import check_call, check_text, dumps_fields, encode_body
 from store.domain.events import Body, Json
 from store.domain.thread import CheckpointKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 from store.errors import Invalid
 from store.models.threads import ThreadCheckpoint, ThreadWrite, Typed
+from store.validation import arguments
+from store.validation.json_limits import check_call, check_text, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
 """Bytes from which on a value is stored once, for all checkpoints and writes with an equal one."""

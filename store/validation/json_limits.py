@@ -9,9 +9,9 @@ from typing import Any, cast
 import orjson
 import rfc8785
 
-from store import arguments
 from store.domain.events import Body
 from store.errors import Invalid, TooLarge
+from store.validation import arguments
 
 PLAIN, ZLIB = 0, 1
 MAX_CALL_BYTES = 16 * 1024 * 1024

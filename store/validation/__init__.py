@@ -1,0 +1,1 @@
+"""Validation of arguments and of JSON."""
