@@ -156,12 +156,12 @@ def _has_ended(frame: dict[str, Any]) -> bool:
 
 
 def _read_seal(path: str | os.PathLike[str]) -> Seal:
-    from store.journal import seal
+    from store.verification import seal
 
     return seal.read(path)
 
 
 def _write_seal(head: Seal, path: str | os.PathLike[str]) -> None:
-    from store.journal import seal
+    from store.verification import seal
 
     seal.write(head, path)

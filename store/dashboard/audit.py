@@ -15,8 +15,8 @@ from store.db.reports import log_rows
 from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
 from store.errors import Conflict
-from store.journal import seal as seals
 from store.sql.store import SQLStore
+from store.verification import seal as seals
 
 pages = Pages()
 

@@ -12,15 +12,15 @@ from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.errors import Closed, ReadOnly
 from store.interface.store import AsAt
-from store.journal import seal as seals
 from store.journal import tail as tails
-from store.journal.rebuild import rebuild
-from store.journal.verify import verify
 from store.journal.writer import Writer
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.sql.waiters import FALLBACK_SECONDS, Waiting
 from store.sql_texts import SQLTexts
 from store.validation import arguments
+from store.verification import seal as seals
+from store.verification.rebuild import rebuild
+from store.verification.verify import verify
 
 
 class SQLProof(SQLTexts):

@@ -8,9 +8,9 @@ import pytest
 
 from store import open_store
 from store.db.queries import scan
-from store.journal import comparison
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from store.verification import compare
 from tests.journal.filled import Filled
 from tests.journal.given import ask, run_sql, tamper
 
@@ -82,8 +82,8 @@ async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotati
         await annotated.store.annotate_rollout(annotated.first.rollout_id, f"note {number}", add_labels=[f"l{number}"])
     whole = await annotated.report()
     before = await content(annotated)
-    monkeypatch.setattr(comparison, "LARGE", 4)
-    monkeypatch.setattr(comparison, "BATCH", 5)
+    monkeypatch.setattr(compare, "LARGE", 4)
+    monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await annotated.report()
     assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])

@@ -143,7 +143,7 @@ async def test_rows_that_exchanged_what_is_unique_become_right_again(filled: Fil
 async def test_a_wrong_row_that_holds_the_plan_key_of_a_missing_one_gives_way(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from store.journal import rebuild
+    from store.verification import rebuild
 
     # Each stream in a transaction of its own, so that the holder of the key is not mended along by chance.
     monkeypatch.setattr(rebuild, "_STREAMS_AT_ONCE", 1)

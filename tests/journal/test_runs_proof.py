@@ -9,10 +9,10 @@ import pytest
 from store import open_store
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.journal import comparison
 from store.models import Difference
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from store.verification import compare
 from tests.journal.filled import Filled
 from tests.journal.given import ask, blob, run_sql, tamper
 from tests.journal.given_runs import LONG, NODE, run, tell
@@ -109,8 +109,8 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
         await tell(played.store, rollout_id, attempt.attempt_id, "Bull", "Bear")
         await played.store.add_span(make_span(attempt, number, attributes=NODE))
     whole = await played.report()
-    monkeypatch.setattr(comparison, "LARGE", 4)
-    monkeypatch.setattr(comparison, "BATCH", 5)
+    monkeypatch.setattr(compare, "LARGE", 4)
+    monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await played.report()
     assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])

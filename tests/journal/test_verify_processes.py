@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from store.errors import Corrupt
-from store.journal import apart
-from store.journal.comparison import STRETCHES
-from store.journal.jobs import Compare, Job, Walk
-from store.journal.walk import Bounds
+from store.verification import pool
+from store.verification.compare import STRETCHES
+from store.verification.log_scan import Bounds
+from store.verification.pool_jobs import Compare, Job, Walk
 from tests.journal.filled import Filled
 from tests.journal.given import run_sql, tamper
 
@@ -69,14 +69,14 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
     """Have every proof done by two processes; return for each kind of job whether they had an answer."""
     done: dict[type[Any], list[bool]] = defaultdict(list)
 
-    class Watched(apart.Team):
+    class Watched(pool.Team):
         def begin(self, job: Job[Any]) -> asyncio.Task[Any]:
             task = super().begin(job)
             task.add_done_callback(lambda task: done[type(job)].append(task.result() is not None))
             return task
 
-    monkeypatch.setattr(apart, "Team", Watched)
-    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(pool, "Team", Watched)
+    monkeypatch.setattr(pool, "WORTHWHILE", 0)
     return done
 
 
@@ -85,8 +85,8 @@ async def test_without_another_process_the_proof_is_made_here(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, executable: str
 ) -> None:
     here = await filled.report()
-    monkeypatch.setattr(apart, "WORTHWHILE", 0)
-    monkeypatch.setattr(apart.sys, "executable", executable)
+    monkeypatch.setattr(pool, "WORTHWHILE", 0)
+    monkeypatch.setattr(pool.sys, "executable", executable)
     assert (await filled.report()).model_copy(update={"seconds": here.seconds}) == here
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
     assert (await filled.only("chain")).field == "chain_hash"
@@ -99,21 +99,21 @@ async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
 ) -> None:
     here = await filled.report()
     started: list[Any] = []
-    start, sees = apart.start, apart.Team.sees
+    start, sees = pool.start, pool.Team.sees
 
     def noted() -> Any:
         started.append(start())
         return started[-1]
 
-    async def seen(team: apart.Team, state: Bounds) -> bool:
+    async def seen(team: pool.Team, state: Bounds) -> bool:
         agreed = await sees(team, state)
         for process in started[survivors:]:
             process.kill()
         return agreed
 
     done = _elsewhere(monkeypatch)
-    monkeypatch.setattr(apart, "start", noted)
-    monkeypatch.setattr(apart.Team, "sees", seen)
+    monkeypatch.setattr(pool, "start", noted)
+    monkeypatch.setattr(pool.Team, "sees", seen)
     there = await filled.report()
     assert there.model_copy(update={"seconds": here.seconds}) == here
     assert len(started) > 1
@@ -124,22 +124,22 @@ async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
 @pytest.mark.slow
 async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    start, sees = apart.start, apart.Team.sees
+    start, sees = pool.start, pool.Team.sees
     given_up = threading.Event()
 
     def noted() -> Any:
         started.append(start())
         return started[-1]
 
-    async def never_seen(team: apart.Team, state: Bounds) -> bool:
+    async def never_seen(team: pool.Team, state: Bounds) -> bool:
         await sees(team, state)
         given_up.set()
         await asyncio.Event().wait()
         return False
 
-    monkeypatch.setattr(apart, "WORTHWHILE", 0)
-    monkeypatch.setattr(apart, "start", noted)
-    monkeypatch.setattr(apart.Team, "sees", never_seen)
+    monkeypatch.setattr(pool, "WORTHWHILE", 0)
+    monkeypatch.setattr(pool, "start", noted)
+    monkeypatch.setattr(pool.Team, "sees", never_seen)
     verifying = asyncio.create_task(filled.store.verify())
     await asyncio.to_thread(given_up.wait)
     processes = [psutil.Process(process.pid) for process in started]

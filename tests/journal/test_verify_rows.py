@@ -100,13 +100,13 @@ async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from store.db.queries import scan
-    from store.journal import comparison
+    from store.verification import compare
 
     for number in range(40, 60):
         await filled.store.add_span(make_span(filled.first.attempt, number, attributes={}, span_id=f"s{number}"))
     whole = await filled.report()
-    monkeypatch.setattr(comparison, "LARGE", 4)
-    monkeypatch.setattr(comparison, "BATCH", 5)
+    monkeypatch.setattr(compare, "LARGE", 4)
+    monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await filled.report()
     assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])

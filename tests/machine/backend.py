@@ -17,11 +17,11 @@ from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.db.tables import core as core_tables
 from store.db.url import parse
-from store.journal.state_hash import StateHash, cuts_in
 from store.models import RebuildReport, VerifyReport
 from store.runtime import ids
 from store.sql.store import SQLStore
 from store.testing import ManualClock
+from store.verification.state_hash import StateHash, cuts_in
 from tests import databases
 from tests.databases import prepare
 

@@ -10,9 +10,9 @@ import pytest
 
 from store import open_store
 from store.db.tables import core as core_tables
-from store.journal import apart
 from store.sql.store import SQLStore
 from store.testing import ManualClock
+from store.verification import pool
 from tests.journal.given import ask, run_sql, tamper
 from tests.threads.given import checkpoint, write
 
@@ -107,7 +107,7 @@ async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore
 @pytest.mark.slow
 async def test_other_processes_prove_threads_as_this_one_does(told: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
     here = await told.verify()
-    monkeypatch.setattr(apart, "WORTHWHILE", 0)
+    monkeypatch.setattr(pool, "WORTHWHILE", 0)
     assert (await told.verify()).model_copy(update={"seconds": here.seconds}) == here
 
 

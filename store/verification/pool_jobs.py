@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from store.db.dialect import Dialect, ReadSession
-from store.journal.comparison import Comparison, Stretch
-from store.journal.state_hash import Hashed, StateHash
-from store.journal.walk import Bounds, Walked, walk
 from store.models.enums import Frozen
+from store.verification.compare import Comparison, Stretch
+from store.verification.log_scan import Bounds, Walked, walk
+from store.verification.state_hash import Hashed, StateHash
 
 Result = TypeVar("Result", bound=Frozen)
 

@@ -23,14 +23,14 @@ from store.domain import retry
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Corrupt
-from store.journal import apart
-from store.journal.comparison import Calls
-from store.journal.differences import Differences
-from store.journal.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
-from store.journal.proof import Proof
-from store.journal.state_hash import state_hash
 from store.models import RebuildReport
 from store.projections import rollouts as row_of
+from store.verification import pool
+from store.verification.compare import Calls
+from store.verification.differences import Differences
+from store.verification.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
+from store.verification.proof import Proof
+from store.verification.state_hash import state_hash
 
 ROWS_AT_ONCE = 500
 """So many rows are mended in one transaction, about as many as a busy batch writes."""
@@ -72,7 +72,7 @@ async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls)
     written: Counter[str] = Counter()
     async with dialect.read() as session:
         length = await _last_position(dialect, session)
-    async with apart.team(dialect, store_id, length) as team, apart.same_state(dialect, team) as session:
+    async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
         position = await _last_position(dialect, session)
         proof = Proof(dialect, session, team, calls)
         async for compared in proof.run():

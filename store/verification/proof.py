@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.journal import state_hash
-from store.journal.apart import Team
-from store.journal.comparison import STRETCHES, Calls, Comparison, Stretch
-from store.journal.fold import Compared
-from store.journal.jobs import Compare
+from store.verification import state_hash
+from store.verification.compare import STRETCHES, Calls, Comparison, Stretch
+from store.verification.fold import Compared
+from store.verification.pool import Team
+from store.verification.pool_jobs import Compare
 
 
 class Proof:

@@ -16,7 +16,7 @@ from store.domain.run_commands import IN_BLOBS
 from store.domain.run_events import RunEvent
 from store.domain.thread_events import WITH_BLOBS
 from store.errors import StoreError
-from store.journal.differences import Differences
+from store.verification.differences import Differences
 
 _BYTES_AT_ONCE = 32 * 1024 * 1024
 _MOST_AT_ONCE = 2000

@@ -15,10 +15,10 @@ from store.db.queries import scan
 from store.db.queries.log import BATCH, event_of
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
-from store.journal.fold import Compared, Finding, Live, Stream, compare, differing, fold
-from store.journal.state_hash import StateHash
 from store.models.enums import Frozen
 from store.projections import rollouts as row_of
+from store.verification.fold import Compared, Finding, Live, Stream, compare, differing, fold
+from store.verification.state_hash import StateHash
 
 LARGE = 20_000
 """So many spans and run events of one rollout are compared before more are read."""

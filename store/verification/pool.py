@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from store.db.dialect import Dialect, ReadSession
 from store.db.url import parse
 from store.errors import NotFound
-from store.journal.jobs import Job, Result, job_of
-from store.journal.walk import Bounds, bounds
 from store.models.enums import Frozen
+from store.verification.log_scan import Bounds, bounds
+from store.verification.pool_jobs import Job, Result, job_of
 
 WORTHWHILE = 100_000
 """Events from which on starting processes costs less than it saves."""
@@ -160,7 +160,7 @@ def _size(dialect: Dialect, events: int) -> int:
 def start() -> subprocess.Popen[bytes]:
     """Start one process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "store.journal.apart"],
+        [sys.executable, "-m", "store.verification.pool"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -13,11 +13,11 @@ from store.db.queries import log as log_queries
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.events import decode
-from store.journal.blob_check import check_blobs, check_texts
-from store.journal.differences import SHOWN, Differences
-from store.journal.log_check import LogCheck
 from store.models import Difference
 from store.models.enums import Frozen
+from store.verification.blob_check import check_blobs, check_texts
+from store.verification.differences import SHOWN, Differences
+from store.verification.log_check import LogCheck
 
 _EVENTS_AT_ONCE = 5000
 _BYTES_AT_ONCE = 32 * 1024 * 1024

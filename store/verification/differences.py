@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Table
 
 from store.db.dialect import Row
-from store.journal.fold import Finding
 from store.models import Difference
+from store.verification.fold import Finding
 
 SHOWN = 20
 """How many differences a report names."""

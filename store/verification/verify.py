@@ -5,12 +5,12 @@ import time
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.schema import triggers
-from store.journal import apart, walk
-from store.journal.comparison import Calls
-from store.journal.differences import Differences
-from store.journal.jobs import Walk
-from store.journal.proof import Proof
 from store.models import Seal, VerifyReport
+from store.verification import log_scan, pool
+from store.verification.compare import Calls
+from store.verification.differences import Differences
+from store.verification.pool_jobs import Walk
+from store.verification.proof import Proof
 
 
 async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
@@ -24,22 +24,22 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
     """
     started = time.monotonic()
     async with dialect.read() as session:
-        length = (await walk.bounds(dialect, session)).position
-    async with apart.team(dialect, store_id, length) as team, apart.same_state(dialect, team) as session:
+        length = (await log_scan.bounds(dialect, session)).position
+    async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
         report = await _verify(dialect, session, team, store_id, seal, calls)
     return report.model_copy(update={"seconds": time.monotonic() - started})
 
 
 async def _verify(
-    dialect: Dialect, session: ReadSession, team: apart.Team, store_id: str, seal: Seal | None, calls: Calls
+    dialect: Dialect, session: ReadSession, team: pool.Team, store_id: str, seal: Seal | None, calls: Calls
 ) -> VerifyReport:
     differences = Differences()
     await _guards(dialect, session, differences)
-    bounds = await walk.bounds(dialect, session)
+    bounds = await log_scan.bounds(dialect, session)
     walking = team.begin(Walk(bounds=bounds))
     proof = Proof(dialect, session, team, calls)
     of_tables = await _tables(proof)
-    walked = await walking or await walk.walk(dialect, session, bounds)
+    walked = await walking or await log_scan.walk(dialect, session, bounds)
     differences.join(walked.differences, walked.difference_count)
     if seal is not None:
         await _seal(dialect, session, store_id, seal, differences)

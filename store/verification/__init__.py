@@ -1,0 +1,1 @@
+"""Verification, rebuild and seal of the log."""
