@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Done, Page, Pages
+from store.dashboard.page import Done, Page, Pages
+from store.dashboard.request import Asked
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError

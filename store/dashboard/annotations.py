@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Done, Pages
+from store.dashboard.page import Done, Pages
+from store.dashboard.request import Asked
 from store.db.reports.annotations import labels_in_use
 from store.models import Note
 

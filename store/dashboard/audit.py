@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import File, Page, Pages
+from store.dashboard.page import File, Page, Pages
+from store.dashboard.request import Asked
 from store.db.reports import log_rows
 from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.asked import Asked
 from store.dashboard.formats import compact, pretty
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.said_diff import SaidDiff, Saying, compare_sayings, sayings
 from store.dashboard.span_paths import PathRow, compare_paths
 from store.dashboard.transcript import transcript

@@ -6,8 +6,8 @@ import asyncio
 from typing import Final
 
 from store.dashboard import failing
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import failure_rows
 from store.db.reports.rollout_rows import NO_ERROR

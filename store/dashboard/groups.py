@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import group_rows
 from store.db.reports.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from store.dashboard import failing
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import overview_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from store.dashboard.asked import Asked
+from store.dashboard.request import Asked
 from store.db.reports.ranges import RANGED, Range
 from store.errors import Invalid
 

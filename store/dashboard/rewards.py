@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from store.dashboard import curves
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import curves as counted
 from store.models import RolloutMode

@@ -12,9 +12,9 @@ import orjson
 
 from store.dashboard.annotations import NOTHING, Said
 from store.dashboard.annotations import said as said_of
-from store.dashboard.asked import Asked
 from store.dashboard.attempt_lanes import Lane, lanes_of
-from store.dashboard.pages import Page
+from store.dashboard.page import Page
+from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters, pages
 from store.db.reports import rollout_story

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Final
 
 from store.dashboard import json_tree
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Done, Page, Pages
+from store.dashboard.page import Done, Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.rollout_frame import Looked, look
 from store.dashboard.training_view import ADAPTERS, training_view
 from store.db.dialect import Dialect, ReadSession

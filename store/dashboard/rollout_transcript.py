@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from store.dashboard.asked import Asked
 from store.dashboard.formats import pretty
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.rollout_frame import look
 from store.dashboard.transcript import Text, transcript
 

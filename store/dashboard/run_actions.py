@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import orjson
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Done, Page, Pages
+from store.dashboard.page import Done, Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.run_drawing import DrawnNode
 from store.dashboard.run_pages import branches, drawing_of, found_rollout, phase_graph, summary
 from store.domain.rollout import ACTIVE

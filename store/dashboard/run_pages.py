@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.run_drawing import Drawing, draw, versions
 from store.db.reports.run_list import recorded_at, run_rows
 from store.domain.rollout import ACTIVE

@@ -22,7 +22,7 @@ from store.dashboard import (
     waterfall,
     workers,
 )
-from store.dashboard.pages import Route
+from store.dashboard.page import Route
 
 _MODULES: Final = (
     annotations,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.dashboard.rollout_frame import look
 from store.dashboard.span_fields import Field, fields_of
 from store.db.reports import span_rows

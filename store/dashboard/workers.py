@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from store.dashboard.asked import Asked
-from store.dashboard.pages import Page, Pages
+from store.dashboard.page import Page, Pages
+from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import worker_rows
 from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window

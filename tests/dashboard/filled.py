@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store.dashboard.asked import segment
+from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
 from store.models import (
     AttemptedRollout,

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from store.dashboard.asked import segment
-from store.dashboard.pages import Route
+from store.dashboard.page import Route
+from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
 from store.sql.store import SQLStore
 from tests.dashboard.filled import Filled, address, fill

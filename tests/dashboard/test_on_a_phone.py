@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Page, ViewportSize, expect
 
-from store.dashboard.asked import segment
+from store.dashboard.request import segment
 from tests.dashboard.browsing import BROWSER, Site
 from tests.dashboard.filled import fill
 from tests.dashboard.test_every_page import violations

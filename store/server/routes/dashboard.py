@@ -21,8 +21,8 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.dashboard import live, rendering
-from store.dashboard.asked import Asked, Visitor
-from store.dashboard.pages import Done, File, Page, Route
+from store.dashboard.page import Done, File, Page, Route
+from store.dashboard.request import Asked, Visitor
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
 from store.runtime import context

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.dashboard.asked import Asked
+from store.dashboard.request import Asked
 from store.sql.api_keys import Role
 
 
