@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.dashboard import (
+from store.dashboard.page import Route
+from store.dashboard.pages import (
     admin,
     annotations,
     audit,
@@ -18,18 +19,17 @@ from store.dashboard import (
     rollout_tabs,
     rollout_transcript,
     run_actions,
-    run_pages,
+    runs,
     waterfall,
     workers,
 )
-from store.dashboard.page import Route
 
 _MODULES: Final = (
     annotations,
     admin,
     audit,
     run_actions,
-    run_pages,
+    runs,
     overview,
     failures,
     resources,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from store import Seal
-from store.dashboard import audit
+from store.dashboard.pages import audit
 from store.db.reports import log_rows
 from store.interface.store import Store
 from store.models import LoggedEvent

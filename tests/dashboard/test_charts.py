@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from store.dashboard import rewards
+from store.dashboard.pages import rewards
 from store.testing.samples import make_span
 from tests.dashboard.browsing import BROWSER, Site
 

@@ -103,7 +103,7 @@ async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store
 
 
 async def test_what_cannot_be_found_any_more_is_told(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.dashboard.failures.MOST", 2)
+    monkeypatch.setattr("store.dashboard.pages.failures.MOST", 2)
     for number in range(3):
         await failed(store, AttemptError(type=f"Error{number}"))
     values = (await api.get("//ui/failures.json")).ok()

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from store.dashboard.groups import WIDTH, Scale
+from store.dashboard.pages.groups import WIDTH, Scale
 from store.interface.store import Store
 from store.models import PromptTemplate
 from tests.dashboard.given import HOSTILE, Read

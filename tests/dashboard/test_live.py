@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from store.dashboard import live
+from store.dashboard.pages import live
 from store.interface.store import Store
 from store.sql.store import SQLStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from store.dashboard.formats import duration
-from store.dashboard.rollout_frame import MOST_ATTEMPTS
+from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS
 from store.models import AttemptError, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import orjson
 import pytest
 
+from store.dashboard.pages.waterfall import ROWS
 from store.dashboard.span_fields import MOST_FIELDS, fields_of
-from store.dashboard.waterfall import ROWS
 from store.interface.store import Store
 from store.models import AttemptedRollout, Event
 from tests.dashboard.given import HOSTILE, Read

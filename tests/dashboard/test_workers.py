@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from store.dashboard.workers import LANE_WIDTH, lanes_of
+from store.dashboard.pages.workers import LANE_WIDTH, lanes_of
 from store.db.reports.worker_rows import CELL, HOUR, Stretch, Window
 from store.interface.store import Store
 from store.models import RolloutConfig

@@ -20,8 +20,9 @@ import orjson
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from store.dashboard import live, rendering
+from store.dashboard import rendering
 from store.dashboard.page import Done, File, Page, Route
+from store.dashboard.pages import live
 from store.dashboard.request import Asked, Visitor
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported

@@ -7,8 +7,8 @@ from typing import Final
 
 from store.dashboard.formats import pretty
 from store.dashboard.page import Page, Pages
+from store.dashboard.pages.rollout_frame import look
 from store.dashboard.request import Asked
-from store.dashboard.rollout_frame import look
 from store.dashboard.transcript import Text, transcript
 
 pages = Pages()

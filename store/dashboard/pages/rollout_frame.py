@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from store.dashboard.annotations import NOTHING, Said
-from store.dashboard.annotations import said as said_of
 from store.dashboard.attempt_lanes import Lane, lanes_of
 from store.dashboard.page import Page
+from store.dashboard.pages.annotations import NOTHING, Said
+from store.dashboard.pages.annotations import said as said_of
 from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters, pages

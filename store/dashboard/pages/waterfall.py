@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Final
 
 from store.dashboard.page import Page, Pages
+from store.dashboard.pages.rollout_frame import look
 from store.dashboard.request import Asked
-from store.dashboard.rollout_frame import look
 from store.dashboard.span_fields import Field, fields_of
 from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from store.dashboard import json_tree
 from store.dashboard.page import Done, Page, Pages
+from store.dashboard.pages.rollout_frame import Looked, look
 from store.dashboard.request import Asked
-from store.dashboard.rollout_frame import Looked, look
 from store.dashboard.training_view import ADAPTERS, training_view
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import rollout_story

@@ -1,0 +1,1 @@
+"""The pages, each with its data and its actions."""
