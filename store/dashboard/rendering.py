@@ -13,9 +13,9 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
-from store.dashboard.formats import FILTERS
 from store.dashboard.page import Page
 from store.dashboard.request import Asked
+from store.dashboard.views.formats import FILTERS
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from store.dashboard.matching import Work, opcodes
 from store.dashboard.text_diff import MOST_WORK, Segment, diff, is_comparable
-from store.dashboard.transcript import Entry
+from store.dashboard.views.transcript import Entry
 
 Kind = Literal["same", "changed", "only_a", "only_b", "gap"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.dashboard.attempt_lanes import WIDTH, Lane, lanes_of
+from store.dashboard.views.attempt_lanes import WIDTH, Lane, lanes_of
 from store.models import Attempt
 
 

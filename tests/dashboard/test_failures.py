@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from store.dashboard.failing import alike
+from store.dashboard.views.failed_attempts import alike
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from store.dashboard import formats
+from store.dashboard.views import formats
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.dashboard.formats import duration
 from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS
+from store.dashboard.views.formats import duration
 from store.models import AttemptError, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore

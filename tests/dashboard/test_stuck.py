@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from store.dashboard.stuck import stuck
+from store.dashboard.views.stuck import stuck
 from store.db.reports.overview_rows import Active, Overview, Waiting, Workers
 
 NOW = 1_750_000_000_000_000

@@ -10,7 +10,7 @@ import pytest
 
 from store.adapters import intake, records, rewards, selection
 from store.adapters.triplets import TracerTraceToTriplet
-from store.dashboard.training_view import RULES, training_view
+from store.dashboard.views.training import RULES, training_view
 from store.models import Span
 
 

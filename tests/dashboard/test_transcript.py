@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from store.dashboard.transcript import BUDGET, LONGEST, Entry, transcript
+from store.dashboard.views.transcript import BUDGET, LONGEST, Entry, transcript
 from store.models import Event, Span, TraceStatus
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from store.dashboard.pages.waterfall import ROWS
-from store.dashboard.span_fields import MOST_FIELDS, fields_of
+from store.dashboard.views.span_fields import MOST_FIELDS, fields_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, Event
 from tests.dashboard.given import HOSTILE, Read

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.formats import compact, pretty
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
 from store.dashboard.said_diff import SaidDiff, Saying, compare_sayings, sayings
 from store.dashboard.span_paths import PathRow, compare_paths
-from store.dashboard.transcript import transcript
+from store.dashboard.views.formats import compact, pretty
+from store.dashboard.views.transcript import transcript
 from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound

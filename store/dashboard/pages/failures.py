@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from store.dashboard import failing
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
+from store.dashboard.views import failed_attempts as failing
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import failure_rows
 from store.db.reports.rollout_rows import NO_ERROR

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
-from store.dashboard import failing
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
-from store.dashboard.stuck import Stuck, stuck
+from store.dashboard.views import failed_attempts as failing
+from store.dashboard.views.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import overview_rows
 from store.db.reports.failure_rows import FailedAttempt, failed_attempts

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.formats import pretty
 from store.dashboard.matching import Work
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
 from store.dashboard.text_diff import MOST_WORK, Diff, diff, is_comparable
+from store.dashboard.views.formats import pretty
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import resource_rows
 from store.db.reports.resource_rows import VersionRow

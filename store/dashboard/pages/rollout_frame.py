@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import orjson
 
-from store.dashboard.attempt_lanes import Lane, lanes_of
 from store.dashboard.page import Page
 from store.dashboard.pages.annotations import NOTHING, Said
 from store.dashboard.pages.annotations import said as said_of
 from store.dashboard.request import Asked
+from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters, pages
 from store.db.reports import rollout_story

@@ -10,8 +10,8 @@ from typing import Any, Final, get_args
 import orjson
 
 from store.dashboard.page import Page, Pages
-from store.dashboard.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
 from store.dashboard.request import Asked
+from store.dashboard.views.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
 from store.db.reports import input_starts
 from store.db.reports.failure_rows import FAILED
 from store.db.reports.rollout_rows import SORTS, RolloutRow, Wanted, rollout_page

@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard import json_tree
 from store.dashboard.page import Done, Page, Pages
 from store.dashboard.pages.rollout_frame import Looked, look
 from store.dashboard.request import Asked
-from store.dashboard.training_view import ADAPTERS, training_view
+from store.dashboard.views import json_tree
+from store.dashboard.views.training import ADAPTERS, training_view
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL

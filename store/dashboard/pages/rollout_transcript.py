@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from store.dashboard.formats import pretty
 from store.dashboard.page import Page, Pages
 from store.dashboard.pages.rollout_frame import look
 from store.dashboard.request import Asked
-from store.dashboard.transcript import Text, transcript
+from store.dashboard.views.formats import pretty
+from store.dashboard.views.transcript import Text, transcript
 
 pages = Pages()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from store.dashboard.page import Page, Pages
 from store.dashboard.pages.rollout_frame import look
 from store.dashboard.request import Asked
-from store.dashboard.span_fields import Field, fields_of
+from store.dashboard.views.span_fields import Field, fields_of
 from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.dashboard.formats import duration
+from store.dashboard.views.formats import duration
 from store.db.reports.overview_rows import Active, Overview, Waiting
 from store.runtime.clock import MICROSECONDS
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.dashboard.formats import pretty
+from store.dashboard.views.formats import pretty
 
 LONGEST: Final = 2_000
 """How many characters of a value are shown unless all of it is asked for."""

@@ -1,0 +1,1 @@
+"""Views: data shaped for the templates."""
