@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from store.dashboard.curves import MOST_BINS, edges_for, histogram, quantile
+from store.dashboard.charts.curves import MOST_BINS, edges_for, histogram, quantile
 from store.dashboard.pages import rewards as rewards_page
 from store.db.reports.curves import MOST_BUCKETS, Cell
 from store.interface.store import Store

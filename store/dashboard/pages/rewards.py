@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from store.dashboard import curves
+from store.dashboard.charts import curves
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
 from store.db.dialect import Dialect, ReadSession

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import orjson
 
+from store.dashboard.charts.run_graph import DrawnNode
 from store.dashboard.page import Done, Page, Pages
 from store.dashboard.pages.runs import branches, drawing_of, found_rollout, phase_graph, summary
 from store.dashboard.request import Asked
-from store.dashboard.run_drawing import DrawnNode
 from store.domain.rollout import ACTIVE
 from store.errors import (
     AttemptActive,

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+from store.dashboard.charts.run_graph import Drawing, draw, versions
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
-from store.dashboard.run_drawing import Drawing, draw, versions
 from store.db.reports.run_list import recorded_at, run_rows
 from store.domain.rollout import ACTIVE
 from store.errors import NotFound

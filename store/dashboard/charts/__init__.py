@@ -1,0 +1,1 @@
+"""Charts: curves and graphs drawn as SVG."""
