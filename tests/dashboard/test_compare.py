@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from store.dashboard.diff.span_paths import compare_paths
+from store.dashboard.diff.transcripts import MOST_ROWS, SaidRow, Saying, compare_sayings
 from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
-from store.dashboard.said_diff import MOST_ROWS, SaidRow, Saying, compare_sayings
-from store.dashboard.span_paths import compare_paths
 from store.db.reports.span_rows import SpanRow
 from store.interface.store import Store
 from tests.dashboard.given import HOSTILE, Read

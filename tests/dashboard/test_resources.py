@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from store.dashboard.matching import Work
-from store.dashboard.text_diff import MOST_LINES, DiffRow, diff, is_comparable
+from store.dashboard.diff.matching import Work
+from store.dashboard.diff.texts import MOST_LINES, DiffRow, diff, is_comparable
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate
 from store.testing import ManualClock

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from store.dashboard.diff.span_paths import PathRow, compare_paths
+from store.dashboard.diff.transcripts import SaidDiff, Saying, compare_sayings, sayings
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
-from store.dashboard.said_diff import SaidDiff, Saying, compare_sayings, sayings
-from store.dashboard.span_paths import PathRow, compare_paths
 from store.dashboard.views.formats import compact, pretty
 from store.dashboard.views.transcript import transcript
 from store.db.reports import span_rows

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.matching import Work
+from store.dashboard.diff.matching import Work
+from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.page import Page, Pages
 from store.dashboard.request import Asked
-from store.dashboard.text_diff import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.views.formats import pretty
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import resource_rows

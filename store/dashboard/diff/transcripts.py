@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from store.dashboard.matching import Work, opcodes
-from store.dashboard.text_diff import MOST_WORK, Segment, diff, is_comparable
+from store.dashboard.diff.matching import Work, opcodes
+from store.dashboard.diff.texts import MOST_WORK, Segment, diff, is_comparable
 from store.dashboard.views.transcript import Entry
 
 Kind = Literal["same", "changed", "only_a", "only_b", "gap"]

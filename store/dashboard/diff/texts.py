@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from store.dashboard.matching import Work, grouped, opcodes
+from store.dashboard.diff.matching import Work, grouped, opcodes
 
 MOST_LINES: Final = 3_000
 """Of one side."""

@@ -1,0 +1,1 @@
+"""Differences between texts, transcripts and traces."""
