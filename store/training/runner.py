@@ -19,7 +19,7 @@ from store.training.hooks import Hook
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
-from store.training.together import Together
+from store.training.single_flight import Together
 from store.training.tracer import Tracer
 from store.training.watch import Watch
 

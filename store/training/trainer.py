@@ -15,13 +15,13 @@ from store.interface.store import Store
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo
 from store.training.baseline import Baseline
+from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle
 from store.training.components import Components
 from store.training.continuous import newest_cursor
 from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy
 from store.training.execution.blocking import run_blocking
 from store.training.fit_report import FitReport, read_report
 from store.training.hooks import Hook
-from store.training.sides import ADAPTERS, AlgorithmBundle, RunnerBundle
 
 if TYPE_CHECKING:
     from store.llm_proxy import LLMProxy

@@ -15,13 +15,13 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.training.algorithm import Algorithm
 from store.training.baseline import Baseline
+from store.training.bundle import AlgorithmBundle, RunnerBundle
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
 from store.training.execution.sending import pack, unpack
 from store.training.failing import AgentFails
 from store.training.fit_report import Version
 from store.training.hooks import Hook
 from store.training.runner import Runner
-from store.training.sides import AlgorithmBundle, RunnerBundle
 from store.training.tracer import Tracer
 from store.training.trainer import Trainer
 from tests.training import agents

@@ -65,8 +65,8 @@ def runner(target: str, *, store: str, count: int) -> None:
         Invalid: the name leads nowhere.
         Unavailable: the server does not answer, or not any more.
     """
+    from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
-    from store.training.sides import RunnerBundle
 
     acting: LitAgent[Any] = named("MODULE:AGENT", target, LitAgent)
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
