@@ -16,7 +16,7 @@ import pytest
 
 from store import open_store
 from tests.cli.conftest import COMMAND, Rollbook, environment
-from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, model_server, waits
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, model_server, waits
 
 _LONGEST = 60
 

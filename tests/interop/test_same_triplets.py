@@ -24,7 +24,7 @@ from store.interface.store import Store
 from store.models import LLM, Span
 from store.training import Backend, LLMProxy, TracerTraceToTriplet
 from tests.interop.peer import ENVIRONMENT, Peer, rollbook
-from tests.training.proxy.model_server import Asked, completion, model_server
+from tests.llm_proxy.model_server import Asked, completion, model_server
 
 AGENT = Path(__file__).parent / "inside" / "solver.py"
 QUESTIONS = {"six times seven?": "42", "seven times six?": "42", "and the rest?": "1"}

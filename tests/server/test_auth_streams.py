@@ -19,9 +19,9 @@ from store.server.auth import admission
 from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
+from tests.otel.otlp_given import ids_of
 from tests.server.keyed import Keyed, bearer, keyed_server, own_database
 from tests.server.stream_given import LOG, Events, Socket, until
-from tests.wire.otlp_given import ids_of
 
 
 @pytest.fixture(params=[SQLITE, POSTGRES])

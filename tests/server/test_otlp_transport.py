@@ -16,8 +16,8 @@ from store import open_store
 from store.interface.store import Store
 from store.models import Attempt
 from store.server.decompress import Broken, TooLong, expand
+from tests.otel.otlp_given import as_json, group, ids_of, request, span
 from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, stored
-from tests.wire.otlp_given import as_json, group, ids_of, request, span
 
 
 def _bomb(wbits: int) -> bytes:

@@ -22,8 +22,8 @@ from store.training import (
     trajectories,
 )
 from store.training.openai_spans import uninstrument_openai
-from tests.training.proxy.given import CLIENT_KEY, backend_of
-from tests.training.proxy.model_server import MESSAGES, MODEL, chats, model_server
+from tests.llm_proxy.given import CLIENT_KEY, backend_of
+from tests.llm_proxy.model_server import MESSAGES, MODEL, chats, model_server
 
 TOKENS = ([11, 12, 13, 14], [21, 22, 23])
 

@@ -18,9 +18,9 @@ from store.models import Span
 from store.training import Tracer, emit_reward
 from store.training.openai_spans import instrument_openai, uninstrument_openai
 from store.training.tracer import ATTEMPT_SPAN
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
+from tests.llm_proxy.model_server import streams as streaming
 from tests.training.given import spans_of, started
-from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
-from tests.training.proxy.model_server import streams as streaming
 
 TOOL: Any = {
     "type": "function",

@@ -16,9 +16,8 @@ from store.llm_proxy import Backend, LLMProxy
 from store.llm_proxy.rates import TokenBucket
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import Routes
-from tests.training.given import until
-from tests.training.proxy.given import Agent, NewClient, NewProxy, backend_of
-from tests.training.proxy.model_server import (
+from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
+from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,
     ModelServer,
@@ -30,6 +29,7 @@ from tests.training.proxy.model_server import (
     streams,
     waits,
 )
+from tests.training.given import until
 
 BUSY = {"error": {"message": "busy"}}
 GIVEN: dict[str, Any] = {"name": "a", "base_url": "http://host"}

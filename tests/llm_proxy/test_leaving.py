@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from store.llm_proxy import LLMProxy
+from tests.llm_proxy.given import Agent, NewProxy
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events
 from tests.training.given import until
-from tests.training.proxy.given import Agent, NewProxy
-from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events
 
 
 async def test_the_backend_is_told_and_the_call_recorded(agent: Agent, model: ModelServer) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy, ProxySettings
-from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
-from tests.training.proxy.model_server import ModelServer, model_server
+from tests.llm_proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
+from tests.llm_proxy.model_server import ModelServer, model_server
 
 
 @pytest.fixture

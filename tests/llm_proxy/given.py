@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
 from store.models import LightningStoreCapabilities, Rollout, Span
 from store.server.delegating import DelegatingStore
-from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer
 
 CLIENT_KEY = "sk-client-secret"
 NewProxy = Callable[..., Awaitable[LLMProxy]]

@@ -16,7 +16,7 @@ from store.llm_proxy.readings import read
 from store.llm_proxy.sse import EventReader
 from store.llm_proxy.streams import ASSEMBLIES, ChatAssembly
 from store.models import Span
-from tests.training.proxy.model_server import delta, events
+from tests.llm_proxy.model_server import delta, events
 
 LINE_END = st.sampled_from([b"\n", b"\r", b"\r\n"])
 JSON = st.recursive(

@@ -15,8 +15,8 @@ from store.errors import StoreError
 from store.otel.decode import PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 from store.sql.commands import spans as span_commands
-from tests.wire.otlp_given import group, request, span
-from tests.wire.test_otlp_encodings import requests
+from tests.otel.otlp_given import group, request, span
+from tests.otel.test_otlp_encodings import requests
 
 OWNED: dict[str, Any] = {ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1"}
 

@@ -19,8 +19,8 @@ from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy, ProxySettings, attributes
 from store.models import LLM, ProxyLLM
 from store.server.process.listener import PortTaken
-from tests.training.proxy.given import Agent, NewProxy, backend_of
-from tests.training.proxy.model_server import MODEL, ModelServer
+from tests.llm_proxy.given import Agent, NewProxy, backend_of
+from tests.llm_proxy.model_server import MODEL, ModelServer
 
 BACKEND = Backend("main", "http://127.0.0.1:9", models=[MODEL])
 

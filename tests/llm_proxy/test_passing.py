@@ -13,9 +13,8 @@ from yarl import URL
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.llm_proxy.addresses import Endpoint
-from tests.training.given import until
-from tests.training.proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
-from tests.training.proxy.model_server import (
+from tests.llm_proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
+from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,
     Asked,
@@ -27,6 +26,7 @@ from tests.training.proxy.model_server import (
     says,
     streams,
 )
+from tests.training.given import until
 
 STREAM = events(delta("Café ", [1]), delta("\N{SNOWMAN}", [2]), delta(finish="stop"))
 

@@ -8,8 +8,8 @@ import aiohttp
 import orjson
 import pytest
 
-from tests.training.proxy.given import CLIENT_KEY, Agent
-from tests.training.proxy.model_server import MESSAGES, MODEL, ModelServer, events, says, streams
+from tests.llm_proxy.given import CLIENT_KEY, Agent
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, events, says, streams
 
 ANTHROPIC: dict[str, Any] = {
     "id": "msg_1",
