@@ -16,7 +16,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import ImportReport, export_run_folder, import_run_folder, import_runs
-from tests.folders.given import (
+from tests.run_folders.given import (
     ADR_NAMES,
     DAY,
     EVENTS,

@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import Mirror, export_run_folder
 from tests.cli.conftest import COMMAND, environment
-from tests.folders.given import DAY, tree
+from tests.run_folders.given import DAY, tree
 from tests.runs.given import auto_run, begin, say, whole_rerun
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from store.run_folders import names, reading
 from store.run_folders.mirroring import PLACE_FILE
 from store.run_folders.records import ORPHANED
-from tests.folders.given import Written
+from tests.run_folders.given import Written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()
 

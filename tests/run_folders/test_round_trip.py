@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder, import_runs
 from tests.conftest import IS_TORTURE
-from tests.folders.given import ADR_NAMES, EVENTS, FLOW, RUN, Written, everything, left, lines, told, tree
+from tests.run_folders.given import ADR_NAMES, EVENTS, FLOW, RUN, Written, everything, left, lines, told, tree
 from tests.runs.given import auto_run, whole_rerun
 
 EXAMPLES = 150 if IS_TORTURE else 15

@@ -8,7 +8,7 @@ from store import open_store
 from store.interface.store import Store
 from store.run_folders import Mirror, export_run_folder, import_runs
 from tests.client.served import Served
-from tests.folders.given import Written, event, lines, tree
+from tests.run_folders.given import Written, event, lines, tree
 
 
 async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) -> None:
