@@ -129,8 +129,7 @@ from store.models import (
 
 if TYPE_CHECKING:
     from store.client import HTTPStore, LightningStoreClient
-    from store.memory import InMemoryLightningStore
-    from store.opening import open_store
+    from store.opening import InMemoryLightningStore, open_store
     from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
     from store.sync import SyncStore
 
@@ -263,7 +262,7 @@ LightningStore = Store
 # wait for.
 _LATE = {
     "HTTPStore": "store.client",
-    "InMemoryLightningStore": "store.memory",
+    "InMemoryLightningStore": "store.opening",
     "LightningStoreClient": "store.client",
     "LightningStoreServer": "store.server",
     "LightningStoreThreaded": "store.server",

@@ -1,7 +1,13 @@
-"""Who makes the calls of a task, as the log names them; beside what a call's own arguments say."""
+"""Context of the calls that a task makes: their actor and their idempotency key."""
 
 from contextvars import ContextVar
 from typing import Final
 
-current: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
-"""`key:<id>`, `dashboard` …; None where only the call itself can tell. A command that names its actor keeps it."""
+from store.domain.commands import Idempotency
+
+actor: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
+"""The actor as the log names it: `key:<id>`, `dashboard` …; None where only the call itself knows it. A command that
+names its actor keeps it."""
+
+idempotency_key: Final[ContextVar[Idempotency | None]] = ContextVar("rollbook_idempotency", default=None)
+"""The idempotency key of the calls of this task; None for calls without one."""

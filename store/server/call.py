@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ValidationError
 from starlette.types import Message, Scope
 
+from store.domain.commands import Idempotency
 from store.errors import Invalid, StoreError
-from store.idempotency import Idempotency, current
 from store.interface.store import Store
+from store.runtime import context
 from store.server.errors import Faults, Refused
 from store.wire.bodies import SORTABLE, PageQuery
 from store.wire.paths import IDEMPOTENCY_KEY
@@ -65,7 +66,7 @@ class Call:
 
     def _know_by_key(self, body: bytes) -> None:
         # Also if it has none: a request may begin in the context of the one before it on the same connection.
-        current.set(self.asked(body))
+        context.idempotency_key.set(self.asked(body))
 
     def asked(self, body: bytes) -> Idempotency | None:
         """Return what the call is known by, if it has an idempotency key.

@@ -16,14 +16,14 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from store import idempotency
 from store.domain.commands import RecordSpans
 from store.errors import Invalid, NotFound, StoreError, TooLarge
 from store.interface.store import Store
 from store.otel.decode import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
 from store.otel.spans import Received
-from store.otlp_intake import record_received
+from store.runtime import context
 from store.server.decompress import CODINGS, Broken, TooLong, expand
+from store.sql.commands.spans import record_received
 from store.wire import paths
 from store.wire.errors import retry_after, status_of
 
@@ -99,7 +99,7 @@ class _TraceService:
         except Undecodable as error:
             raise _Refused(400, str(error)) from None
         # One request is many calls here, and a span is never recorded twice under any key.
-        key = idempotency.current.set(None)
+        key = context.idempotency_key.set(None)
         try:
             await _store(store, traces)
         except StoreError as error:
@@ -110,7 +110,7 @@ class _TraceService:
             logger.exception("traces could not be recorded")
             raise _Refused(500, "Internal server error") from None
         finally:
-            idempotency.current.reset(key)
+            context.idempotency_key.reset(key)
         if traces.refused.reasons:
             logger.warning("refused %d spans; their exporter was told why", traces.refused.total)
         return encoding.answer(traces.refused)

@@ -36,7 +36,7 @@ JSON: Final = (b"content-type", b"application/json")
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """How an operation on a SQL store is answered without waiting for it in a coroutine (`store.server.process.fast_path`)."""
+    """An operation on a SQL store that is answered without a coroutine, see `store.server.process.fast_path`."""
 
     begin: Callable[[Call, bytes], tuple[Command, Any] | None]
     """Returns the command of a call, made of its body, and what `end` needs besides; None, or an error, where it is

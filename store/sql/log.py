@@ -15,8 +15,8 @@ from store.interface.store import AsAt
 from store.journal import tail as tails
 from store.journal.writer import Writer
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.sql.json_pages import SQLTexts
 from store.sql.waiters import FALLBACK_SECONDS, Waiting
-from store.sql_texts import SQLTexts
 from store.validation import arguments
 from store.verification import seal as seals
 from store.verification.rebuild import rebuild

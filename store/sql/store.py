@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import Any, Self, TypeVar
 
-from store import idempotency
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
@@ -256,7 +255,7 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         if not claims and wait_seconds:
             self._check()
             claims = await self._home.run(
-                self._wait_for_claims(limit, worker_id, wait_seconds, idempotency.current.get()),
+                self._wait_for_claims(limit, worker_id, wait_seconds, context.idempotency_key.get()),
                 lost=lambda claims: self._give_back(claims, worker_id),
             )
         return claims
@@ -499,10 +498,10 @@ class SQLStore(SQLThreads, SQLAnnotations, SQLRunFollowing):
         self._check()
         if self._read_only:
             raise ReadOnly(type(command).__name__)
-        if (asked := idempotency.current.get()) is not None and is_keyed(command):
+        if (asked := context.idempotency_key.get()) is not None and is_keyed(command):
             command.idempotency = asked
         if command.actor is None:
-            command.actor = context.current.get()
+            command.actor = context.actor.get()
         return await self._writer.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:

@@ -240,7 +240,7 @@ def _as_algorithm(spec: Any) -> Any:
 
 def _in_memory() -> Store:
     # It brings the database, which processes of runners need not.
-    from store.memory import InMemoryLightningStore
+    from store.opening import InMemoryLightningStore
 
     return InMemoryLightningStore()
 

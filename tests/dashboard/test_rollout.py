@@ -224,12 +224,12 @@ async def test_nothing_is_offered_in_the_past(store: SQLStore, api: Api) -> None
 
 
 async def test_a_call_is_of_whom_its_task_acts_for_unless_it_says_so_itself(store: SQLStore) -> None:
-    token = context.current.set("key:k-1")
+    token = context.actor.set("key:k-1")
     try:
         first = await store.enqueue_rollout(1)
         second = await store.start_rollout(2, worker_id="w-1")
     finally:
-        context.current.reset(token)
+        context.actor.reset(token)
     third = await store.enqueue_rollout(3)
     named = [(await store.history(each.rollout_id))[0].actor for each in (first, second, third)]
     assert named == ["key:k-1", "worker:w-1", None]

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from store import open_store
+from store.domain.commands import Idempotency
 from store.errors import Conflict, NotFound
-from store.idempotency import Idempotency, current
 from store.interface.store import Store
 from store.journal.batch_rows import KEY_MICROS
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.runtime import context
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span
 
@@ -25,11 +26,11 @@ Call = Callable[[Store, AttemptedRollout], Awaitable[Any]]
 @contextmanager
 def under(key: str, request: str = "", scope: str = "somebody") -> Generator[None]:
     """Make the calls inside under a key."""
-    token = current.set(Idempotency(scope, key, hashlib.sha256(request.encode()).digest()))
+    token = context.idempotency_key.set(Idempotency(scope, key, hashlib.sha256(request.encode()).digest()))
     try:
         yield
     finally:
-        current.reset(token)
+        context.idempotency_key.reset(token)
 
 
 async def started(store: Store) -> AttemptedRollout:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from store import otlp_intake
 from store.domain.commands import RecordSpans
 from store.errors import StoreError
 from store.otel.decode import PROTOBUF, Traces
@@ -31,7 +30,7 @@ def outcome(traces: Traces, *, by_models: bool) -> str:
         command: RecordSpans = (
             span_commands.record_spans(traces.spans, number=True)
             if by_models
-            else otlp_intake.record_received(traces.received, number=True)
+            else span_commands.record_received(traces.received, number=True)
         )
     except StoreError as refused:
         return f"{type(refused).__name__}: {refused}"
@@ -87,7 +86,7 @@ def test_usual_spans_are_made_no_models(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(*_: object) -> None:
         raise AssertionError("looked at closely")
 
-    monkeypatch.setattr(otlp_intake, "new_span", refuse)
+    monkeypatch.setattr(span_commands, "new_span", refuse)
     said = {"gen_ai.usage.input_tokens": 3, "gen_ai.response.model": "m", "ok": True, "zero": 0, "prompt": "why? é"}
-    command = otlp_intake.record_received(decoded(span(said), span({})).received)
+    command = span_commands.record_received(decoded(span(said), span({})).received)
     assert [item.fact.tokens_in for item in command.items] == [3, None]

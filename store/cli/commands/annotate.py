@@ -27,13 +27,13 @@ def annotate(
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
         rollout_id = await lookup.rollout(store, given)
-        acting = context.current.set("cli")
+        acting = context.actor.set("cli")
         try:
             return rollout_id, await store.annotate_rollout(
                 rollout_id, text, add_labels=labels, remove_labels=remove_labels
             )
         finally:
-            context.current.reset(acting)
+            context.actor.reset(acting)
 
     rollout_id, done = run_writing(db, write)
     if json:

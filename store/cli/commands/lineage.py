@@ -13,7 +13,7 @@ from store.cli.store_context import run_reading, run_writing
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptDiff, AttemptNode, NodeDifference
-from store.runs.sentences import of_fork
+from store.planning.plan import of_fork
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from store.errors import (
 from store.interface.store import Store
 from store.models import AttemptStatus, ForkPlan, ForkResult, PhaseGraph
 from store.models.runs import OnMissing
-from store.runs.sentences import of_plan
+from store.planning.plan import of_plan
 
 if TYPE_CHECKING:
     from store.training import Pipeline

@@ -17,7 +17,7 @@ from store.domain.rollout import ACTIVE
 from store.errors import NotFound
 from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow
 from store.models.runs import NodeDifference
-from store.runs.sentences import of_fork
+from store.planning.plan import of_fork
 
 pages = Pages()
 

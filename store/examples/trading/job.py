@@ -16,7 +16,7 @@ from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behi
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult
 from store.opening import open_store
-from store.runs.sentences import of_plan
+from store.planning.plan import of_plan
 
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 

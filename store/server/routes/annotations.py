@@ -18,11 +18,11 @@ async def annotate_rollout(call: Call) -> bytes:
     """Put labels on a rollout, take others off it, and make a note of it, all in one event."""
     body = await call.body(AnnotateBody)
     admission = call.scope.get("rollbook.admission")
-    acting = context.current.set(None if admission is None else f"key:{admission.key.key_id}")
+    acting = context.actor.set(None if admission is None else f"key:{admission.key.key_id}")
     try:
         return dumps(await call.store.annotate_rollout(call.ids["rollout_id"], **vars(body)))
     finally:
-        context.current.reset(acting)
+        context.actor.reset(acting)
 
 
 @annotations.get(paths.ANNOTATIONS, query=AnnotationsQuery, answer=Annotations)

@@ -171,11 +171,11 @@ class DashboardLayer:
         # Before anything is read: what happens meanwhile is news.
         position = await asked.store.position()
         # What an action does is their doing, and the log says so.
-        acting = context.current.set(asked.visitor.actor if route.method == "POST" else None)
+        acting = context.actor.set(asked.visitor.actor if route.method == "POST" else None)
         try:
             answered = await route.view(asked)
         finally:
-            context.current.reset(acting)
+            context.actor.reset(acting)
         match answered:
             case Done(location, told):
                 return _redirect(location, *([_cookie(TOLD, quote(told), call.scope, seconds=60)] if told else []))

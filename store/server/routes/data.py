@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 from pydantic import TypeAdapter
 
 from store.domain.commands import Command
-from store.idempotency import current
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
+from store.runtime import context
 from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
 from store.server.response_spool import Spool
@@ -113,13 +113,13 @@ async def _record(store: Store, given: list[Span], *, number: bool) -> list[tupl
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
-    asked = current.get()
+    asked = context.idempotency_key.get()
     # Numbers are drawn in a write of their own, and so under a key of their own, which no client can send.
-    token = current.set(None if asked is None else replace(asked, key=f"{asked.key}.numbers"))
+    token = context.idempotency_key.set(None if asked is None else replace(asked, key=f"{asked.key}.numbers"))
     try:
         numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
     finally:
-        current.reset(token)
+        context.idempotency_key.reset(token)
     return [span.model_copy(update={"sequence_id": own}) for span, own in zip(spans, numbers, strict=True)]
 
 

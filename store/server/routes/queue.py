@@ -7,13 +7,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from store import idempotency
-from store.domain.commands import Command
+from store.domain.commands import Command, Idempotency
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.errors import StoreError
-from store.idempotency import Idempotency
 from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
+from store.runtime import context
 from store.server import cached_pages
 from store.server.auth.admission import while_admitted
 from store.server.call import Call, ClientLeft, checked, refuse_null
@@ -125,7 +124,7 @@ async def dequeue_rollouts(call: Call) -> bytes:
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
     claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
     if claimed:
-        _give_back_unread(call, claimed, idempotency.current.get())
+        _give_back_unread(call, claimed, context.idempotency_key.get())
     return dumps(claimed)
 
 
@@ -147,7 +146,7 @@ def _releases_claims(kind: type[Store]) -> bool:
 
 async def _release(store: ReleasesClaims, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
     # The connection tells of its end in a context of its own.
-    idempotency.current.set(asked)
+    context.idempotency_key.set(asked)
     try:
         await store.release_claims(claimed)
     except StoreError:

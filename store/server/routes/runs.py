@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from typing import Any, Final
 
-from store import idempotency
 from store.domain.commands import Command
 from store.domain.decide_runs import Told
 from store.errors import NotFound
@@ -24,6 +23,7 @@ from store.models import (
     RunGraph,
     Snapshot,
 )
+from store.runtime import context
 from store.server.call import Call
 from store.server.response_spool import Spool
 from store.server.routing import Created, Direct, Operations
@@ -213,7 +213,7 @@ def request_id(given: str | None = None) -> str | None:
 
     A fork is planned before it is decided, and its plan would meet the attempt that it has begun itself.
     """
-    asked = idempotency.current.get()
+    asked = context.idempotency_key.get()
     if given is not None or asked is None:
         return given
     digest = hashlib.sha256(f"{asked.scope}\n{asked.key}\n".encode() + asked.request_hash)

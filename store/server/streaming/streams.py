@@ -1,4 +1,4 @@
-"""Following the log over HTTP: server-sent events and WebSockets. Both carry the same frames, see `store.server.streaming.feed`.
+"""Streams of the log over HTTP: server-sent events and WebSockets, with the frames of `store.server.streaming.feed`.
 
 `GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
 `text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log: a
