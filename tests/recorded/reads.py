@@ -9,9 +9,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from store.integrations.langgraph import RollbookSaver
-from store.interface import Store
+from store.interface.store import Store
 from store.models import PaginatedResult
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 from tests.recorded.story import START
 
 

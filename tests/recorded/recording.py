@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from store.db.url import parse, with_partition
-from store.keys import Keys
 from store.opening import open_store
-from store.sql_store import SQLStore
+from store.sql.api_keys import Keys
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests import postgres
 from tests.client.served import Served

@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from store import actors, idempotency, ids, intake
-from store.idempotency import Idempotency
+from store.domain.commands import Idempotency
 from store.models import (
     LLM,
     Attempt,
@@ -32,7 +31,9 @@ from store.models import (
 )
 from store.models.phases import Checkpoint, Overlay, Phase, ScopeKind, all_of
 from store.models.threads import ThreadCheckpoint, ThreadWrite
-from store.sql_store import SQLStore
+from store.runtime import context, ids
+from store.sql.commands import rollouts as rollout_commands
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 
@@ -85,7 +86,7 @@ def determined(clock: ManualClock) -> Generator[None]:
     """Replace what differs between two runs: random ids, and the host and process that own an attempt.
 
     Random bytes depend on the name of the function that draws them and on how often it has drawn, so that one more draw
-    elsewhere changes no id. Where a function of `store.ids` gets another name, its old one has to be kept here.
+    elsewhere changes no id. Where a function of `store.runtime.ids` gets another name, its old one has to be kept here.
     """
     drawn: Counter[str] = Counter()
 
@@ -101,7 +102,7 @@ def determined(clock: ManualClock) -> Generator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch("os.urandom", urandom))
         patches.enter_context(mock.patch.object(ids, "rising", ids.Rising(lambda: clock() * 1_000)))
-        patches.enter_context(mock.patch.object(intake, "owner", return_value=owner))
+        patches.enter_context(mock.patch.object(rollout_commands, "owner", return_value=owner))
         yield
 
 
@@ -440,18 +441,18 @@ async def _threads(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -
 async def _annotations(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -> None:
     await store.annotate_rollout(run.rollout_id, "Looks right.", add_labels=["good", "to keep"])
     clock.advance(0.25)
-    acting = actors.current.set("cli")
+    acting = context.current.set("cli")
     await store.annotate_rollout(run.rollout_id, LONG, add_labels=["long"], remove_labels=["good"])
-    actors.current.reset(acting)
+    context.current.reset(acting)
     (failed,) = await store.query_rollouts(status_in=["failed"], limit=1)
     await store.annotate_rollout(failed.rollout_id, add_labels=["to look at"])
     clock.advance(0.25)
 
 
 async def _repeated(store: SQLStore, clock: ManualClock) -> None:
-    given = idempotency.current.set(REPEATED)
+    given = context.idempotency_key.set(REPEATED)
     await store.enqueue_rollout(REPEATED_INPUT, "test")
-    idempotency.current.reset(given)
+    context.idempotency_key.reset(given)
     clock.advance(0.25)
 
 

@@ -8,15 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
-from store import idempotency
 from store.client import HTTPStore
 from store.db.schema import migrate
-from store.db.tables import PROJECTIONS
+from store.db.tables.core import PROJECTIONS
 from store.db.url import with_partition
 from store.domain.events import FACTS, BodyDropped
-from store.keys import Keys, digest
 from store.models import AttemptStatus, RolloutStatus
-from store.sql_store import SQLStore
+from store.runtime import context
+from store.sql.api_keys import Keys, digest
+from store.sql.store import SQLStore
 from tests import postgres
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
@@ -132,9 +132,9 @@ async def test_a_client_of_a_recorded_database_gets_the_recorded_answers(store: 
 
 async def test_a_call_that_was_made_before_is_answered_again(store: SQLStore) -> None:
     before = await store.query_rollouts()
-    given = idempotency.current.set(story.REPEATED)
+    given = context.idempotency_key.set(story.REPEATED)
     repeated = await store.enqueue_rollout(story.REPEATED_INPUT, "test")
-    idempotency.current.reset(given)
+    context.idempotency_key.reset(given)
     assert [each.rollout_id for each in before if each.input == story.REPEATED_INPUT] == [repeated.rollout_id]
     assert (await store.query_rollouts()).total == before.total
 

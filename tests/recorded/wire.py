@@ -11,7 +11,7 @@ from yarl import URL
 
 from store.dashboard.site import ROUTES
 from store.server.app import OPERATIONS
-from store.sql_store import SQLStore
+from store.sql.store import SQLStore
 
 # The query without which a read is refused, or which makes its answer say more.
 _QUERIES = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from store import InMemoryLightningStore
-from store.cli.trouble import exit_code
+from store.cli.errors import exit_code
 from store.errors import StoreError
 from store.wire.errors import error_body, error_of, status_of
 from tests.errors import EXAMPLES
