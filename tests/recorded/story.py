@@ -441,9 +441,9 @@ async def _threads(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -
 async def _annotations(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -> None:
     await store.annotate_rollout(run.rollout_id, "Looks right.", add_labels=["good", "to keep"])
     clock.advance(0.25)
-    acting = context.current.set("cli")
+    acting = context.actor.set("cli")
     await store.annotate_rollout(run.rollout_id, LONG, add_labels=["long"], remove_labels=["good"])
-    context.current.reset(acting)
+    context.actor.reset(acting)
     (failed,) = await store.query_rollouts(status_in=["failed"], limit=1)
     await store.annotate_rollout(failed.rollout_id, add_labels=["to look at"])
     clock.advance(0.25)
