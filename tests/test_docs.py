@@ -29,6 +29,7 @@ from store.domain.events import FACTS
 from store.integrations.langgraph import RollbookSaver
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
+from tests.benchmarks.publish import NAMES, readme_figures
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -134,6 +135,23 @@ def run_python(text: str, directory: Path) -> str:
 
 def readme_example() -> str:
     return next(block.text for block in BLOCKS if block.page == "README.md" and block.language == "python")
+
+
+def test_the_readme_is_a_front_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def test_the_figures_in_the_readme_are_rows_of_the_benchmarks_page() -> None:
+    (shown,) = re.findall(r"<!-- figures -->\n(.*?)<!-- /figures -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown.strip() == readme_figures((ROOT / "docs/benchmarks.md").read_text()).strip()
+    assert len(shown.strip().splitlines()) == 2 + 5
+
+
+def test_every_benchmark_has_its_place_in_the_page() -> None:
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    targets = re.findall(r"^(bench[a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(targets) == sorted(NAMES)
+    assert all(f"<!-- {name} -->" in page and f"<!-- /{name} -->" in page for name in targets)
 
 
 def test_the_readmes_example_is_twenty_lines() -> None:

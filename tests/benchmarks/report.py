@@ -1,4 +1,4 @@
-"""What was measured, beside what is asked for: a table to read, JSON for machines, Markdown for the README."""
+"""Report of a benchmark: each figure beside its goal, as a table, as JSON and as Markdown for the documentation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.protocol import ROOT
-
-
-def files(name: str) -> tuple[Path, Path]:
-    """Return where the figures of `make NAME` are kept: JSON for machines, Markdown for a document."""
-    return ROOT / ".cache" / f"{name}.json", ROOT / ".cache" / f"{name}.md"
-
+from tests.benchmarks.publish import markdown_file, publish
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -115,13 +110,14 @@ class Report:
         self._raw[name] = values
 
     def finish(self) -> None:
-        """Print the table and write the files."""
-        as_json, as_markdown = files(self._name)
+        """Print the table, write the files and publish the figures."""
+        as_json, as_markdown = ROOT / ".cache" / f"{self._name}.json", markdown_file(self._name)
         as_json.parent.mkdir(exist_ok=True)
         as_json.write_text(json.dumps(self._machine_readable(), indent=1, ensure_ascii=False) + "\n")
         as_markdown.write_text(self.markdown())
         self._console.print(self._table())
-        self._console.print(f"written: {as_json.relative_to(ROOT)}, {as_markdown.relative_to(ROOT)}")
+        publish(self._name)
+        self._console.print(f"written: {as_json.relative_to(ROOT)}, docs/benchmarks.md")
 
     def _machine_readable(self) -> dict[str, Any]:
         return {
@@ -166,7 +162,7 @@ class Report:
         return f"{_number(self._figures[key])} {self._targets[key].unit}" if key in self._figures else "not measured"
 
     def markdown(self) -> str:
-        """Return the figures as a block for the README."""
+        """Return the figures as Markdown for docs/benchmarks.md."""
         lines = [f"Measured by `make {self._name}` on {machine()}.", ""]
         lines += ["| | goal | stretch | measured |", "|---|---|---|---|"]
         lines += [
