@@ -26,11 +26,12 @@ test-fast: .venv/ready-dev  ## Run the tests that take no seconds, on SQLite, in
 test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environment of its own, on Rollbook
 	$(PYTEST) tests/interop -m interop -n $(WORKERS) --dist loadgroup
 
-check: .venv/ready-dev  ## Check format, lint, types, layers, migrations
+check: .venv/ready-dev  ## Check format, lint, types, layers, structure, migrations
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.structure
 	$(BIN)/python -m tests.alembic_check
 
 bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in the same run, and print

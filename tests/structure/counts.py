@@ -1,0 +1,133 @@
+"""Counts of a package's source: modules, lines, class names, and places that spell out the arguments of a query."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.structure.source import Module, Source
+
+QUERIES = {
+    "query_spans": (
+        frozenset({"trace_id", "trace_id_contains", "span_id", "span_id_contains"})
+        | frozenset({"parent_id", "parent_id_contains", "name", "name_contains"}),
+        5,
+    ),
+    "query_rollouts": (
+        frozenset({"status_in", "rollout_id_in", "rollout_id_contains", "status", "rollout_ids"}),
+        3,
+    ),
+}
+"""By query the arguments that it shares with few others, and how many of them make a place. A model of a span has four
+of the first."""
+
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+def loose_modules(source: Source) -> list[str]:
+    """Return the modules directly under a package that are not packages, its own `__init__` left out."""
+    return [
+        name
+        for name, each in source.modules.items()
+        if name.count(".") == source.package.count(".") + 1 and not each.is_package
+    ]
+
+
+def code_lines(source: Source) -> int:
+    """Return how many lines hold code: not those that are blank or hold only comments or docstrings."""
+    return sum(map(_code_lines, source.modules.values()))
+
+
+def _code_lines(module: Module) -> int:
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(module.tree):
+        # A docstring, also one that follows a field.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def shared_class_names(source: Source) -> dict[str, list[str]]:
+    """Return the public names of classes that are defined in several modules, with these modules."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name, module in source.modules.items():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(name)
+    return {name: sorted(modules) for name, modules in sorted(found.items()) if len(modules) > 1}
+
+
+def places(source: Source, query: str) -> list[str]:
+    """Return the places that spell out the arguments of a query: each has to change when the query gets one more.
+
+    A place is the signature of a function, the annotated fields of a class, the keywords of a call or the keys of a
+    dictionary that name at least as many of the query's own arguments as `QUERIES` says. One call is no place of its
+    own: that with which a function whose signature is a place makes an object of a class that is one.
+    """
+    names, least = QUERIES[query]
+    classes = {
+        node.name
+        for module in source.modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and len(names & _named(node)) >= least
+    }
+
+    def found(node: ast.AST, name: str, *, is_in_place: bool) -> Iterator[str]:
+        is_place = len(names & _named(node)) >= least
+        if is_place and not (is_in_place and isinstance(node, ast.Call) and _last_name(node.func) in classes):
+            yield f"{name}:{getattr(node, 'lineno', 0)} {_label(node)}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_in_place = is_place
+        for child in ast.iter_child_nodes(node):
+            yield from found(child, name, is_in_place=is_in_place)
+
+    return [
+        place
+        for name, module in sorted(source.modules.items())
+        for place in found(module.tree, name, is_in_place=False)
+    ]
+
+
+def _named(node: ast.AST) -> set[str]:
+    match node:
+        case ast.FunctionDef(args=args) | ast.AsyncFunctionDef(args=args):
+            return {each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+        case ast.ClassDef(body=body):
+            fields = [each.target for each in body if isinstance(each, ast.AnnAssign)]
+            return {each.id for each in fields if isinstance(each, ast.Name)}
+        case ast.Call(keywords=keywords):
+            return {each.arg for each in keywords if each.arg is not None}
+        case ast.Dict(keys=keys):
+            return {each.value for each in keys if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+        case _:
+            return set()
+
+
+def _label(node: ast.AST) -> str:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return f"def {name}"
+        case ast.ClassDef(name=name):
+            return f"class {name}"
+        case ast.Call(func=func):
+            return f"{ast.unparse(func)}(…)"
+        case _:
+            return "{…}"
+
+
+def _last_name(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]

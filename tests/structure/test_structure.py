@@ -1,0 +1,151 @@
+"""The scripts that count structure find what is planted, and measure calls as they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.interface.store import Store
+from tests.structure.__main__ import LIMITS, depth, methods, of_calls, of_classes, of_source
+from tests.structure.calls import measured
+from tests.structure.counts import QUERIES, code_lines, loose_modules, places, shared_class_names
+from tests.structure.cycles import cycles
+from tests.structure.source import Source
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The directory of a package that has no modules yet."""
+    directory = tmp_path / "planted"
+    directory.mkdir()
+    (directory / "__init__.py").touch()
+    return directory
+
+
+def plant(package: Path, texts: dict[str, str]) -> Source:
+    """Write modules, given by their paths without `.py`, and parse the package."""
+    for name, text in texts.items():
+        path = package / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return Source.of(package)
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import planted.one",
+        "from planted import one",
+        "from planted.one import name",
+        "from . import one",
+        "from .one import name",
+        "def f():\n    from planted import one",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from planted.one import name",
+        "import importlib\nimportlib.import_module('planted.one')",
+        "from importlib import import_module\nimport_module('planted.one')",
+        "LATE = {'name': 'planted.one'}",
+    ],
+)
+def test_a_cycle_is_found_whatever_closes_it(package: Path, back: str) -> None:
+    texts = {"one": "from planted import two", "two": back, "three": "import planted.one, planted.two"}
+    assert cycles(plant(package, texts)) == [["planted.one", "planted.two"]]
+
+
+def test_an_import_of_a_package_is_one_of_its_init(package: Path) -> None:
+    texts = {"inner/__init__": "from planted.inner.deep import name", "inner/deep": "name = 1"}
+    assert cycles(plant(package, {**texts, "outer": "from planted.inner import name"})) == []
+    texts["inner/deep"] = "from planted.inner import other"
+    assert cycles(plant(package, texts)) == [["planted.inner", "planted.inner.deep"]]
+    # An import of another module of the package is none of the package.
+    texts["inner/deep"] = "from planted.inner import second"
+    assert cycles(plant(package, {**texts, "inner/second": ""})) == []
+
+
+def test_other_strings_import_nothing(package: Path) -> None:
+    two = "import logging\nlogging.getLogger('planted.one')\nNAME = 'planted.one'"
+    assert cycles(plant(package, {"one": "from planted import two", "two": two})) == []
+
+
+def test_only_modules_that_are_no_packages_are_loose(package: Path) -> None:
+    source = plant(package, {"one": "", "inner/__init__": "", "inner/deep": ""})
+    assert loose_modules(source) == ["planted.one"]
+
+
+def test_lines_that_run_are_code(package: Path) -> None:
+    documented = '"""Docs,\nof two lines."""\n\n# why\nvalue = (\n    1,  # because\n)\n"""Docs of the value."""\n'
+    assert code_lines(plant(package, {"one": documented})) == 3
+    assert code_lines(plant(package, {"one": documented + 'text = """\ntwo"""\n'})) == 5
+
+
+def test_a_class_name_is_shared_by_several_modules(package: Path) -> None:
+    one = "class Same: ...\nclass _Private: ...\nclass Own: ...\nclass Own: ..."
+    source = plant(package, {"one": one, "two": "class _Private: ...\ndef f():\n    class Same: ..."})
+    assert shared_class_names(source) == {"Same": ["planted.one", "planted.two"]}
+    assert shared_class_names(source.without("planted.two")) == {}
+
+
+def test_a_place_is_whatever_names_enough_arguments(package: Path) -> None:
+    names = "trace_id", "trace_id_contains", "span_id", "span_id_contains", "parent_id"
+    fields = "".join(f"    {name}: str\n" for name in names)
+    keywords = ", ".join(f"{name}={name}" for name in names)
+    texts = {
+        "a": f"class Query:\n{fields}",
+        "b": f"def find({', '.join(names)}):\n    return Query({keywords})",
+        "c": f"def find({', '.join(names)}):\n    return other({keywords})",
+        "d": f"found = Query({keywords})",
+        "e": f"found = {{{', '.join(f'{name!r}: 1' for name in names)}}}",
+        "f": f"def too_few({', '.join(names[1:])}): ...",
+    }
+    assert places(plant(package, texts), "query_spans") == [
+        "planted.a:1 class Query",
+        "planted.b:1 def find",
+        "planted.c:1 def find",
+        "planted.c:2 other(…)",
+        "planted.d:1 Query(…)",
+        "planted.e:1 {…}",
+    ]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_arguments_that_are_looked_for_are_those_of_the_query(query: str) -> None:
+    method = getattr(Store, query)
+    names, least = QUERIES[query]
+    assert names <= set(method.__kwdefaults__)
+    assert least <= len(names)
+
+
+def test_depth_and_methods_count_what_is_inherited() -> None:
+    class Own(Store):
+        def extra(self) -> None: ...
+
+    # This class is not of the package; the interface and what it is made of are.
+    assert depth(Own) == []
+    assert depth(Store)[0] == "Store"
+    assert {"add_span", "sync", "capabilities", "__aenter__"} <= set(methods(Own))
+    assert "extra" not in methods(Own)
+
+
+def test_a_call_passes_the_functions_between_the_method_and_the_driver() -> None:
+    passed = measured()
+    assert passed.keys() == {"add_span", "get_rollout_by_id", "query_rollouts"}
+    for name, each in passed.items():
+        assert [function for function in each.functions if function.endswith(f" {name}")], each.functions
+        assert all(file.startswith("store/") for file in each.files)
+        assert all(
+            hop.rpartition(".")[2] in {function.rpartition(" ")[2] for function in each.functions} for hop in each.hops
+        )
+    for read in ("get_rollout_by_id", "query_rollouts"):
+        first, *between, last = passed[read].hops
+        assert first.endswith(f".{read}")
+        assert between
+        # The last one is in a driver.
+        name = last.rpartition(".")[2]
+        assert [each for each in passed[read].functions if each.endswith(f" {name}") and "/drivers/" in each]
+
+
+@pytest.mark.slow
+def test_every_figure_has_a_line_in_the_table_and_a_limit_no_lower_than_its_goal() -> None:
+    assert (of_source() | of_classes() | of_calls()).keys() == LIMITS.keys()
+    for limit, goal in LIMITS.values():
+        assert limit is None or goal is None or limit >= goal
