@@ -25,7 +25,7 @@ from store.server.request_ids import request_id
 from store.server.routing import answer
 from store.wire.paths import REQUEST_ID
 
-access_logger = logging.getLogger("store.server.auth.roles")
+access_logger = logging.getLogger("store.server.access")
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 

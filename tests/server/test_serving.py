@@ -129,7 +129,7 @@ async def test_logs_are_json_with_request_ids_and_without_payloads(tmp_path: Pat
         await _enqueue(url, "the secret question")
         process.send_signal(signal.SIGTERM)
         _, logged = finish(process)
-    (entry,) = [each for each in logged if each["logger"] == "store.server.auth.roles"]
+    (entry,) = [each for each in logged if each["logger"] == "store.server.access"]
     assert entry["message"] == "POST /v1/agl/queues/rollouts/enqueue 201"
     assert (entry["status"], entry["partition"], entry["level"]) == (201, "default", "debug")
     assert re.fullmatch(r"[0-9a-f]{16}", entry["request_id"])

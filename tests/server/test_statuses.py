@@ -277,10 +277,10 @@ async def test_a_key_that_is_none_is_refused(api: Api, key: str) -> None:
 
 
 async def test_requests_are_logged_without_what_they_carry(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "store.server.auth.roles")
+    caplog.set_level(logging.DEBUG, "store.server.access")
     await api.enqueue("the secret question")
     await api.get("/rollouts?rollout_id_contains=secret&limit=0")
-    created, refused = [record for record in caplog.records if record.name == "store.server.auth.roles"]
+    created, refused = [record for record in caplog.records if record.name == "store.server.access"]
     assert (created.levelname, vars(created)["status"]) == ("DEBUG", 201)
     assert (refused.levelname, vars(refused)["status"], vars(refused)["path"]) == ("INFO", 400, "/v1/agl/rollouts")
     assert "secret" not in str(vars(created)) + str(vars(refused))
