@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 from fastapi import FastAPI, Request
@@ -34,12 +34,12 @@ from store.server.routes import operations as routes_operations
 from store.server.routes import queue as routes_queue
 from store.server.routes import runs as routes_runs
 from store.server.routes.dashboard import DashboardLayer
-from store.server.routing import Operation, RouteTable
+from store.server.routing import Operation, RouteTable, StoreRoute
 from store.server.streaming.streams import StreamLayer
 from store.sql.store import SQLStore
 from store.wire.paths import NOT_TAKEN, OTLP_TRACES
 
-OPERATIONS: Final[tuple[Operation, ...]] = tuple(
+_DECLARED: Final[tuple[Operation, ...]] = tuple(
     operation
     for module in (
         routes_queue.queue,
@@ -47,7 +47,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         routes_queue.attempts,
         data.spans,
         data.resources,
-        data.workers,
         routes_log.about,
         routes_log.log,
         routes_runs.events,
@@ -58,6 +57,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = tuple(
         viewer.runs,
     )
     for operation in module.items
+)
+
+
+OPERATIONS: Final[tuple[Operation | StoreRoute, ...]] = (
+    *_DECLARED,
+    *(cast("StoreRoute", route) for route in data.workers.routes),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
 from starlette.types import Message, Scope
 
 from store.domain.commands import Idempotency
@@ -28,13 +29,11 @@ _KEY: Final = re.compile(rb"[0-9A-Za-z_-]{1,128}")
 _KEY_HEADER: Final = IDEMPOTENCY_KEY.lower().encode()
 
 
-class Call:
+class Call(HTTPConnection):
     """A request that was routed."""
 
-    __slots__ = ("_receive", "ids", "scope")
-
     def __init__(self, scope: Scope, receive: Callable[[], Awaitable[Message]], ids: dict[str, str]) -> None:
-        self.scope = scope
+        super().__init__(scope)
         self.ids = ids
         """The ids in its path."""
         self._receive = receive

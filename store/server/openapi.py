@@ -12,10 +12,11 @@ from typing import Any, Final, cast, get_type_hints, is_typeddict
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from store.server import api_schema
 from store.server import openapi_parts as parts
 from store.server.auth.roles import ACCESS
 from store.server.openapi_parts import EVENTS, JSON, REFERENCES, Json
-from store.server.routing import Operation
+from store.server.routing import Operation, StoreRoute
 from store.wire.paths import HISTORY, IDEMPOTENCY_KEY, LOG, REQUEST_ID, RUN_STREAM
 
 TITLE: Final = "LightningStore Server"
@@ -41,8 +42,10 @@ _ROLLOUT: Final = {"$ref": REFERENCES.format(model="Rollout")}
 _ByRoute = dict[tuple[str, str], Json]
 
 
-def document(operations: Sequence[Operation]) -> Json:
+def document(every: Sequence[Operation | StoreRoute]) -> Json:
     """Return the document of these operations and of the routes beside them."""
+    operations = [each for each in every if isinstance(each, Operation)]
+    generated = api_schema.document([each for each in every if isinstance(each, StoreRoute)])
     bodies, answers, definitions = _schemas(operations)
     paths: Json = {}
     for operation in operations:
@@ -53,9 +56,9 @@ def document(operations: Sequence[Operation]) -> Json:
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": metadata.version("rollbook"), "description": _DESCRIPTION},
         "servers": _SERVERS,
-        "paths": paths | parts.beside(),
+        "paths": paths | generated["paths"] | parts.beside(),
         "components": {
-            "schemas": dict(sorted((definitions | dict(parts.SCHEMAS)).items())),
+            "schemas": dict(sorted((definitions | generated["components"]["schemas"] | dict(parts.SCHEMAS)).items())),
             "responses": parts.responses(),
             "headers": dict(parts.HEADERS),
             "parameters": dict(parts.PARAMETERS),

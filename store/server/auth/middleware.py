@@ -16,7 +16,7 @@ from store.server.auth.roles import ACCESS, OF_ALL_PARTITIONS, WEBSOCKET, Access
 from store.server.errors import Headers, refusal
 from store.server.partitions import place_of
 from store.server.routes import dashboard
-from store.server.routing import Operation, Routes, answer, path_within
+from store.server.routing import Operation, RouteIndex, StoreRoute, answer, path_within
 from store.server.streaming import paths as stream_paths
 from store.sql.api_keys import Key
 from store.wire.paths import PREFIX
@@ -34,11 +34,13 @@ class AuthLayer:
         operations: what the route table answers.
     """
 
-    def __init__(self, app: ASGIApp, ring: KeyRing, root_name: str, operations: Sequence[Operation]) -> None:
+    def __init__(
+        self, app: ASGIApp, ring: KeyRing, root_name: str, operations: Sequence[Operation | StoreRoute]
+    ) -> None:
         self._app = app
         self._ring = ring
         self._root_name = root_name
-        self._routes = Routes(operations)
+        self._routes = RouteIndex(operations)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let in, or refuse."""

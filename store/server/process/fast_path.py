@@ -28,7 +28,7 @@ from store.server.errors import refusal
 from store.server.middleware import SECURITY, count_answer, id_of
 from store.server.process.exchange import Header, lines
 from store.server.request_ids import request_id
-from store.server.routing import JSON, Operation, Routes
+from store.server.routing import JSON, Operation, RouteIndex, StoreRoute
 from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Shortcut:
         self,
         app: FastAPI,
         store: SQLStore,
-        operations: Sequence[Operation],
+        operations: Sequence[Operation | StoreRoute],
         *,
         ring: KeyRing | None,
         names: set[bytes] | None,
@@ -94,9 +94,12 @@ class Shortcut:
         self._fixed = {
             operation.path.encode(): operation
             for operation in operations
-            if operation.direct is not None and operation.method == "POST" and "{" not in operation.path
+            if isinstance(operation, Operation)
+            and operation.direct is not None
+            and operation.method == "POST"
+            and "{" not in operation.path
         }
-        self._routes = Routes(operations)
+        self._routes = RouteIndex(operations)
         self._scope = {
             "app": app,
             "method": "POST",
@@ -137,7 +140,7 @@ class Shortcut:
         if not _PLAIN_URL.fullmatch(url):
             return None
         found = self._routes.find("POST", url.decode(), ids)
-        return found if found is not None and found.direct is not None else None
+        return found if isinstance(found, Operation) and found.direct is not None else None
 
     def _is_open(self, connection: Connection, parser: Any) -> bool:
         return not connection.flow.write_paused and parser.get_http_version() == "1.1" and parser.should_keep_alive()

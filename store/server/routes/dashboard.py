@@ -33,7 +33,7 @@ from store.server.call import Call, ClientLeft, headers_of
 from store.server.errors import Headers, refusal
 from store.server.partitions import Partitions
 from store.server.pending import Parked
-from store.server.routing import Operation, Routes, path_within
+from store.server.routing import Operation, RouteIndex, path_within
 from store.sql.store import SQLStore
 from store.wire.errors import status_of
 
@@ -115,7 +115,7 @@ class DashboardLayer:
         self._partitions = partitions
         self._ring = ring
         self._is_read_only = is_read_only
-        self._routes = Routes(OPERATIONS)
+        self._routes = RouteIndex(OPERATIONS)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer, or hand on."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Protocol, runtime_checkable
 
+from fastapi import APIRouter, Body, Query
 from pydantic import TypeAdapter
 
 from store.domain.commands import Command
@@ -15,7 +16,7 @@ from store.runtime import context
 from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
 from store.server.response_spool import Spool
-from store.server.routing import Direct, Operations
+from store.server.routing import Direct, Id, Operations, StoreRoute, needs
 from store.sql.commands.rollouts import number_spans
 from store.sql.commands.spans import record_spans
 from store.wire import paths
@@ -33,7 +34,7 @@ from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
 
 spans = Operations("Spans")
 resources = Operations("Resources")
-workers = Operations("Workers")
+workers = APIRouter(route_class=StoreRoute, tags=["Workers"])
 
 
 @runtime_checkable
@@ -180,28 +181,33 @@ async def _named_resources(call: Call) -> Any:
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
-@workers.get(paths.WORKERS, query=WorkersQuery, answer=PaginatedResult[Worker])
-async def query_workers(call: Call) -> bytes:
+@workers.get(paths.WORKERS, response_model=PaginatedResult[Worker])
+@needs("reader")
+async def query_workers(call: Call, query: Annotated[WorkersQuery, Query()]) -> bytes:
     """Find workers."""
-    return dumps(await call.store.query_workers(**vars(call.page_query(WorkersQuery))))
+    return dumps(await call.store.query_workers(**vars(query)))
 
 
-@workers.post(paths.WORKERS_SEARCH, body=WorkersQuery, answer=PaginatedResult[Worker])
-async def search_workers(call: Call) -> bytes:
+@workers.post(paths.WORKERS_SEARCH, response_model=PaginatedResult[Worker])
+@needs("reader")
+async def search_workers(call: Call, query: WorkersQuery) -> bytes:
     """Find workers."""
-    return dumps(await call.store.query_workers(**vars(checked(await call.body(WorkersQuery)))))
+    return dumps(await call.store.query_workers(**vars(query)))
 
 
-@workers.get(paths.WORKER, query=PastQuery, answer=Worker | None)
-async def get_worker(call: Call) -> bytes:
+@workers.get(paths.WORKER, response_model=Worker | None)
+@needs("reader")
+async def get_worker(call: Call, worker_id: Id, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return a worker, or null."""
-    return dumps(await call.store.get_worker_by_id(call.ids["worker_id"], as_at=call.query(PastQuery).as_at))
+    return dumps(await call.store.get_worker_by_id(worker_id, as_at=query.as_at))
 
 
-@workers.post(paths.WORKER, body=UpdateWorkerBody, body_required=False, answer=Worker)
-async def update_worker(call: Call) -> bytes:
+@workers.post(paths.WORKER, response_model=Worker)
+@needs("runner")
+async def update_worker(
+    call: Call, worker_id: Id, body: Annotated[UpdateWorkerBody, Body(default_factory=UpdateWorkerBody)]
+) -> bytes:
     """Record a heartbeat of a worker, with statistics if they are given."""
-    body = await call.body_or_default(UpdateWorkerBody)
     refuse_null(body, "heartbeat_stats")
     given = {name: getattr(body, name) for name in body.model_fields_set}
-    return dumps(await call.store.update_worker(call.ids["worker_id"], **given))
+    return dumps(await call.store.update_worker(worker_id, **given))
