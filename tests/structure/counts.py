@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
 
 from tests.structure.source import Module, Source
 
@@ -24,16 +21,6 @@ QUERIES = {
 """By query the arguments that it shares with few others, and how many of them make a place. A model of a span has four
 of the first."""
 
-_NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}
-
 
 def loose_modules(source: Source) -> list[str]:
     """Return the modules directly under a package that are not packages, its own `__init__` left out."""
@@ -45,27 +32,25 @@ def loose_modules(source: Source) -> list[str]:
 
 
 def code_lines(source: Source) -> int:
-    """Return how many lines hold code: not those that are blank or hold only comments or docstrings."""
+    """Return how many lines hold code: all but those that are blank or hold nothing but a comment or a docstring."""
     return sum(map(_code_lines, source.modules.values()))
 
 
 def _code_lines(module: Module) -> int:
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        if token.type not in _NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(module.tree):
+    documented: set[int] = set()
+    for node in module.nodes:
         # A docstring, also one that follows a field.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(lines)
+            documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(map(str.strip, module.text.splitlines()), start=1)
+    return sum(1 for number, line in lines if line and not line.startswith("#") and number not in documented)
 
 
 def shared_class_names(source: Source) -> dict[str, list[str]]:
     """Return the public names of classes that are defined in several modules, with these modules."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for name, module in source.modules.items():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].add(name)
     return {name: sorted(modules) for name, modules in sorted(found.items()) if len(modules) > 1}
@@ -79,27 +64,22 @@ def places(source: Source, query: str) -> list[str]:
     own: that with which a function whose signature is a place makes an object of a class that is one.
     """
     names, least = QUERIES[query]
-    classes = {
-        node.name
-        for module in source.modules.values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.ClassDef) and len(names & _named(node)) >= least
-    }
-
-    def found(node: ast.AST, name: str, *, is_in_place: bool) -> Iterator[str]:
-        is_place = len(names & _named(node)) >= least
-        if is_place and not (is_in_place and isinstance(node, ast.Call) and _last_name(node.func) in classes):
-            yield f"{name}:{getattr(node, 'lineno', 0)} {_label(node)}"
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_in_place = is_place
-        for child in ast.iter_child_nodes(node):
-            yield from found(child, name, is_in_place=is_in_place)
-
-    return [
-        place
+    found = [
+        (name, node)
         for name, module in sorted(source.modules.items())
-        for place in found(module.tree, name, is_in_place=False)
+        for node in module.nodes
+        if len(names & _named(node)) >= least
     ]
+    classes = {node.name for _, node in found if isinstance(node, ast.ClassDef)}
+    conversions = {
+        inner
+        for _, node in found
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] in classes
+    }
+    shown = [(name, getattr(node, "lineno", 0), _label(node)) for name, node in found if node not in conversions]
+    return [f"{name}:{line} {label}" for name, line, label in sorted(shown)]
 
 
 def _named(node: ast.AST) -> set[str]:
@@ -127,7 +107,3 @@ def _label(node: ast.AST) -> str:
             return f"{ast.unparse(func)}(…)"
         case _:
             return "{…}"
-
-
-def _last_name(node: ast.expr) -> str:
-    return ast.unparse(node).rpartition(".")[2]

@@ -28,7 +28,7 @@ def cycles(source: Source) -> list[list[str]]:
 
 
 def _imported(module: Module, source: Source) -> Iterator[str]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Import(names=names):
                 candidates = [alias.name for alias in names]

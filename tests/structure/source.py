@@ -1,8 +1,9 @@
-"""The modules of a package as syntax trees, by their dotted names."""
+"""The modules of a package, parsed, by their dotted names."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,7 +18,8 @@ class Module:
     name: str
     """`store.db.tables`; a package's own name stands for its `__init__`."""
     text: str
-    tree: ast.Module
+    nodes: Sequence[ast.AST]
+    """Of its syntax tree, all of them."""
     is_package: bool
 
     @property
@@ -42,7 +44,7 @@ class Source:
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
             text = path.read_text()
-            found[name] = Module(name, text, ast.parse(text), is_package)
+            found[name] = Module(name, text, list(ast.walk(ast.parse(text))), is_package)
         return cls(directory.name, found)
 
     def within(self, package: str) -> Source:
