@@ -19,7 +19,7 @@ from store.llm_proxy.settings import ProxySettings
 from store.models import LLM, ProxyLLM
 from store.server.process.listener import bind, is_loopback, url_of
 
-logger = logging.getLogger("store.llm_proxy")
+logger = logging.getLogger("store.training.proxy")
 
 _START_SECONDS: Final = 30.0
 

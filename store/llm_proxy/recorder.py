@@ -14,7 +14,7 @@ from store.llm_proxy.refusals import Refusal
 from store.models import Attempt, AttemptedRollout, OtelResource, Span, TraceStatus
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
 
-logger = logging.getLogger("store.llm_proxy")
+logger = logging.getLogger("store.training.proxy")
 
 _ENDED_ATTEMPTS: Final = frozenset({"succeeded", "failed", "timeout"})
 _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})

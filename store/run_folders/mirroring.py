@@ -19,7 +19,7 @@ PLACE_FILE: Final = ".rollbook-mirror.json"
 """Where the mirror keeps up to where of the log its folders are current."""
 
 _LONGEST_WAIT: Final = 30.0
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("store.folders.mirroring")
 
 
 class Mirror:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("store.training.sides")
 
 TRACERS: Components[Tracer] = Components("tracer", Tracer, default_type=Tracer)
 ADAPTERS: Components[TraceAdapter] = Components("adapter", TraceAdapter, default_type=TracerTraceToTriplet)

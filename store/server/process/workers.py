@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from store.errors import StoreError
 
-logger = logging.getLogger("store.server.process.workers")
+logger = logging.getLogger("store.server.workers")
 
 STOP_SECONDS: Final = 30.0
 """How long workers may take to end in peace."""

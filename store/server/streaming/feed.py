@@ -28,7 +28,7 @@ from store.models import LoggedEvent
 from store.wire.encoding import dumps
 from store.wire.errors import error_body
 
-logger = logging.getLogger("store.server.streaming.streams")
+logger = logging.getLogger("store.server.streams")
 
 # What waits to be written, beside the page that the store has read.
 _QUEUED: Final = 64

@@ -29,7 +29,7 @@ from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.errors import error_body
 
-logger = logging.getLogger("store.server.streaming.streams")
+logger = logging.getLogger("store.server.streams")
 
 _WRITTEN: Final = 500
 """Of so many events what is written is kept: readers at the end are told the same ones."""

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from threading import Event, Thread
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
 
 # When the log is copied, in pages; and beyond which the writer's own COMMIT does it, as it would without us.
 FRAMES = 4000
