@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Final, cast
@@ -19,13 +20,13 @@ from store.server.auth.keyring import KeyRing
 from store.server.auth.middleware import AuthLayer
 from store.server.auth.origins import OriginLayer
 from store.server.errors import BodyTooLarge, refusal
+from store.server.fast_path.dispatch import FastPath
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.openapi import TITLE, document
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
-from store.server.process.fast_path import Shortcut
 from store.server.routes import annotations as routes_annotations
 from store.server.routes import dashboard, data, viewer
 from store.server.routes import following as routes_following
@@ -66,6 +67,10 @@ OPERATIONS: Final[tuple[Operation | StoreRoute, ...]] = (
 )
 
 
+FAST_PATH: Final = "ROLLBOOK_FAST_PATH"
+"""The environment variable that switches the fast path off, if it is 0."""
+
+
 class Application(FastAPI):
     """FastAPI with our layers around all of its own.
 
@@ -99,6 +104,7 @@ def build_app(
     ring: KeyRing | None = None,
     is_local: bool = False,
     is_read_only: bool = False,
+    has_fast_path: bool = True,
 ) -> FastAPI:
     """Return the application.
 
@@ -110,6 +116,8 @@ def build_app(
         ring: the keys of its clients; whoever made it closes it. None asks for none.
         is_local: whether it is reached from this machine alone; then names that are not this machine's are refused.
         is_read_only: whether its pages offer no actions.
+        has_fast_path: whether hot calls are answered without the application's layers. The answers are the same.
+            `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
@@ -121,7 +129,8 @@ def build_app(
     app.state.peers = None
     # The names of this machine by which it was called.
     app.state.names = set[bytes]()
-    app.state.shortcut = _shortcut(app, partitions, max_body_bytes, ring, is_local=is_local)
+    is_fast = has_fast_path and os.environ.get(FAST_PATH) != "0"
+    app.state.fast_path = _fast_path(app, partitions, max_body_bytes, ring, is_local=is_local) if is_fast else None
     _add_routes(app)
     app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
     origins = [origin for each in cors_origins if (origin := each.strip())]
@@ -131,15 +140,15 @@ def build_app(
     return app
 
 
-def _shortcut(
+def _fast_path(
     app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
-) -> Shortcut | None:
+) -> FastPath | None:
     store = partitions.root
     # What is derived of it may do otherwise.
     if type(store) is not SQLStore:
         return None
     names = app.state.names if is_local else None
-    return Shortcut(app, store, OPERATIONS, ring=ring, names=names, max_body_bytes=max_body_bytes)
+    return FastPath(app, store, OPERATIONS, ring=ring, names=names, max_body_bytes=max_body_bytes)
 
 
 def _add_routes(app: FastAPI) -> None:

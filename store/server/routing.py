@@ -18,7 +18,6 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from store.domain.commands import Command
 from store.server.api_schema import declare
 from store.server.call import Call, ClientLeft, checked
 from store.server.errors import Headers, refusal
@@ -51,17 +50,6 @@ JSON: Final = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
-    """An operation on a SQL store that is answered without a coroutine, see `store.server.process.fast_path`."""
-
-    begin: Callable[[Call, bytes], tuple[Command, Any] | None]
-    """Returns the command of a call, made of its body, and what `end` needs besides; None, or an error, where it is
-    more than a command: then the endpoint is asked."""
-    end: Callable[[Call, Any, Any], bytes | None]
-    """Returns the answer to a call, made of that and of what the writer told; None to ask the endpoint."""
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path, as it is served and as the schema declares it."""
 
@@ -79,7 +67,6 @@ class Operation:
     """Model of the query parameters."""
     answer: Any = None
     """Type of the answer."""
-    direct: Direct | None = None
     own_statuses: bool = False
     """Whether each class of error has its own status, as `store.wire.errors.status_of` says."""
     locates: bool = False
@@ -112,13 +99,12 @@ class Operations:
         body_required: bool = True,
         answer: Any = None,
         status: int = 200,
-        direct: Direct | None = None,
         locates: bool = False,
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare what answers a POST."""
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            more: dict[str, Any] = {"answer": answer, "direct": direct, "locates": locates}
+            more: dict[str, Any] = {"answer": answer, "locates": locates}
             self._add(Operation("POST", path, endpoint, self.tag, status, body, body_required, **more))
             return endpoint
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from store.interface.store import Store
-from tests.server.api import Api
+from store.server.partitions import Partitions
+from tests.server.api import Api, speaking_to
 
 ENQUEUE, DEQUEUE, WAIT = "/queues/rollouts/enqueue", "/queues/rollouts/dequeue", "/waits/rollouts"
 HANG = 20
+
+
+@pytest.fixture(params=[True, False], ids=["fast", "plain"])
+async def api(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    """A client of a server with the fast path, and of one without."""
+    async with speaking_to(Partitions(store), has_fast_path=request.param) as api:
+        yield api
 
 
 async def test_enqueueing_answers_the_rollouts_in_the_order_of_the_request(api: Api) -> None:

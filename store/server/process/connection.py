@@ -6,12 +6,11 @@ import asyncio
 import math
 import select
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from store.server.process.exchange import Exchange
-from store.server.process.fast_path import Short, Shortcut
 
 READ_SECONDS: Final = 60.0
 """How long a request may take to arrive, from its first byte to the end of its body."""
@@ -25,6 +24,35 @@ _RESET: Final = select.POLLERR | select.POLLHUP
 _UNREAD_SECONDS: Final = 1.0
 
 
+class DirectRequest(Protocol):
+    """A request that is answered without the application. To uvicorn it is the cycle of its connection."""
+
+    body: bytes
+    keep_alive: bool
+    disconnected: bool
+
+    @property
+    def scope(self) -> Any:
+        """The request, as ASGI has it."""
+        ...
+
+    def begin(self) -> None:
+        """Answer the request, whose body is complete."""
+        ...
+
+    def leave(self) -> None:
+        """Note that the client disconnected before the body was complete."""
+        ...
+
+
+class DirectPath(Protocol):
+    """Answers some requests without the application."""
+
+    def take(self, connection: Connection) -> DirectRequest | None:
+        """Return a request whose head has arrived; None if the application has to answer it."""
+        ...
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol with bounds on what a client may send, and an ear for clients that leave without reading."""
 
@@ -35,9 +63,9 @@ class Connection(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._is_in_body = False
         self._unsent: float = math.inf
-        # Any application may be served, ours alone has one.
-        self._shortcut: Shortcut | None = getattr(getattr(self._application, "state", None), "shortcut", None)
-        self._short: Short | None = None
+        # Other applications than ours have none, and ours may have it switched off.
+        self._fast_path: DirectPath | None = getattr(getattr(self._application, "state", None), "fast_path", None)
+        self._direct: DirectRequest | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
 
     # -- what a client may send --------------------------------------------------------------------------------------
@@ -79,10 +107,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         self._is_in_body = True
-        if self._shortcut is not None and self._is_free():
-            short = self._short = self._shortcut.take(self)
-            if short is not None:
-                self.cycle = cast("RequestResponseCycle", short)
+        if self._fast_path is not None and self._is_free():
+            direct = self._direct = self._fast_path.take(self)
+            if direct is not None:
+                self.cycle = cast("RequestResponseCycle", direct)
                 return
         self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
         before = self.cycle
@@ -92,20 +120,20 @@ class Connection(HttpToolsProtocol):
             Exchange.adopt(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        if self._short is not None:
-            self._short.body += body
+        if self._direct is not None:
+            self._direct.body += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        short, self._short = self._short, None
-        if short is None:
+        direct, self._direct = self._direct, None
+        if direct is None:
             super().on_message_complete()
         self._head_bytes = 0
         self._is_in_body = False
         self._in_time()
-        if short is not None:
-            short.begin()
+        if direct is not None:
+            direct.begin()
 
     def _is_free(self) -> bool:
         """Whether the answer before this request has left."""
@@ -116,10 +144,10 @@ class Connection(HttpToolsProtocol):
     def _application(self) -> Any:
         return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn's is of all kinds
 
-    def take_long_way(self, short: Short) -> None:
-        """Let the application answer a request that was to be answered without it."""
+    def hand_over(self, direct: DirectRequest) -> None:
+        """Let the application answer a request that was taken without it."""
         cycle = RequestResponseCycle(
-            scope=short.scope,
+            scope=direct.scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
@@ -128,16 +156,16 @@ class Connection(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=False,
-            keep_alive=short.keep_alive,
+            keep_alive=direct.keep_alive,
             on_response=self.on_response_complete,
         )
         Exchange.adopt(cycle)
-        cycle.disconnected = short.disconnected
-        cycle.body += short.body
+        cycle.disconnected = direct.disconnected
+        cycle.body += direct.body
         cycle.more_body = False
         cycle.message_event.set()
         # Behind it another may have begun to arrive.
-        if self.cycle is cast("RequestResponseCycle", short):
+        if self.cycle is cast("RequestResponseCycle", direct):
             self.cycle = cycle
         self._start_asgi_task(cycle, self._application)
 
@@ -194,9 +222,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
-        if self._short is not None:
-            self._short.leave()
-            self._short = None
+        if self._direct is not None:
+            self._direct.leave()
+            self._direct = None
         super().connection_lost(exc)
         # A peer that closes with data unread, or is sent data after it closed, resets the connection.
         if exc is not None:

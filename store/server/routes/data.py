@@ -9,16 +9,13 @@ from typing import Annotated, Any, Final, Protocol, runtime_checkable
 from fastapi import APIRouter, Body, Query
 from pydantic import TypeAdapter
 
-from store.domain.commands import Command
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.runtime import context
 from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
 from store.server.response_spool import Spool
-from store.server.routing import Direct, Id, Operations, StoreRoute, needs
-from store.sql.commands.rollouts import number_spans
-from store.sql.commands.spans import record_spans
+from store.server.routing import Id, Operations, StoreRoute, needs
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
@@ -58,32 +55,13 @@ _NAMED_RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResource
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 
-def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
-    span: Span = _SPAN.validate_json(body)
-    return record_spans([span]), span
-
-
-def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
-    # Of one that was there already the store tells its log.
-    return dumps(span) if recorded else None
-
-
-@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201, direct=Direct(_begin_add_span, _end_add_span))
+@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201)
 async def add_span(call: Call) -> bytes:
     """Store a span; null if its attempt has one of that span_id already."""
     return dumps(await call.store.add_span(await call.body(Span)))
 
 
-def _begin_next_span(_: Call, body: bytes) -> tuple[Command, None]:
-    given: NextSpanBody = _NEXT_SPAN.validate_json(body)
-    return number_spans([given.rollout_id]), None
-
-
-def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
-    return b'{"sequence_id":%d}' % numbers[0]
-
-
-@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan, direct=Direct(_begin_next_span, _end_next_span))
+@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan)
 async def next_span(call: Call) -> bytes:
     """Draw the next number for a span of a rollout."""
     body = await call.body(NextSpanBody)

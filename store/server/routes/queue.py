@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from functools import cache, partial
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from store.domain.commands import Command, Idempotency
-from store.domain.views import AttemptView, ClaimView, RolloutView
-from store.errors import StoreError
-from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
 from store.runtime import context
 from store.server import cached_pages
 from store.server.auth.admission import while_admitted
-from store.server.call import Call, ClientLeft, checked, refuse_null
+from store.server.call import Call, checked, refuse_null
 from store.server.pending import Parked
 from store.server.response_spool import Spool
-from store.server.routing import Direct, Operations
-from store.sql.commands import rollouts as rollout_commands
-from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.store import SQLStore
-from store.validation.json_limits import MAX_CALL_ITEMS
+from store.server.routing import Operations
+from store.server.unread_claims import release_if_unread
 from store.wire import paths
 from store.wire.bodies import (
     AttemptsQuery,
@@ -48,18 +41,6 @@ _NOTHING_SET: Final[dict[str, Any]] = dict.fromkeys(UpdateAttemptBody.model_fiel
 T = TypeVar("T")
 
 
-@runtime_checkable
-class ReleasesClaims(Protocol):
-    """A store that can undo a claim which nobody has taken."""
-
-    async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Undo claims, if nothing has happened to them since: their rollouts wait again where they waited.
-
-        Made under the idempotency key of the claim, if it had one: what was answered again is not undone.
-        """
-        ...
-
-
 queue = Operations("Queue")
 rollouts = Operations("Rollouts")
 attempts = Operations("Attempts")
@@ -77,17 +58,11 @@ async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
 # -- queue -----------------------------------------------------------------------------------------------------------
 
 
-def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
-    given: EnqueueBody = _ENQUEUE.validate_json(body)
-    return (rollout_commands.enqueue(given.rollouts), None) if given.rollouts else None
-
-
-def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
-    return dumps([rollout_mapping.rollout_of_view(view) for view in created])
-
-
 @queue.post(
-    paths.ENQUEUE, body=EnqueueBody, answer=list[Rollout], status=201, direct=Direct(_begin_enqueue, _end_enqueue)
+    paths.ENQUEUE,
+    body=EnqueueBody,
+    answer=list[Rollout],
+    status=201,
 )
 async def enqueue_rollouts(call: Call) -> bytes:
     """Create rollouts at the end of the queue, all or none."""
@@ -95,26 +70,11 @@ async def enqueue_rollouts(call: Call) -> bytes:
     return dumps(await call.store.enqueue_many_rollouts(body.rollouts))
 
 
-def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None] | None:
-    given: DequeueBody = _DEQUEUE.validate_json(body)
-    if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
-        return None
-    return rollout_commands.claim(given.limit, given.worker_id), call.asked(body)
-
-
-def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
-    claimed = cast("SQLStore", call.store).hand_out(claims)
-    if claimed:
-        _give_back_unread(call, claimed, asked)
-    return dumps(claimed)
-
-
 @queue.post(
     paths.DEQUEUE,
     body=DequeueBody,
     body_required=False,
     answer=list[AttemptedRollout],
-    direct=Direct(_begin_dequeue, _end_dequeue),
 )
 async def dequeue_rollouts(call: Call) -> bytes:
     """Claim up to `limit` rollouts, those that wait longest first; wait for one if `wait_seconds` says so."""
@@ -124,33 +84,8 @@ async def dequeue_rollouts(call: Call) -> bytes:
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
     claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
     if claimed:
-        _give_back_unread(call, claimed, context.idempotency_key.get())
+        release_if_unread(call, claimed, context.idempotency_key.get())
     return dumps(claimed)
-
-
-def _give_back_unread(call: Call, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
-    """See that claims are undone whose client leaves without having read them."""
-    store, connection = call.store, call.scope.get("rollbook.connection")
-    if connection is None or not _releases_claims(type(store)):
-        return
-    releasing = cast("ReleasesClaims", store)
-    if connection.if_unread(lambda: _parked(call).aside(_release(releasing, claimed, asked))):
-        raise ClientLeft
-
-
-@cache
-def _releases_claims(kind: type[Store]) -> bool:
-    # To ask a protocol takes longer than all the rest of an answer, so that each class is asked once.
-    return issubclass(kind, ReleasesClaims)
-
-
-async def _release(store: ReleasesClaims, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
-    # The connection tells of its end in a context of its own.
-    context.idempotency_key.set(asked)
-    try:
-        await store.release_claims(claimed)
-    except StoreError:
-        logger.warning("claims that nobody read could not be released; the watchdog will judge them", exc_info=True)
 
 
 @queue.post(paths.WAIT, body=WaitBody, answer=list[Rollout])
@@ -236,22 +171,10 @@ async def get_latest_attempt(call: Call) -> bytes:
     return dumps(await call.store.get_latest_attempt(call.ids["rollout_id"], as_at=query.as_at, at=query.at))
 
 
-def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
-    given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
-    fields = {name: getattr(given, name) for name in given.model_fields_set}
-    # What is null is refused, in other words than those of the body.
-    return rollout_commands.update_attempt(**call.ids, **_NOTHING_SET | fields), None
-
-
-def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:
-    return dumps(rollout_mapping.attempt_of_view(attempt))
-
-
 @attempts.post(
     paths.ATTEMPT,
     body=UpdateAttemptBody,
     answer=Attempt,
-    direct=Direct(_begin_update_attempt, _end_update_attempt),
 )
 async def update_attempt(call: Call) -> bytes:
     """Replace the fields that are given; the attempt may be named `latest`."""

@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 from typing import Any, Final
 
-from store.domain.commands import Command
-from store.domain.decide_runs import Told
 from store.errors import NotFound
 from store.models import (
     Artifact,
@@ -26,8 +24,7 @@ from store.models import (
 from store.runtime import context
 from store.server.call import Call
 from store.server.response_spool import Spool
-from store.server.routing import Created, Direct, Operations
-from store.sql.commands import runs as run_commands
+from store.server.routing import Created, Operations
 from store.wire import paths
 from store.wire.bodies import RolloutPastQuery
 from store.wire.encoding import Appended, dumps
@@ -62,21 +59,11 @@ forks = Operations("Forks", own_statuses=True)
 # -- what a run says -------------------------------------------------------------------------------------------------
 
 
-def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
-    given: AppendEventsBody = _APPEND.validate_json(body)
-    return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
-
-
-def _end_append(_: Call, __: None, told: Told) -> bytes:
-    return dumps({"versions": told.versions})
-
-
 @events.post(
     paths.ATTEMPT_EVENTS,
     body=AppendEventsBody,
     answer=Appended,
     status=201,
-    direct=Direct(_begin_append, _end_append),
 )
 async def append_run_events(call: Call) -> bytes:
     """Append what an attempt says, all or nothing; answers the version of each event."""

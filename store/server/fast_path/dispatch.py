@@ -1,8 +1,8 @@
-"""The short way of the commonest calls: from the parser to the writer and back, without a task or a layer in between.
+"""The fast path of the hot calls: from the parser to the writer and back, without a task or an ASGI layer in between.
 
-Each layer, and each frame that waits for the store, costs a request about as much as what it asks for, and none of them
-has anything to say of an ordinary one. What is ordinary shows in its head; its answer is written when the writer tells
-it. Whatever is unusual about a request, right or wrong, goes the long way through the application, to the same answer.
+Each layer, and each coroutine that waits for the store, costs a request about as much as its work in the store, and has
+nothing to do for an ordinary request. The headers show whether a request is ordinary; its answer is written when the
+writer has committed. Every other request, valid or not, is handed to the application, which gives the same answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from fastapi import FastAPI
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -25,14 +25,13 @@ from store.server.auth.keyring import KeyRing
 from store.server.auth.middleware import admission
 from store.server.call import Call, ClientLeft
 from store.server.errors import refusal
+from store.server.fast_path.handlers import HANDLERS, Handler
 from store.server.middleware import SECURITY, count_answer, id_of
+from store.server.process.connection import Connection
 from store.server.process.exchange import Header, lines
 from store.server.request_ids import request_id
 from store.server.routing import JSON, Operation, RouteIndex, StoreRoute
 from store.sql.store import SQLStore
-
-if TYPE_CHECKING:
-    from store.server.process.connection import Connection
 
 logger = logging.getLogger("store.server")
 
@@ -63,15 +62,15 @@ _LONGEST_LENGTH: Final = 9
 _SECURITY_LINES: Final = b"".join(map(lines.__getitem__, SECURITY))
 
 
-class Shortcut:
-    """What is ordinary to one application.
+class FastPath:
+    """The fast path of one application.
 
     Args:
-        app: what answers all else.
-        store: of its root partition; no other has a shortcut.
-        operations: those that can be answered directly, among all others: of two paths that fit the same one counts.
-        ring: the keys; a request that has to wait until they are read, or that is not let in, goes the long way.
-        names: what requests may call the server; None for anything.
+        app: answers all other requests.
+        store: the store of its root partition; other partitions have no fast path.
+        operations: all routes, so that a path is matched here as in the application.
+        ring: the keys. A request that would wait until they are read, or would be refused, goes to the application.
+        names: the host names under which requests may reach the server; None for all.
         max_body_bytes: the largest body that is read.
     """
 
@@ -94,10 +93,7 @@ class Shortcut:
         self._fixed = {
             operation.path.encode(): operation
             for operation in operations
-            if isinstance(operation, Operation)
-            and operation.direct is not None
-            and operation.method == "POST"
-            and "{" not in operation.path
+            if operation.method == "POST" and operation.path in HANDLERS and "{" not in operation.path
         }
         self._routes = RouteIndex(operations)
         self._scope = {
@@ -112,8 +108,8 @@ class Shortcut:
         self._heads: dict[int, bytes] = {}
         self._heads_of: Sequence[Header] = ()
 
-    def take(self, connection: Connection) -> Short | None:
-        """Return how a request is answered whose head has arrived; None for the long way."""
+    def take(self, connection: Connection) -> FastRequest | None:
+        """Return a request whose head has arrived; None if the application has to answer it."""
         parser: Any = connection.parser
         if parser.get_method() != b"POST":
             return None
@@ -134,18 +130,18 @@ class Shortcut:
         scope["rollbook.route"] = operation.path
         scope["rollbook.connection"] = connection
         scope["rollbook.headers"] = headers
-        return Short(self, connection, operation, Call(scope, _nothing_more, ids))
+        return FastRequest(self, connection, operation, Call(scope, _nothing_more, ids))
 
-    def _found(self, url: bytes, ids: dict[str, str]) -> Operation | None:
+    def _found(self, url: bytes, ids: dict[str, str]) -> Operation | StoreRoute | None:
         if not _PLAIN_URL.fullmatch(url):
             return None
         found = self._routes.find("POST", url.decode(), ids)
-        return found if isinstance(found, Operation) and found.direct is not None else None
+        return found if found is not None and found.path in HANDLERS else None
 
     def _is_open(self, connection: Connection, parser: Any) -> bool:
         return not connection.flow.write_paused and parser.get_http_version() == "1.1" and parser.should_keep_alive()
 
-    def _may(self, scope: dict[str, Any], operation: Operation) -> bool:
+    def _may(self, scope: dict[str, Any], operation: Operation | StoreRoute) -> bool:
         ring = self._ring
         if ring is None or ring.is_idle:
             return True
@@ -192,18 +188,21 @@ class Shortcut:
         return b"%b%d\r\n%b%bx-request-id: %b\r\n" % (begin, length, more, _SECURITY_LINES, own_id)
 
 
-class Short:
-    """One request on the short way. To its connection it is a cycle of uvicorn's, to the writer a future."""
+class FastRequest:
+    """One request on the fast path. Its connection uses it as a cycle of uvicorn, the writer as a future."""
 
-    def __init__(self, shortcut: Shortcut, connection: Connection, operation: Operation, call: Call) -> None:
-        self._shortcut = shortcut
+    def __init__(
+        self, fast_path: FastPath, connection: Connection, operation: Operation | StoreRoute, call: Call
+    ) -> None:
+        self._fast_path = fast_path
+        self._handler: Handler = HANDLERS[operation.path]
         self._connection = connection
         self._operation = operation
         self._call = call
         self._started = time.perf_counter()
-        self._kept: Any = None
+        self._begun: Any = None
         self.body = b""
-        """What has arrived of it."""
+        """The part of the body that has arrived."""
         self.keep_alive = True
         """Unset when the server stops: then the connection ends with the answer."""
         self.disconnected = False
@@ -211,7 +210,7 @@ class Short:
 
     @cached_property
     def message_event(self) -> asyncio.Event:
-        """What uvicorn tells that the client left; nobody listens."""
+        """Set by uvicorn when the client disconnects; unused here."""
         return asyncio.Event()
 
     @property
@@ -219,32 +218,31 @@ class Short:
         """The request, as ASGI has it."""
         return self._call.scope
 
-    # -- there -------------------------------------------------------------------------------------------------------
+    # -- in ------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Hand the call over, now that its body is there; or let the application have it."""
+        """Submit the call, whose body is complete, or hand it to the application."""
         try:
             if self._is_begun():
                 return
         except Exception:
-            # Met again on the long way, and answered there.
-            logger.debug("a request goes the long way", exc_info=True)
-        self._connection.take_long_way(self)
+            # The application meets the same error and answers with it.
+            logger.debug("the application answers a request that the fast path cannot", exc_info=True)
+        self._connection.hand_over(self)
 
     def _is_begun(self) -> bool:
-        assert self._operation.direct is not None  # or it would not have been taken
-        begun = self._operation.direct.begin(self._call, self.body)
+        begun = self._handler.begin(self._call, self.body)
         if begun is None:
             return False
-        command, self._kept = begun
+        command, self._begun = begun
         command.idempotency = self._call.asked(self.body)
-        return self._shortcut.store.submit(command, self)
+        return self._fast_path.store.submit(command, self)
 
     def leave(self) -> None:
         """Count a request whose client left before all of it had arrived."""
         self._count(0)
 
-    # -- and back ----------------------------------------------------------------------------------------------------
+    # -- out ---------------------------------------------------------------------------------------------------------
 
     def cancelled(self) -> bool:
         """As of a future: a call that was begun is done, whoever leaves."""
@@ -266,15 +264,14 @@ class Short:
 
     def _end(self, result: Any) -> None:
         try:
-            assert self._operation.direct is not None  # begun
-            body = None if type(result) is Repeat else self._operation.direct.end(self._call, self._kept, result)
+            body = None if type(result) is Repeat else self._handler.end(self._call, self._begun, result)
         except ClientLeft:
             self._count(0)
         except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
             self._answer(*refusal(error, own_status=self._operation.own_statuses))
         else:
             if body is None:
-                self._connection.take_long_way(self)
+                self._connection.hand_over(self)
             else:
                 self._answer(self._operation.status, body, ())
 
@@ -297,7 +294,7 @@ class Short:
         transport = connection.transport
         if transport.is_closing():
             return
-        head = self._shortcut.head(status, len(body), self._id, headers, connection.server_state.default_headers)
+        head = self._fast_path.head(status, len(body), self._id, headers, connection.server_state.default_headers)
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         transport.write(b"%b%b%b" % (head, end, body))
         self.response_complete = True
@@ -306,8 +303,8 @@ class Short:
         connection.on_response_complete()
 
     def _count(self, status: int) -> None:
-        count_answer(self._shortcut.metrics, self.scope, status, time.perf_counter() - self._started)
+        count_answer(self._fast_path.metrics, self.scope, status, time.perf_counter() - self._started)
 
 
 async def _nothing_more() -> Any:
-    raise AssertionError("the body of a request on the short way is not read twice")
+    raise AssertionError("the body of a request on the fast path was read already")

@@ -1,9 +1,10 @@
-"""Ordinary calls are answered without the application, and nobody who asks can tell."""
+"""The fast path answers ordinary calls without the application, with the same answers."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
@@ -16,7 +17,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from store.runtime.clock import system_clock
-from store.server.app import build_app
+from store.server.app import FAST_PATH, build_app
 from store.server.auth.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
 from store.server.process.listener import bind
@@ -79,7 +80,7 @@ class Served:
         self.server = server
         self.metrics = app.state.metrics
         self.seen: list[str] = []
-        self._address = address
+        self.address = address
         application = app.build_middleware_stack()
 
         async def seen(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +91,7 @@ class Served:
 
     @asynccontextmanager
     async def line(self) -> AsyncGenerator[Line]:
-        reader, writer = await asyncio.open_connection(*self._address)
+        reader, writer = await asyncio.open_connection(*self.address)
         try:
             async with asyncio.timeout(60):
                 yield Line(reader, writer)
@@ -161,6 +162,32 @@ async def test_both_ways_lead_to_the_same_answers(served: Served) -> None:
     served.seen.clear()
     assert await _story(served, _UNUSUAL) == ordinary
     assert len(served.seen) == len(_CALLS)
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+async def test_switched_off_it_leaves_every_call_to_the_application_with_the_same_answers(
+    store: SQLStore, served: Served, monkeypatch: pytest.MonkeyPatch, by_environment: bool
+) -> None:
+    ordinary = await _story(served)
+    if by_environment:
+        monkeypatch.setenv(FAST_PATH, "0")
+    async with serving(store, has_fast_path=by_environment) as plain:
+        assert await _story(plain) == ordinary
+        assert len(plain.seen) == len(_CALLS)
+
+
+@pytest.mark.parametrize("has_fast_path", [True, False])
+async def test_a_claim_that_its_client_does_not_read_is_released(store: SQLStore, has_fast_path: bool) -> None:
+    created = await store.enqueue_rollout("second")
+    async with serving(store, has_fast_path=has_fast_path) as served:
+        with socket.create_connection(served.address) as leaver:
+            leaver.sendall(posted("/queues/rollouts/dequeue", {}))
+        await _once(lambda: served.metrics.families()[0].samples)
+        claimed = await store.dequeue_rollout(wait_seconds=60)
+        assert claimed is not None
+        assert claimed.rollout_id == created.rollout_id
+        assert "claim.released" in [each.type for each in await store.history(created.rollout_id)]
+        assert len(served.seen) == (not has_fast_path)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +287,7 @@ class Keyed:
         return key, b"authorization: Bearer %b\r\n" % text.encode()
 
     async def grow_old(self) -> None:
-        """Let the server read its keys again, which takes the long way."""
+        """Let the server read its keys again, which the application does."""
         self.steps.now += STALE_SECONDS
         await self.claim()
         self.served.seen.clear()
@@ -285,14 +312,14 @@ async def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield Keyed(served, keys, steps, clock)
 
 
-async def test_without_keys_the_way_is_short_once_they_were_looked_for(keyed: Keyed) -> None:
+async def test_without_keys_the_fast_path_is_taken_once_they_were_looked_for(keyed: Keyed) -> None:
     assert [await keyed.claim(), await keyed.claim()] == [200, 200]
     assert len(keyed.served.seen) == 1
     await keyed.key("admin")
     assert await keyed.claim() == 401
 
 
-async def test_with_a_key_that_may_the_way_is_short(keyed: Keyed) -> None:
+async def test_with_a_key_that_may_the_fast_path_is_taken(keyed: Keyed) -> None:
     _, header = await keyed.key("runner")
     assert await keyed.claim(header) == 200
     assert await keyed.claim(header.replace(b"authorization: Bearer", b"x-api-key:")) == 200
@@ -308,7 +335,7 @@ async def test_with_a_key_both_ways_lead_to_the_same_answers(keyed: Keyed) -> No
     assert await _story(keyed.served, header + _UNUSUAL) == ordinary
 
 
-async def test_there_is_no_short_way_past_a_key(keyed: Keyed) -> None:
+async def test_the_fast_path_does_not_lead_past_a_key(keyed: Keyed) -> None:
     key, header = await keyed.key("runner")
     _, reader = await keyed.key("reader")
     _, elsewhere = await keyed.key("runner", partition="elsewhere")
@@ -328,7 +355,7 @@ async def test_there_is_no_short_way_past_a_key(keyed: Keyed) -> None:
     assert await keyed.claim(header) == 401
 
 
-async def test_keys_that_grew_old_are_read_again_on_the_long_way(keyed: Keyed) -> None:
+async def test_keys_that_grew_old_are_read_again_by_the_application(keyed: Keyed) -> None:
     _, header = await keyed.key("runner")
     keyed.steps.now += FRESH_SECONDS
     assert await keyed.claim(header) == 200

@@ -1,0 +1,115 @@
+"""What the fast path does for each of its calls: the body becomes a command, and its result becomes the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from store.domain.commands import Command, Idempotency
+from store.domain.decide_runs import Told
+from store.domain.views import AttemptView, ClaimView, RolloutView
+from store.models import UNSET, Span
+from store.server.call import Call
+from store.server.unread_claims import release_if_unread
+from store.sql.commands import rollouts as rollout_commands
+from store.sql.commands import runs as run_commands
+from store.sql.commands.spans import record_spans
+from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.store import SQLStore
+from store.validation.json_limits import MAX_CALL_ITEMS
+from store.wire import paths
+from store.wire.bodies import DequeueBody, EnqueueBody, NextSpanBody, UpdateAttemptBody
+from store.wire.encoding import dumps
+from store.wire.run_bodies import AppendEventsBody
+
+_ENQUEUE: Final[Any] = EnqueueBody.__pydantic_validator__
+_DEQUEUE: Final[Any] = DequeueBody.__pydantic_validator__
+_UPDATE_ATTEMPT: Final[Any] = UpdateAttemptBody.__pydantic_validator__
+_SPAN: Final[Any] = Span.__pydantic_validator__
+_NEXT_SPAN: Final[Any] = NextSpanBody.__pydantic_validator__
+_APPEND: Final[Any] = AppendEventsBody.__pydantic_validator__
+_NOTHING_SET: Final[dict[str, Any]] = dict.fromkeys(UpdateAttemptBody.model_fields, UNSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One call on the fast path."""
+
+    begin: Callable[[Call, bytes], tuple[Command, Any] | None]
+    """Return the command of a call and a value for `end`. None, or an exception, hands the call to the application."""
+    end: Callable[[Call, Any, Any], bytes | None]
+    """Return the answer, from that value and the writer's result; None hands the call to the application."""
+
+
+def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
+    given: EnqueueBody = _ENQUEUE.validate_json(body)
+    return (rollout_commands.enqueue(given.rollouts), None) if given.rollouts else None
+
+
+def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
+    return dumps([rollout_mapping.rollout_of_view(view) for view in created])
+
+
+def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None] | None:
+    given: DequeueBody = _DEQUEUE.validate_json(body)
+    if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
+        return None
+    return rollout_commands.claim(given.limit, given.worker_id), call.asked(body)
+
+
+def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
+    claimed = cast("SQLStore", call.store).hand_out(claims)
+    if claimed:
+        release_if_unread(call, claimed, asked)
+    return dumps(claimed)
+
+
+def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
+    given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
+    fields = {name: getattr(given, name) for name in given.model_fields_set}
+    # What is null is refused, in other words than those of the body.
+    return rollout_commands.update_attempt(**call.ids, **_NOTHING_SET | fields), None
+
+
+def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:
+    return dumps(rollout_mapping.attempt_of_view(attempt))
+
+
+def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
+    span: Span = _SPAN.validate_json(body)
+    return record_spans([span]), span
+
+
+def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
+    # Of one that was there already the store tells its log.
+    return dumps(span) if recorded else None
+
+
+def _begin_next_span(_: Call, body: bytes) -> tuple[Command, None]:
+    given: NextSpanBody = _NEXT_SPAN.validate_json(body)
+    return rollout_commands.number_spans([given.rollout_id]), None
+
+
+def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
+    return b'{"sequence_id":%d}' % numbers[0]
+
+
+def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
+    given: AppendEventsBody = _APPEND.validate_json(body)
+    return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
+
+
+def _end_append(_: Call, __: None, told: Told) -> bytes:
+    return dumps({"versions": told.versions})
+
+
+HANDLERS: Final = {
+    paths.ENQUEUE: Handler(_begin_enqueue, _end_enqueue),
+    paths.DEQUEUE: Handler(_begin_dequeue, _end_dequeue),
+    paths.ATTEMPT: Handler(_begin_update_attempt, _end_update_attempt),
+    paths.SPANS: Handler(_begin_add_span, _end_add_span),
+    paths.NEXT_SPAN: Handler(_begin_next_span, _end_next_span),
+    paths.ATTEMPT_EVENTS: Handler(_begin_append, _end_append),
+}
+"""By the path template of a POST."""
