@@ -10,7 +10,6 @@ import aiohttp
 from yarl import URL
 
 from store.dashboard.site import ROUTES
-from store.server.app import OPERATIONS
 from store.sql.store import SQLStore
 
 # The query without which a read is refused, or which makes its answer say more.
@@ -39,8 +38,8 @@ _POSTED: dict[str, dict[str, Any]] = {
     "/v1/agl/rollouts/{rollout_id}/forks:plan": {"phase": "risk", "scopes": ["RIG"]},
     "/v1/agl/verify": {},
 }
-# A stream has no end.
-_ENDLESS = {"/v1/agl/rollouts/{rollout_id}/events/stream"}
+# A stream without end, and what is not of a store.
+_UNREAD = {"/v1/agl/rollouts/{rollout_id}/events/stream", "/livez", "/readyz", "/metrics"}
 # What differs from one database or one moment to the next.
 _VARYING = {"store_id", "cursor", "uptime", "seconds"}
 _VARYING_IN = {"/v1/agl/store": {"partition", "version"}}
@@ -69,9 +68,11 @@ async def wire_answers(url: str, ids: dict[str, str]) -> dict[str, Any]:
     """Return the status and the JSON of every read of the API, by its route."""
     found: dict[str, Any] = {}
     async with aiohttp.ClientSession() as session:
-        for operation in OPERATIONS:
-            method, path = operation.method, operation.path
-            if (method == "GET" and path not in _ENDLESS) or path in _POSTED:
+        async with session.get(URL(url).origin() / "openapi.json") as answer:
+            described = (await answer.json())["paths"]
+        operations = [(method.upper(), path) for path, methods in described.items() for method in methods]
+        for method, path in operations:
+            if (method == "GET" and path not in _UNREAD) or path in _POSTED:
                 query = _filled(_QUERIES.get(path, ""), ids)
                 body = {name: _filled(value, ids) for name, value in _POSTED.get(path, {}).items()}
                 full = URL(f"{url}{_filled(path, ids)}?{query}", encoded=True)
