@@ -21,7 +21,7 @@ from tests.structure.source import ROOT, Source
 
 LIMITS: dict[str, tuple[int | None, int | None]] = {
     "modules directly under store/": (5, 5),
-    "import cycles": (6, 0),
+    "import cycles": (5, 0),
     "inheritance depth of SQLStore": (11, 3),
     "inheritance depth of HTTPStore": (8, 3),
     "methods of SQLStore": (153, 50),
@@ -34,7 +34,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "files passed by add_span": (26, 15),
     "hops of get_rollout_by_id": (9, 4),
     "hops of query_rollouts": (11, 4),
-    "class names defined in several modules": (59, 10),
+    "class names defined in several modules": (60, 10),
     "lines of code": (None, 43_000),
     "files": (None, 330),
     "lines of code in testing/": (None, None),
