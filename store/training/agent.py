@@ -7,13 +7,13 @@ import inspect
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, overload
 
 from store.models import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
 from store.training.scope import current_scope
 
 if TYPE_CHECKING:
-    from store.training.runner import Runner
+    from store.interface.store import Store
     from store.training.tracer import Tracer
 
 T = TypeVar("T")
@@ -23,6 +23,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 logger = logging.getLogger(__name__)
 
 _ASYNC_METHODS: Final = ("training_rollout_async", "validation_rollout_async", "rollout_async")
+
+
+class AgentRunner(Protocol):
+    """The part of a runner that agents and hooks use."""
+
+    tracer: Tracer
+
+    @property
+    def agent(self) -> LitAgent[Any]:
+        """The agent."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The name of the worker in the store."""
+        ...
+
+    def get_agent(self) -> LitAgent[Any]:
+        """Return `agent`."""
+        ...
+
+    def get_store(self) -> Store:
+        """Return `store`."""
+        ...
+
+    def get_worker_id(self) -> str:
+        """Return `label`."""
+        ...
 
 
 class LitAgent(Generic[T]):
@@ -45,7 +78,7 @@ class LitAgent(Generic[T]):
         """Whether the async methods are those to call: one of them is overridden."""
         return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in _ASYNC_METHODS)
 
-    def set_runner(self, runner: Runner[Any]) -> None:
+    def set_runner(self, runner: AgentRunner) -> None:
         """Say who runs the agent; the last who said so, outside of an attempt."""
         self._runner = weakref.ref(runner)
 
@@ -54,7 +87,7 @@ class LitAgent(Generic[T]):
         self._trainer = weakref.ref(trainer)
 
     @property
-    def runner(self) -> Runner[Any]:
+    def runner(self) -> AgentRunner:
         """Who runs the attempt that the calling code belongs to, else who ran the agent last.
 
         Raises:
@@ -65,7 +98,7 @@ class LitAgent(Generic[T]):
         found = mine or (self._runner() if self._runner is not None else None)
         if found is None:
             raise ValueError("the agent has no runner; run it with runner.init(agent) or a Trainer")
-        return cast("Runner[Any]", found)
+        return cast("AgentRunner", found)
 
     @property
     def trainer(self) -> Any:
@@ -88,7 +121,7 @@ class LitAgent(Generic[T]):
         """
         return self.runner.tracer
 
-    def get_runner(self) -> Runner[Any]:
+    def get_runner(self) -> AgentRunner:
         """Return `runner`."""
         return self.runner
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from store.interface.store import Store
     from store.llm_proxy import LLMProxy
     from store.models import NamedResources, Span
-    from store.training.trainer import Trainer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +31,24 @@ class TraceAdapter(Protocol):
         ...
 
 
+class AlgorithmTrainer(Protocol):
+    """The part of a trainer that algorithms use."""
+
+    initial_resources: NamedResources | None
+    max_rollouts: int | None
+    seed: int | None
+
+    @property
+    def n_runners(self) -> int:
+        """How many runners there are."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        ...
+
+
 class Algorithm:
     """Runs on one side of the store, the runners on the other; the two never call each other.
 
@@ -41,7 +58,7 @@ class Algorithm:
 
     _store: Store | None = None
     _initial_resources: NamedResources | None = None
-    _trainer: weakref.ref[Trainer] | None = None
+    _trainer: weakref.ref[AlgorithmTrainer] | None = None
     _adapter: weakref.ref[Any] | None = None
     _llm_proxy: weakref.ref[LLMProxy] | None = None
 
@@ -78,11 +95,11 @@ class Algorithm:
             raise ValueError("the algorithm has no store; a trainer sets it, or call set_store(store)")
         return self._store
 
-    def set_trainer(self, trainer: Trainer) -> None:
+    def set_trainer(self, trainer: AlgorithmTrainer) -> None:
         """Set the trainer that runs it."""
         self._trainer = weakref.ref(trainer)
 
-    def get_trainer(self) -> Trainer:
+    def get_trainer(self) -> AlgorithmTrainer:
         """Return the trainer.
 
         Raises:

@@ -6,21 +6,19 @@ import asyncio
 import contextvars
 import copy
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
+from store.training.agent import AgentRunner
 from store.training.agent_threads import AgentThreads
 from store.training.core_fields import type_name
-from store.training.hooks import call_hooks
+from store.training.hooks import Hook, call_hooks
 from store.training.outcome import Outcome, Reason
 from store.training.returned import record_returned
 from store.training.scope import AttemptScope, entered
-
-if TYPE_CHECKING:
-    from store.training.runner import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +43,15 @@ class Stopped(Exception):
         self.reason: Reason = reason
 
 
+class AttemptRunner(AgentRunner, Protocol):
+    """The part of a runner that one attempt uses."""
+
+    hooks: Sequence[Hook]
+    sync_in_thread: bool
+    hooks_before_status: bool
+    grace_seconds: float
+
+
 class AttemptRun:
     """Runs the agent of a runner once.
 
@@ -54,7 +61,7 @@ class AttemptRun:
         resources_of: finds the resources of an id, the latest for None.
     """
 
-    def __init__(self, runner: Runner[Any], rollout: AttemptedRollout, resources_of: FindResources) -> None:
+    def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout, resources_of: FindResources) -> None:
         self._runner = runner
         self._resources_of = resources_of
         self._rollout = rollout

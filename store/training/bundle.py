@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from store.adapters.triplets import TracerTraceToTriplet
-from store.training.algorithm import Algorithm, Dataset, TraceAdapter
+from store.training.algorithm import Algorithm, AlgorithmTrainer, Dataset, TraceAdapter
 from store.training.components import Components
 from store.training.continuous import newest_cursor
 from store.training.failing import first_attempts_fail
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from store.models import NamedResources
     from store.training.agent import LitAgent
     from store.training.hooks import Hook
-    from store.training.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -102,7 +101,7 @@ class AlgorithmBundle:
     train_dataset: Dataset | None = None
     val_dataset: Dataset | None = None
     seed: int | None = None
-    trainer: weakref.ref[Trainer] | None = field(default=None, repr=False)
+    trainer: weakref.ref[AlgorithmTrainer] | None = field(default=None, repr=False)
     adapter_spec: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

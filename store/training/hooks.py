@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from store.models import AttemptedRollout, Span
 
 if TYPE_CHECKING:
-    from store.training.agent import LitAgent
-    from store.training.runner import Runner
+    from store.training.agent import AgentRunner, LitAgent
     from store.training.tracer import Tracer
 
 logger = logging.getLogger(__name__)
@@ -23,21 +22,21 @@ class Hook:
     `on_rollout_end` may also declare `outcome: Outcome | None = None`: how the attempt ended.
     """
 
-    async def on_rollout_start(self, *, agent: LitAgent[Any], runner: Runner[Any], rollout: AttemptedRollout) -> None:
+    async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
         """An attempt was claimed; nothing was done yet, and nothing can be emitted."""
 
     async def on_trace_start(
-        self, *, agent: LitAgent[Any], runner: Runner[Any], tracer: Tracer, rollout: AttemptedRollout
+        self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
         """The trace is open; the agent runs next. What is emitted is part of the attempt."""
 
     async def on_trace_end(
-        self, *, agent: LitAgent[Any], runner: Runner[Any], tracer: Tracer, rollout: AttemptedRollout
+        self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
         """The agent has returned, and its reward is recorded; the trace is still open. Left out if it raised."""
 
     async def on_rollout_end(
-        self, *, agent: LitAgent[Any], runner: Runner[Any], rollout: AttemptedRollout, spans: Sequence[Span]
+        self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
         """The attempt is over and reported to the store; `spans` are all that it stored."""
 

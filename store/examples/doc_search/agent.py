@@ -14,7 +14,7 @@ from store.training.emit import emit_annotation, emit_message, emit_reward
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from store.training.runner import Runner
+    from store.training.agent import AgentRunner
 
 RESULTS = 10
 """How far down the list an answer still earns something."""
@@ -37,7 +37,7 @@ class SearchAgent(LitAgent[Any]):
         self._library: Library | None = None
         self._searchers: dict[Ranking, Searcher] = {}
 
-    def set_runner(self, runner: Runner[Any]) -> None:
+    def set_runner(self, runner: AgentRunner) -> None:
         """Read the library, before the first query is asked.
 
         Raises:
