@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer import Context
 from typer.main import get_command
 
 import store
@@ -206,7 +207,8 @@ def without_accidents(text: str) -> list[str]:
 
 def commands() -> dict[str, Any]:
     top: Any = get_command(app)
-    return dict(top.commands)
+    context = Context(top)
+    return {name: top.resolve_command(context, [name])[1] for name in top.commands}
 
 
 def typed_commands() -> Iterator[tuple[str, str]]:

@@ -75,3 +75,7 @@ OfRollout = Annotated[
     str, typer.Option("--rollout", metavar="ID", help="Of this rollout; the beginning of its id will do.")
 ]
 RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, which is that of its rollout; or the beginning.")
+]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the log.")]

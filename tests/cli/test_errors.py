@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer import Context
 from typer.main import get_command
 
 from store import errors
@@ -60,8 +62,10 @@ WORKING = {
 
 def paths() -> Iterator[str]:
     """Yield every command as it is typed."""
-    for name, command in _below(get_command(app)).items():
-        below = _below(command)
+    top: Any = get_command(app)
+    context = Context(top)
+    for name in _below(top):
+        below = _below(top.resolve_command(context, [name])[1])
         yield from (f"{name} {each}" for each in below) if below else [name]
 
 

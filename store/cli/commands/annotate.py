@@ -1,13 +1,16 @@
-"""What `rollbook annotate` does and prints, and how labels and notes are told."""
+"""`rollbook annotate`, and the text of labels and notes."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from store.cli import lookup
+from store.cli.options import DEFAULT_DB, AsJson, Db, RolloutId
 from store.cli.output.printing import heading, is_terminal, json_document, line, printable
 from store.cli.output.times import ago, local, utc
 from store.cli.store_context import run_writing
@@ -18,19 +21,36 @@ from store.runtime import context
 
 _FROM_INPUT: Final = "-"
 
+app = typer.Typer()
 
+
+@app.command(rich_help_panel="Look")
 def annotate(
-    db: str, given: str, note: str | None, *, labels: Sequence[str], remove_labels: Sequence[str], json: bool
+    *,
+    rollout: RolloutId,
+    db: Db = DEFAULT_DB,
+    note: Annotated[
+        str | None, typer.Option("--note", "-m", metavar="TEXT", help="What to say of it; - reads standard input.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="LABEL", help="To find it by; may be repeated.")
+    ] = None,
+    remove_label: Annotated[
+        list[str] | None, typer.Option("--remove-label", metavar="LABEL", help="To take off; may be repeated.")
+    ] = None,
+    json: AsJson = False,
 ) -> None:
-    """Annotate a rollout, and print the labels it carries now."""
+    """Put labels on a rollout, take others off, or make a note; the log says who did, and `show` shows them."""
+    if note is None and not label and not remove_label:
+        raise typer.BadParameter("say something: --note TEXT, --label LABEL or --remove-label LABEL")
     text = _note(note)
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
-        rollout_id = await lookup.rollout(store, given)
+        rollout_id = await lookup.rollout(store, rollout)
         acting = context.actor.set("cli")
         try:
             return rollout_id, await store.annotate_rollout(
-                rollout_id, text, add_labels=labels, remove_labels=remove_labels
+                rollout_id, text, add_labels=label or (), remove_labels=remove_label or ()
             )
         finally:
             context.actor.reset(acting)

@@ -1,20 +1,28 @@
-"""What `rollbook import-runs`, `export-run` and `mirror` print."""
+"""Commands on run folders: `rollbook import-runs`, `export-run`, `mirror`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
 from store.cli import lookup
 from store.cli.errors import FAILED
+from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import is_terminal, json_document, line, note, working
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading, run_writing
 from store.interface.store import Store
-from store.run_folders import ImportReport, Mirror, export_run_folder, import_runs
+from store.run_folders import ImportReport, Mirror, export_run_folder
+from store.run_folders import import_runs as import_folders
+
+app = typer.Typer()
+
+Reports = Annotated[
+    Path, typer.Argument(metavar="DIR", file_okay=False, help="The reports directory; made where there is none.")
+]
 
 _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
     Column("run", lambda report: report.run_id or ""),
@@ -28,17 +36,30 @@ _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
 )
 
 
-def import_all(db: str, directory: Path, resources_id: str | None, *, again: bool, json: bool) -> None:
-    """Import, and print what became of each run.
-
-    Raises:
-        typer.Exit: one was refused; the code is 1.
-    """
+@app.command(rich_help_panel="Runs")
+def import_runs(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The reports directory, or one run's folder."),
+    ],
+    *,
+    db: Db = DEFAULT_DB,
+    resources: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Give the runs these resources, with the phase graph their re-runs need."),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Import a folder that was rewritten since as another rollout, rather than not."),
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Import run folders: each once, and of one that has grown only what is new. Exits with 1 if one is refused."""
 
     async def work(store: Store) -> list[ImportReport]:
         on_conflict = "new_generation" if again else "skip"
         return [
-            report async for report in import_runs(store, directory, on_conflict=on_conflict, resources_id=resources_id)
+            report async for report in import_folders(store, directory, on_conflict=on_conflict, resources_id=resources)
         ]
 
     with working("importing"):
@@ -57,21 +78,30 @@ def import_all(db: str, directory: Path, resources_id: str | None, *, again: boo
         raise typer.Exit(FAILED)
 
 
-def export(db: str, given: str, directory: Path, view: str) -> None:
-    """Write a run's folder, and print where it is."""
+@app.command(rich_help_panel="Runs")
+def export_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its beginning.")],
+    directory: Reports,
+    *,
+    db: Db = DEFAULT_DB,
+    view: Annotated[str, typer.Option(metavar="VIEW", help="head, or attempt:N for an earlier state.")] = "head",
+) -> None:
+    """Write a run as a folder, daily/DATE/FLOW, and print where; cut off, it leaves the old folder or the new one."""
 
     async def work(store: Store) -> Path:
-        return await export_run_folder(store, await lookup.rollout(store, given), directory, view=view)
+        return await export_run_folder(store, await lookup.rollout(store, run), directory, view=view)
 
     line(str(run_reading(db, work)))
 
 
-def mirror(db: str, directory: Path, *, once: bool) -> None:
-    """Keep the folders current; each that was written is told.
-
-    Raises:
-        typer.Exit: something could not be written, with `once`; the code is 1.
-    """
+@app.command(rich_help_panel="Runs")
+def mirror(
+    directory: Reports,
+    *,
+    db: Db = DEFAULT_DB,
+    once: Annotated[bool, typer.Option("--once", help="Catch up with the log, and stop.")] = False,
+) -> None:
+    """Keep a folder of every run current while the store is in use, until Ctrl+C; goes on where it was stopped."""
 
     def tell(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")

@@ -1,4 +1,4 @@
-"""What `rollbook history` and `rollbook tail` print: events, told in sentences."""
+"""Events as sentences: `rollbook history`, `rollbook tail`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from store.cli import lookup
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, RolloutId
 from store.cli.output.events import Narrator
 from store.cli.output.printing import is_terminal, json_document, json_line, line, note, printable
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import in_words, local, utc
 from store.cli.store_context import run_reading
-from store.interface.store import AsAt, Store
+from store.interface.store import Store
 from store.models import HistoryEvent, LoggedEvent
+
+app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,12 @@ _HISTORY: Final[tuple[Column[_Told], ...]] = (
 _TAIL_TITLES: Final = ("position", "time", "stream", "type", "actor", "cause", "what")
 
 
-def history(db: str, given: str, as_at: AsAt | None, *, json: bool) -> None:
-    """Print every event of a rollout."""
+@app.command(rich_help_panel="Look")
+def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json: AsJson = False) -> None:
+    """Tell what happened to a rollout: every event with its number, time, type, actor and cause."""
 
     async def read(store: Store) -> list[HistoryEvent]:
-        return await store.history(await lookup.rollout(store, given), as_at=as_at)
+        return await store.history(await lookup.rollout(store, rollout), as_at=as_at)
 
     events = run_reading(db, read)
     if as_at is not None:
@@ -59,17 +65,27 @@ def _cause(position: int | None, numbers: dict[int, int]) -> str:
     return f"#{numbers[position]}" if position in numbers else f"@{position}"
 
 
+@app.command(rich_help_panel="Look")
 def tail(
-    db: str,
     *,
-    after: str | None,
-    follow: bool,
-    last: int | None,
-    types: Sequence[str] | None,
-    rollout: str | None,
-    json: bool,
+    db: Db = DEFAULT_DB,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl+C.")] = False,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on after this event; --json shows the cursor of each.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", metavar="N", min=0, help="Begin with the last N events.")
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only events of this type, as attempt.started; may be repeated."),
+    ] = None,
+    rollout: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only events of this rollout; the beginning of its id will do.")
+    ] = None,
+    json: AsJson = False,
 ) -> None:
-    """Print the events of the log in the order of their commits; following ends with Ctrl+C."""
+    """Print the log of the whole store, event by event, from its beginning. With --json, JSON lines."""
     printer = _JsonLines() if json else _Lines()
 
     async def read(store: Store) -> None:

@@ -1,34 +1,66 @@
-"""`rollbook keys`: who may use the servers of a database."""
+"""`rollbook keys`: the keys of the clients of a server."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
 
 from store import open_store
 from store.cli.errors import Ambiguous
+from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime
 from store.cli.output.printing import json_document, line, note
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import ago, local, utc
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound
 from store.runtime.clock import system_clock, to_seconds
-from store.sql.api_keys import Key, Keys, Role, key_id_in
+from store.sql.api_keys import Key, Keys, key_id_in
 
 T = TypeVar("T")
 
+app = typer.Typer()
+keys = typer.Typer(
+    name="keys",
+    help="The keys of a server's clients, and what they may do.",
+    rich_help_panel="Serve",
+    no_args_is_help=True,
+)
+app.add_typer(keys)
 
-def create(
-    db: str, role: str, *, partition: str | None, name: str | None, expires_seconds: float | None, json: bool
+
+class Role(Enum):
+    """What a key may do, the least first."""
+
+    READER = "reader"
+    RUNNER = "runner"
+    ALGORITHM = "algorithm"
+    ADMIN = "admin"
+
+
+@keys.command("create")
+def keys_create(
+    *,
+    role: Annotated[Role, typer.Option(help="What it may do; each may do what those before it may.")],
+    db: Db = DEFAULT_DB,
+    partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Good for this partition alone; for all if not given.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Whose it is, for `keys list`.")] = None,
+    expires: Annotated[
+        float | None, typer.Option(parser=lifetime, metavar="TIME", help="How long it counts, as 30d, 12h, 45m.")
+    ] = None,
+    json: AsJson = False,
 ) -> None:
-    """Make a key and print it."""
+    """Make a key and print it, this once: only its hash is kept."""
 
     async def make(keys: Keys) -> tuple[Key, str, bool]:
         is_first = not await keys.unrevoked()
-        wanted = cast("Role", role)
-        key, text = await keys.create(wanted, partition=partition, name=name, expires_seconds=expires_seconds)
+        key, text = await keys.create(role.value, partition=partition, name=name, expires_seconds=expires)
         return key, text, is_first
 
     key, text, is_first = _run(db, make, create=True)
@@ -45,8 +77,13 @@ def create(
         note("It is the first one: within five seconds every server of this database asks for a key.")
 
 
-def show(db: str, *, every: bool, json: bool) -> None:
-    """Print the keys, the oldest first."""
+@keys.command("list")
+def keys_list(
+    db: Db = DEFAULT_DB,
+    every: Annotated[bool, typer.Option("--all", help="Those that were revoked, too.")] = False,
+    json: AsJson = False,
+) -> None:
+    """List the keys of a database, never their secrets."""
     try:
         found = _run(db, Keys.all if every else _unrevoked, create=False)
     except NotFound:
@@ -61,11 +98,16 @@ def show(db: str, *, every: bool, json: bool) -> None:
         print_table(_COLUMNS, found)
 
 
-def revoke(db: str, given: str, *, json: bool) -> None:
-    """End a key, and print its id."""
+@keys.command("revoke")
+def keys_revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it, or the beginning.")],
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """End a key, within five seconds, for good."""
 
     async def end(keys: Keys) -> tuple[Key, bool]:
-        key = await keys.revoke(_only(await keys.all(), key_id_in(given) or given))
+        key = await keys.revoke(_only(await keys.all(), key_id_in(key_id) or key_id))
         return key, not await keys.unrevoked()
 
     key, was_last = _run(db, end, create=False)

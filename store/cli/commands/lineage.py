@@ -1,12 +1,15 @@
-"""What `rollbook lineage`, `compare` and `undo` print: the attempts of a run, and how they differ."""
+"""Commands on the attempts of a run: `rollbook lineage`, `compare`, `undo`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from store.cli import lookup
+from store.cli.options import DEFAULT_DB, AsJson, Db, Reason, RunId
 from store.cli.output.printing import is_terminal, json_document, line, note, tree
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading, run_writing
@@ -14,6 +17,8 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptDiff, AttemptNode, NodeDifference
 from store.planning.plan import of_fork
+
+app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,9 @@ _COMPARED: Final[tuple[Column[NodeDifference], ...]] = (
 )
 
 
-def lineage(db: str, given: str, *, json: bool) -> None:
-    """Print the attempts of a run, each below the one it builds on."""
+@app.command(rich_help_panel="Runs")
+def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """The attempts of a run: what each builds on, what it ran again, which one is the head."""
 
     async def read(store: Store) -> list[AttemptNode]:
         return await store.list_lineage(await lookup.rollout(store, given))
@@ -75,8 +81,17 @@ def lineage(db: str, given: str, *, json: bool) -> None:
     print_table(_LINEAGE, [_Branch(lead, node) for lead, node in tree(below[None], children)])
 
 
-def compare(db: str, given: str, a: int, b: int, *, everything: bool, json: bool) -> None:
-    """Print what changed between two attempts; on a terminal only that."""
+@app.command(rich_help_panel="Runs")
+def compare(
+    given: RunId,
+    a: Annotated[int, typer.Argument(metavar="A", min=1, help="The number of an attempt.")],
+    b: Annotated[int, typer.Argument(metavar="B", min=1, help="The number of another one.")],
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="On a terminal, show what is the same, too.")] = False,
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """What changed from the view of attempt A to that of attempt B, node by node."""
 
     async def read(store: Store) -> AttemptDiff:
         return await store.compare_attempts(await lookup.rollout(store, given), a, b)
@@ -100,8 +115,21 @@ def _numbers(numbers: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:+,.6g}" for name, value in numbers.items() if value)
 
 
-def undo(db: str, given: str, to: str | None, reason: str | None, *, json: bool) -> None:
-    """Move the head of a run and say where it was and is."""
+@app.command(rich_help_panel="Runs")
+def undo(
+    given: RunId,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ATTEMPT", help="Back to this attempt, by its number or id; else what the re-run built on."
+        ),
+    ] = None,
+    reason: Reason = None,
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """Take a re-run back, or forth again: another attempt's view becomes that of the run. Nothing is deleted."""
 
     async def move(store: Store) -> tuple[str, int, int]:
         run_id = await lookup.rollout(store, given)

@@ -1,24 +1,47 @@
-"""What `rollbook ls` prints."""
+"""`rollbook ls`: lists of rollouts, attempts, spans, resources and workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
+import typer
 from pydantic import BaseModel
 
 from store.cli import lookup
+from store.cli.options import (
+    DEFAULT_DB,
+    AnyOf,
+    AsAt,
+    AsJson,
+    Db,
+    Descending,
+    IdContains,
+    Limit,
+    Offset,
+    OfRollout,
+    RolloutStatuses,
+    Sort,
+    WorkerStatuses,
+)
 from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
 from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
-from store.interface.store import AsAt, Store
-from store.models import Attempt, FilterLogic, PaginatedResult, RolloutStatus, Span, WorkerStatus
+from store.interface.store import AsAt as Past
+from store.interface.store import Store
+from store.models import Attempt, FilterLogic, PaginatedResult, Span
 
 T = TypeVar("T", bound=BaseModel)
 
 _ON_A_SCREEN: Final = 50
+
+app = typer.Typer()
+ls = typer.Typer(
+    name="ls", help="List what the store holds, one kind at a time.", rich_help_panel="Look", no_args_is_help=True
+)
+app.add_typer(ls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +52,7 @@ class Page:
     is_descending: bool
     limit: int | None
     offset: int
-    as_at: AsAt | None
+    as_at: Past | None
     is_json: bool
 
     def arguments(self, newest_by: str) -> dict[str, Any]:
@@ -47,22 +70,31 @@ class Page:
         }
 
 
-def rollouts(
-    db: str,
-    page: Page,
+@ls.command("rollouts")
+def ls_rollouts(
     *,
-    status_in: Sequence[RolloutStatus] | None,
-    id_in: Sequence[str] | None,
-    id_contains: str | None,
-    any_of: bool,
+    db: Db = DEFAULT_DB,
+    status: RolloutStatuses = None,
+    id_in: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")
+    ] = None,
+    id_contains: IdContains = None,
+    any_of: AnyOf = False,
+    sort: Sort = None,
+    desc: Descending = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    as_at: AsAt = None,
+    json: AsJson = False,
 ) -> None:
-    """Print the rollouts that match."""
+    """Rollouts, each with its latest attempt, in the order they were created."""
+    page = Page(sort, desc, limit, offset, as_at, json)
     arguments = page.arguments("start_time")
     _print(
         run_reading(
             db,
             lambda store: store.query_rollouts(
-                status_in=status_in or None,
+                status_in=status or None,
                 rollout_id_in=id_in or None,
                 rollout_id_contains=id_contains,
                 filter_logic=_logic(any_of=any_of),
@@ -74,8 +106,20 @@ def rollouts(
     )
 
 
-def attempts(db: str, page: Page, rollout: str) -> None:
-    """Print the attempts of a rollout."""
+@ls.command("attempts")
+def ls_attempts(
+    *,
+    rollout: OfRollout,
+    db: Db = DEFAULT_DB,
+    sort: Sort = None,
+    desc: Descending = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    as_at: AsAt = None,
+    json: AsJson = False,
+) -> None:
+    """The attempts of a rollout."""
+    page = Page(sort, desc, limit, offset, as_at, json)
     arguments = page.arguments("sequence_id")
 
     async def read(store: Store) -> PaginatedResult[Attempt]:
@@ -84,10 +128,42 @@ def attempts(db: str, page: Page, rollout: str) -> None:
     _print(run_reading(db, read), ATTEMPTS, page)
 
 
-def spans(
-    db: str, page: Page, rollout: str, attempt: str | None, conditions: Mapping[str, str | None], *, any_of: bool
+@ls.command("spans")
+def ls_spans(
+    *,
+    rollout: OfRollout,
+    db: Db = DEFAULT_DB,
+    attempt: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of this attempt: its id or the beginning, its number, or latest.")
+    ] = None,
+    trace_id: Annotated[str | None, typer.Option(metavar="ID", help="Of this trace.")] = None,
+    trace_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    span_id: Annotated[str | None, typer.Option(metavar="ID", help="With this id.")] = None,
+    span_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    parent_id: Annotated[str | None, typer.Option(metavar="ID", help="Right below this span.")] = None,
+    parent_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="With this name.")] = None,
+    name_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    any_of: AnyOf = False,
+    sort: Sort = None,
+    desc: Descending = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    as_at: AsAt = None,
+    json: AsJson = False,
 ) -> None:
-    """Print the spans of a rollout, or of one of its attempts, that match."""
+    """The spans of a rollout, by the numbers the store gave them."""
+    conditions = {
+        "trace_id": trace_id,
+        "trace_id_contains": trace_id_contains,
+        "span_id": span_id,
+        "span_id_contains": span_id_contains,
+        "parent_id": parent_id,
+        "parent_id_contains": parent_id_contains,
+        "name": name,
+        "name_contains": name_contains,
+    }
+    page = Page(sort, desc, limit, offset, as_at, json)
     arguments: dict[str, Any] = {**conditions, **page.arguments("sequence_id")}
 
     async def read(store: Store) -> PaginatedResult[Span]:
@@ -98,8 +174,21 @@ def spans(
     _print(run_reading(db, read), SPANS, page)
 
 
-def resources(db: str, page: Page, *, resources_id: str | None, id_contains: str | None) -> None:
-    """Print the current versions of the resources that match."""
+@ls.command("resources")
+def ls_resources(
+    *,
+    db: Db = DEFAULT_DB,
+    resources_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="With exactly this id.")] = None,
+    id_contains: IdContains = None,
+    sort: Sort = None,
+    desc: Descending = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    as_at: AsAt = None,
+    json: AsJson = False,
+) -> None:
+    """The current version of every set of resources, in the order the sets were first published."""
+    page = Page(sort, desc, limit, offset, as_at, json)
     arguments = page.arguments("update_time")
     _print(
         run_reading(
@@ -113,16 +202,28 @@ def resources(db: str, page: Page, *, resources_id: str | None, id_contains: str
     )
 
 
-def workers(
-    db: str, page: Page, *, status_in: Sequence[WorkerStatus] | None, id_contains: str | None, any_of: bool
+@ls.command("workers")
+def ls_workers(
+    *,
+    db: Db = DEFAULT_DB,
+    status: WorkerStatuses = None,
+    id_contains: IdContains = None,
+    any_of: AnyOf = False,
+    sort: Sort = None,
+    desc: Descending = False,
+    limit: Limit = None,
+    offset: Offset = 0,
+    as_at: AsAt = None,
+    json: AsJson = False,
 ) -> None:
-    """Print the workers that match."""
+    """Whoever claimed rollouts, in the order they were first seen."""
+    page = Page(sort, desc, limit, offset, as_at, json)
     arguments = page.arguments("last_dequeue_time")
     _print(
         run_reading(
             db,
             lambda store: store.query_workers(
-                status_in=status_in or None,
+                status_in=status or None,
                 worker_id_contains=id_contains,
                 filter_logic=_logic(any_of=any_of),
                 **arguments,

@@ -8,10 +8,13 @@ import signal
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+import typer
+
 from store import open_store
+from store.cli.options import DEFAULT_DB, Db
 from store.cli.output.printing import line
 from store.client import address
 from store.db.url import parse
@@ -19,6 +22,8 @@ from store.errors import Invalid
 from store.llm_proxy import Backend, LLMProxy
 from store.llm_proxy.backends import check_names
 from store.server.process.listener import is_loopback
+
+app = typer.Typer()
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,14 +44,45 @@ class Settings:
     backend_key: str | None = field(default=None, repr=False)
 
 
-def proxy(settings: Settings) -> None:
-    """Pass calls on and record them until Ctrl+C or SIGTERM; calls in flight are answered then.
-
-    Raises:
-        Invalid: a backend is of another form, two have one name, or the host is reached by others and there is no key.
-        NotFound: there is no such store.
-        PortTaken: something listens there; the text names it.
-    """
+@app.command(rich_help_panel="Train")
+def proxy(
+    *,
+    backend: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=URL[,MODEL…]", help="A model server, with its /v1, and its models; may be repeated."
+        ),
+    ],
+    db: Db = DEFAULT_DB,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Record in this store, or server, whatever --db says.")
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")] = 4748,
+    token_ids: Annotated[
+        bool, typer.Option("--token-ids", help="Ask the backends for token ids, as vLLM gives them.")
+    ] = False,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="ROLLBOOK_PROXY_KEY", metavar="KEY", help="What clients must send as their key."),
+    ] = None,
+    backend_key: Annotated[
+        str | None,
+        typer.Option(envvar="ROLLBOOK_BACKEND_KEY", metavar="KEY", help="Sent to the backends, not the client's."),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Answer other machines without a key.")] = False,
+) -> None:
+    """Pass agents' calls on to their models, each recorded for its attempt, until Ctrl+C or SIGTERM."""
+    settings = Settings(
+        store=store or db,
+        backends=backend,
+        host=host,
+        port=port,
+        token_ids=token_ids,
+        insecure=insecure,
+        api_key=api_key,
+        backend_key=backend_key,
+    )
     if settings.api_key is None and not settings.insecure and not is_loopback(settings.host):
         raise Invalid(
             "--host",

@@ -1,15 +1,18 @@
-"""What `rollbook rerun` does: plans a fork, starts it, and runs it where it is told with what."""
+"""`rollbook rerun`: plans a fork, starts it, and runs it with the pipeline that is named."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import orjson
+import typer
 
 from store.cli import lookup
 from store.cli.errors import FAILED, OK
+from store.cli.options import DEFAULT_DB, AsJson, Db, Reason, RunId
 from store.cli.output.printing import json_document, line, note, printable
 from store.cli.store_context import run_reading, run_writing
 from store.errors import (
@@ -23,11 +26,13 @@ from store.errors import (
 )
 from store.interface.store import Store
 from store.models import AttemptStatus, ForkPlan, ForkResult, PhaseGraph
-from store.models.runs import OnMissing
+from store.models import runs as run_models
 from store.planning.plan import of_plan
 
 if TYPE_CHECKING:
     from store.training import Pipeline
+
+app = typer.Typer()
 
 _CURES: Final[dict[type[Conflict], str]] = {
     AttemptActive: "wait for its end, or give --supersede to end it",
@@ -40,20 +45,20 @@ _CURES: Final[dict[type[Conflict], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What shall run again; the arguments of `plan_fork`."""
+class _Selection:
+    """The part of the run to repeat: the arguments of `plan_fork`."""
 
     node: str | None
     phase: str | None
     scopes: Sequence[str]
     base: str
-    on_missing: OnMissing
+    on_missing: run_models.OnMissing
     cascade: bool
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How it shall; further arguments of `fork_attempt`."""
+class _Options:
+    """Further arguments of `fork_attempt`."""
 
     state_patch: dict[str, Any] | None
     reason: str | None
@@ -62,12 +67,75 @@ class How:
     allow_graph_change: bool
 
 
-def view_of(base: str) -> str:
+class OnMissing(Enum):
+    """What to do where a scope has no checkpoint to start from."""
+
+    ERROR = "error"
+    FULL = "full"
+
+
+@app.command(rich_help_panel="Runs")
+def rerun(
+    given: RunId,
+    *,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="From the phase of this node on.")] = None,
+    phase: Annotated[str | None, typer.Option(metavar="NAME", help="From this phase on.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="For this scope; may be repeated.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done, and do nothing.")] = False,
+    base: Annotated[str, typer.Option(metavar="head|N", help="Build on the head, or on attempt N.")] = "head",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=JSON", help="Set this in the state it starts from; may be repeated."),
+    ] = None,
+    runs_it: Annotated[
+        str | None,
+        typer.Option("--with", metavar="MODULE:PIPELINE", help="Also run it, here and now, with this Pipeline."),
+    ] = None,
+    reason: Reason = None,
+    confirm_side_effects: Annotated[
+        bool, typer.Option("--confirm-side-effects", help="Repeat phases with unsafe side effects.")
+    ] = False,
+    cascade: Annotated[
+        bool, typer.Option("--cascade/--no-cascade", help="Whether phases of other scopes that depend on it follow.")
+    ] = True,
+    on_missing: Annotated[
+        OnMissing, typer.Option(help="Where a scope has no checkpoint: refuse, or run all of it.")
+    ] = OnMissing.ERROR,
+    supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still at work.")] = False,
+    allow_graph_change: Annotated[
+        bool, typer.Option("--allow-graph-change", help="Start from checkpoints of another phase graph.")
+    ] = False,
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """Run a part of a run again: prints the plan, and starts the attempt."""
+    selection = _Selection(
+        node=node,
+        phase=phase,
+        scopes=scope or [],
+        base=_view_of(base),
+        on_missing=on_missing.value,
+        cascade=cascade,
+    )
+    options = _Options(
+        state_patch=_patch_of(settings or []),
+        reason=reason,
+        confirm_side_effects=confirm_side_effects,
+        supersede=supersede,
+        allow_graph_change=allow_graph_change,
+    )
+    if plan:
+        _print_planned(db, given, selection, json=json)
+    else:
+        raise typer.Exit(_start(db, given, selection, options, runs_it, json=json))
+
+
+def _view_of(base: str) -> str:
     """Return what `--base` names as the store writes it: `head` and `attempt:3`, for which `3` will do."""
     return f"attempt:{base}" if base.isascii() and base.isdigit() else base
 
 
-def patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
+def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
     """Return what `--set` says, or None where it says nothing.
 
     Raises:
@@ -85,11 +153,11 @@ def patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
     return patch or None
 
 
-def plan(db: str, given: str, asked: Asked, *, json: bool) -> None:
+def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) -> None:
     """Print what a re-run would do."""
 
     async def read(store: Store) -> ForkPlan:
-        return await store.plan_fork(await lookup.rollout(store, given), **asdict(asked))
+        return await store.plan_fork(await lookup.rollout(store, given), **asdict(selection))
 
     try:
         found = run_reading(db, read)
@@ -102,27 +170,27 @@ def plan(db: str, given: str, asked: Asked, *, json: bool) -> None:
     note("nothing was done; without --plan it is")
 
 
-def rerun(db: str, given: str, asked: Asked, how: How, runs_it: str | None, *, json: bool) -> int:
+def _start(db: str, given: str, selection: _Selection, options: _Options, runs_it: str | None, *, json: bool) -> int:
     """Start a re-run, run it if it is said with what, and return the exit code."""
     pipeline = None if runs_it is None else _pipeline(runs_it)
 
     async def work(store: Store) -> tuple[ForkResult, str | None]:
         run_id = await lookup.rollout(store, given)
-        planned = await store.plan_fork(run_id, **asdict(asked))
+        planned = await store.plan_fork(run_id, **asdict(selection))
         if not json:
             _print_plan(planned)
-            if how.state_patch:
-                line(f"{'sets':<10}  {printable(', '.join(how.state_patch))}")
+            if options.state_patch:
+                line(f"{'sets':<10}  {printable(', '.join(options.state_patch))}")
         scopes = {} if pipeline is None else await _scopes(store, planned, pipeline.graph)
         started = await store.fork_attempt(
             run_id,
-            **asdict(asked),
+            **asdict(selection),
             expected_head=planned.head,
-            state_patch=how.state_patch,
-            reason=how.reason,
-            confirm_side_effects=how.confirm_side_effects,
-            allow_graph_change=how.allow_graph_change,
-            on_active="supersede" if how.supersede else "reject",
+            state_patch=options.state_patch,
+            reason=options.reason,
+            confirm_side_effects=options.confirm_side_effects,
+            allow_graph_change=options.allow_graph_change,
+            on_active="supersede" if options.supersede else "reject",
         )
         if not json:
             _print_started(started, is_run=pipeline is not None)

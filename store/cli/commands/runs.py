@@ -1,19 +1,24 @@
-"""What `rollbook runs` prints."""
+"""`rollbook runs`: the newest runs, or what they made for a scope."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from store import semconv
+from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import compact, is_terminal, json_document, note
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
 from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
 from store.planning.plan import COMPLETED
+
+app = typer.Typer()
 
 _AT_ONCE: Final = 20
 _LOOKED_AT: Final = 1000
@@ -65,7 +70,27 @@ _MADE: Final[tuple[Column[_Made], ...]] = (
 )
 
 
-def runs(db: str, limit: int, *, json: bool) -> None:
+@app.command(rich_help_panel="Runs")
+def runs(
+    *,
+    db: Db = DEFAULT_DB,
+    scope: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What runs made for this scope instead, as the log spells it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of that, only what is called so.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """The newest runs, and how far each has come; or with --scope, what they decided about something."""
+    if scope is not None:
+        _print_scope(db, scope, name, limit, json=json)
+    elif name is not None:
+        raise typer.BadParameter("--name goes with --scope")
+    else:
+        _print_runs(db, limit, json=json)
+
+
+def _print_runs(db: str, limit: int, *, json: bool) -> None:
     """Print the newest rollouts that have said something as runs do."""
 
     async def read(store: Store) -> tuple[list[_Run], int, int]:
@@ -106,7 +131,7 @@ async def _phases(store: Store, rollout: Rollout, kind: str) -> set[tuple[str | 
     return {(event.scope, event.phase) for event in page.items}
 
 
-def of_scope(db: str, scope: str, name: str | None, limit: int, *, json: bool) -> None:
+def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: bool) -> None:
     """Print what all runs made for a scope, newest first."""
 
     async def read(store: Store) -> list[_Made]:

@@ -1,118 +1,131 @@
-"""The process that serves: the database it opens, the application, and its limits."""
+"""`rollbook serve`."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import resource
-import socket
-from collections.abc import Callable
+import logging
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Annotated
 
-from fastapi import FastAPI
+import typer
 
-from store import open_store
+from store.cli.options import DEFAULT_DB, Db
+from store.cli.server_settings import Settings, log_as_json, tell
 from store.db.url import parse
-from store.interface.store import Store
-from store.runtime.loop_thread import new_loop
-from store.server.app import build_app
-from store.server.auth.keyring import KeyRing
+from store.errors import Invalid
 from store.server.auth.tls import Certificate
-from store.server.partitions import Partitions
-from store.server.process.listener import is_loopback
-from store.server.process.peers import Peers
-from store.server.process.serve import Server
-from store.server.process.workers import Seat
-from store.server.routes.operations import measures
-from store.sql.store import SQLStore
+from store.server.process.listener import bind, is_loopback, url_of
+from store.server.process.workers import Seat, Workers
 
-if TYPE_CHECKING:
-    from store.cli.serve import Settings
+logger = logging.getLogger("store.server")
 
-_FILES: Final = 65_536
+app = typer.Typer()
 
 
-def run(
-    settings: Settings, listener: socket.socket, seat: Seat | None = None, on_started: Callable[[], None] | None = None
+class LogLevel(Enum):
+    """How much a server tells."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@app.command("store", hidden=True)
+@app.command(rich_help_panel="Serve")
+def serve(
+    *,
+    db: Db = DEFAULT_DB,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4747,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages of this origin may call it, * for all; may be repeated."),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="info tells of refused requests, debug of all.")
+    ] = LogLevel.INFO,
+    max_body_bytes: Annotated[int, typer.Option(metavar="BYTES", min=1024, help="The largest request body.")] = 32
+    * 1024
+    * 1024,
+    scan_debounce: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="The least time between two looks of the watchdog.")
+    ] = 10.0,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen beyond this machine without keys, for everybody who reaches the port."),
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, max=64, help="Processes that serve the port together; on Postgres.")
+    ] = 1,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Serve https with this certificate (PEM); needs --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM), not encrypted.")] = None,
 ) -> None:
-    """Serve on a socket until the end.
-
-    Args:
-        settings: what to serve.
-        listener: where.
-        seat: of a worker, which says when it is ready and hears of the end; else signals end it.
-        on_started: called once requests are answered.
-    """
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(settings, listener, seat, on_started or (lambda: None)))
-
-
-async def _serve(
-    settings: Settings, listener: socket.socket, seat: Seat | None, on_started: Callable[[], None]
-) -> None:
-    debounce = settings.scan_debounce_seconds
-
-    async def open_partition(url: str, *, create: bool = False) -> Store:
-        beside = root if isinstance(root, SQLStore) else None
-        return await SQLStore.open(url, scan_debounce_seconds=debounce, create=create, beside=beside)
-
-    is_private = parse(settings.db).scheme == "memory"
-    try:
-        root = await open_store(settings.db, scan_debounce_seconds=debounce)
-    except BaseException:
-        listener.close()
-        raise
-    make_partition = partial(open_partition, create=True)
-    partitions = Partitions(root, None if is_private else settings.db, open_partition, make_partition=make_partition)
-    ring: KeyRing | None = None
-    is_local = is_loopback(settings.host)
-    try:
-        if not is_private:
-            # Without that a server would be open to everybody once its last key was revoked.
-            ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
-        app = build_app(
-            partitions,
-            cors_origins=settings.cors_origins,
-            max_body_bytes=settings.max_body_bytes,
-            ring=ring,
-            is_local=is_local,
+    """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
+    settings = Settings(
+        *(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure, workers),
+        certificate=None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key),
+    )
+    log_as_json(settings.log_level)
+    url = parse(settings.db)
+    _check_host(settings)
+    if settings.certificate is not None:
+        settings.certificate.check()
+    if settings.workers > 1 and url.dsn is None:
+        raise Invalid(
+            "--workers",
+            f"several processes need a Postgres database, and {url.shown} is none: one process commits the calls of all"
+            " clients of a file together, several would take turns; leave the option out",
         )
-        _allow_many_sockets()
-        _tune_collector()
-        if seat is None:
-            server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
-            await server.serve([listener])
-        else:
-            await _serve_seated(app, seat, settings.certificate)
-    finally:
-        if ring is not None:
-            await ring.close()
-        await partitions.close()
-        await root.close()
+    listener = bind(settings.host, settings.port)
+    endpoint = url_of(settings.host, listener.getsockname()[1])
+    if settings.certificate is not None:
+        endpoint = endpoint.replace("http://", "https://", 1)
+    told = f"rollbook serves {url.shown} at {endpoint}"
+    if settings.workers > 1:
+        told = f"{told} with {settings.workers} workers"
+        Workers(partial(_work, settings), settings.workers, listener, partial(tell, told)).run()
+    else:
+        from store.cli.server_process import run
+
+        run(settings, listener, on_started=partial(tell, told))
+    logger.info("stopped")
 
 
-async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | None) -> None:
-    server = Server(app, seat.ready, certificate=certificate)
-    seat.attend(server.stop, lambda: server.stop(now=True))
-    peers = app.state.peers = Peers(seat.directory, seat.number, seat.count, lambda: measures(app))
-    await peers.open()
-    try:
-        await server.serve([seat.listener])
-    finally:
-        await peers.close()
+def _check_host(settings: Settings) -> None:
+    """Refuse to be reached from other machines without keys, unless that is what was asked for."""
+    if is_loopback(settings.host):
+        return
+    if not settings.insecure and not asyncio.run(_has_keys(settings.db)):
+        raise Invalid(
+            "--host",
+            f"{settings.host} is reached from other machines, and whoever reaches the server may read and write; make"
+            " keys first (rollbook keys create), listen on 127.0.0.1, or say --insecure",
+        )
+    if settings.certificate is None and not settings.insecure:
+        logger.warning("keys are sent in the clear to %s: give --tls-cert and --tls-key", settings.host)
 
 
-def _allow_many_sockets() -> None:
-    # Systems give a program 1,024 files unless it asks for more, and every runner holds a connection or two.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+async def _has_keys(db: str) -> bool:
+    if parse(db).scheme == "memory":
+        return False
+    from store.server.auth.keyring import KeyRing
+
+    ring = await KeyRing.open(db)
+    await ring.close()
+    return len(ring) > 0
 
 
-def _tune_collector() -> None:
-    # What is there now stays; and a full collection in the middle of a request is what its client notices.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+def _work(settings: Settings, seat: Seat) -> None:
+    """Be one of several processes."""
+    log_as_json(settings.log_level)
+    # Not at the top: the parent needs none of it, and its workers begin when it has begun.
+    from store.cli.server_process import run
+
+    run(settings, seat.listener, seat)

@@ -1,4 +1,4 @@
-"""What `rollbook show` prints: one thing, whole."""
+"""`rollbook show`: one rollout, set of resources or worker, complete."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
+import typer
 
 from store.cli import lookup
 from store.cli.commands import annotate
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
 from store.cli.output.events import config_text, reward_text
 from store.cli.output.printing import (
     STYLES,
@@ -30,10 +32,13 @@ from store.cli.output.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.output.times import ago, duration, in_words, local, utc
 from store.cli.store_context import run_reading
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
-from store.interface.store import AsAt, Store
+from store.interface.store import AsAt as Past
+from store.interface.store import Store
 from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker
 from store.models.threads import ThreadSummary
 from store.sql.store import SQLStore
+
+app = typer.Typer()
 
 _INPUT_LINES: Final = 20
 _SPAN_LINES: Final = 100
@@ -61,8 +66,24 @@ class _Found:
     is_past: bool
 
 
-def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool, json: bool) -> None:
-    """Print a rollout, resources or a worker."""
+@app.command(rich_help_panel="Look")
+def show(
+    *,
+    given: Annotated[
+        str, typer.Argument(metavar="ID", help="A rollout, resources or a worker: its id, or the beginning.")
+    ],
+    db: Db = DEFAULT_DB,
+    at: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="As it stood after its own event number N, as `history` counts."),
+    ] = None,
+    as_at: AsAt = None,
+    full: Annotated[bool, typer.Option("--full", help="Leave nothing out on a terminal either.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Show a rollout with its attempts, spans and rewards; or resources, or a worker."""
+    if at is not None and as_at is not None:
+        raise typer.BadParameter("give --at or --as-at, not both")
 
     async def read(store: Store) -> _Found:
         kind, key = await lookup.anything(store, given)
@@ -74,7 +95,10 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
         thing = await _read(store, kind, key, as_at, at)
         return _Found(thing, remarks, is_past=as_at is not None or at is not None)
 
-    found = run_reading(db, read)
+    _print(run_reading(db, read), full=full, json=json)
+
+
+def _print(found: _Found, *, full: bool, json: bool) -> None:
     for remark in found.remarks:
         note(remark)
     match found.thing:
@@ -91,7 +115,7 @@ def show(db: str, given: str, *, at: int | None, as_at: AsAt | None, full: bool,
 
 
 async def _read(
-    store: Store, kind: lookup.Kind, key: str, as_at: AsAt | None, at: int | None
+    store: Store, kind: lookup.Kind, key: str, as_at: Past | None, at: int | None
 ) -> _Whole | ResourcesUpdate | Worker:
     match kind:
         case "resources":
@@ -113,7 +137,7 @@ async def _read(
     return found
 
 
-async def _said(store: Store, rollout_id: str, as_at: AsAt | None, at: int | None) -> Annotations:
+async def _said(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
     try:
         return await store.query_annotations(rollout_id, as_at=as_at, at=at)
     except (Incompatible, Unsupported):

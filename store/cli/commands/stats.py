@@ -1,4 +1,4 @@
-"""What `rollbook stats` prints: how much there is, what waits, and what it takes on disk."""
+"""`rollbook stats`: counts, the queue and the size on disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
+import typer
 from sqlalchemy import Column, func, select
 from sqlalchemy.sql import ClauseElement
 
+from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import STYLES, is_terminal, json_document, line, note
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
@@ -21,6 +23,8 @@ from store.db.tables import core as core_tables
 from store.interface.store import Store
 from store.models import RolloutStatus, WorkerStatus
 from store.runtime.clock import system_clock, to_seconds
+
+app = typer.Typer()
 
 _FAR_AHEAD_SECONDS: Final = 1.0
 _WAITING: Final = ("queuing", "requeuing")
@@ -57,8 +61,9 @@ class Counts:
         return round(self.disk_bytes / self.events) if self.events and self.disk_bytes is not None else None
 
 
-def stats(db: str, *, json: bool) -> None:
-    """Print the counts of a store."""
+@app.command(rich_help_panel="Look")
+def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """Count what is there, what waits, and what it takes on disk; of a server's store all but its log and disk."""
     is_served = db.startswith(("http://", "https://"))
     counts = run_reading(db, _asked) if is_served else asyncio.run(_count(db))
     if json:

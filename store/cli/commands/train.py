@@ -1,4 +1,4 @@
-"""`rollbook train` and `rollbook runner`: a training, or more runners for one, from the command line."""
+"""Commands that train: `rollbook train`, `rollbook runner`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -22,25 +22,30 @@ if TYPE_CHECKING:
     from store.interface.store import Store
     from store.training.trainer import Trainer
 
+app = typer.Typer()
+
 _INTERRUPTED: Final = 130
 _REFRESH_SECONDS: Final = 0.5
 
 
+@app.command(rich_help_panel="Train")
 def train(
-    target: str,
+    target: Annotated[str, typer.Argument(metavar="MODULE:TRAINER", help="Where the Trainer is: package.module:NAME.")],
     *,
-    agent: str | None,
-    db: str | None,
-    train_file: Path | None,
-    val_file: Path | None,
-    runners: int | None,
-    seed: int | None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="MODULE:AGENT", help="The agent; needed if the module has several.")
+    ] = None,
+    db: Annotated[str | None, typer.Option(metavar="URL", help="Keep everything there, not where it says.")] = None,
+    train_file: Annotated[
+        Path | None, typer.Option("--train", metavar="FILE", exists=True, help="Tasks to train on, one JSON a line.")
+    ] = None,
+    val_file: Annotated[
+        Path | None, typer.Option("--val", metavar="FILE", exists=True, help="Tasks to judge by, one JSON a line.")
+    ] = None,
+    runners: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many runners.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is left to chance.")] = None,
 ) -> None:
-    """Run a trainer of a module on an agent of it, and print the report.
-
-    Raises:
-        Invalid: a name leads nowhere, or a file holds no tasks.
-    """
+    """Train an agent with a Trainer of yours, and print what came of it."""
     from store.training.trainer import Trainer
 
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
@@ -58,13 +63,14 @@ def train(
     line(str(report))
 
 
-def runner(target: str, *, store: str, count: int) -> None:
-    """Run an agent of a module on a store that a server or a database has, until Ctrl+C or SIGTERM.
-
-    Raises:
-        Invalid: the name leads nowhere.
-        Unavailable: the server does not answer, or not any more.
-    """
+@app.command(rich_help_panel="Train")
+def runner(
+    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="Where the agent is: package.module:NAME.")],
+    *,
+    store: Annotated[str, typer.Option(metavar="URL", help="Of the server, or the database, that has the tasks.")],
+    count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="How many processes.")] = 1,
+) -> None:
+    """Run an agent on the tasks of a store until Ctrl+C or SIGTERM."""
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
 

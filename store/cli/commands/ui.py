@@ -1,12 +1,15 @@
-"""`rollbook ui`: the dashboard of a database that nobody serves, for looking alone."""
+"""`rollbook ui`: the dashboard of a database, read-only, without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from typing import Annotated, Final
 
-from store.cli.serve import log_as_json, tell
+import typer
+
+from store.cli.options import DEFAULT_DB, Db
+from store.cli.server_settings import log_as_json, tell
 from store.db.url import parse
 from store.errors import Invalid
 from store.interface.store import Store
@@ -18,17 +21,18 @@ from store.server.process.listener import bind, url_of
 from store.server.process.serve import Server
 from store.sql.store import SQLStore
 
+app = typer.Typer()
+
 HOST: Final = "127.0.0.1"
 
 
-def look(db: str, port: int) -> None:
-    """Serve the dashboard of a database on this machine until Ctrl+C, and change nothing.
-
-    Raises:
-        Invalid: the URL names no database that others could have written.
-        NotFound: there is none.
-        PortTaken: something listens there.
-    """
+@app.command(rich_help_panel="Look")
+def ui(
+    *,
+    db: Db = DEFAULT_DB,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4748,
+) -> None:
+    """Show a database in the browser, as the dashboard of a server does, until Ctrl+C; it changes nothing."""
     url = parse(db)
     if url.path is None and url.dsn is None:
         raise Invalid("--db", f"{url.shown} is no database that could be opened here; name a file or one of Postgres")

@@ -1,29 +1,39 @@
-"""What `rollbook verify`, `rebuild` and `seal` print."""
+"""Commands that check and repair: `rollbook verify`, `seal`, `rebuild`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from store.cli.errors import NOT_INTACT
+from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, line, note, working
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
 from store.models import Difference
 
+app = typer.Typer()
+
 # Damage to the log itself: no rebuild mends it.
 _OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards"})
 
 
-def verify(db: str, seal: Path | None, *, json: bool) -> None:
-    """Print whether the database is what its log says, and where it is not.
-
-    Raises:
-        typer.Exit: it is not; the code is 3.
-    """
+@app.command(rich_help_panel="Prove")
+def verify(
+    db: Db = DEFAULT_DB,
+    seal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="Also prove that nothing before this seal changed."
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Prove that the log is whole and that every table is what the log says; exit with 3 if not."""
     with working("verifying"):
         report = run_reading(db, lambda store: store.verify(seal))
     if json:
@@ -43,8 +53,9 @@ def verify(db: str, seal: Path | None, *, json: bool) -> None:
         raise typer.Exit(NOT_INTACT)
 
 
-def rebuild(db: str, *, json: bool) -> None:
-    """Print what was folded and which rows had to be mended."""
+@app.command(rich_help_panel="Prove")
+def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """Fold the whole log anew and mend the rows that differ, while others read and write."""
     with working("rebuilding"):
         report = run_writing(db, lambda store: store.rebuild())
     if json:
@@ -60,8 +71,13 @@ def rebuild(db: str, *, json: bool) -> None:
     line(f"state hash  {report.state_hash}")
 
 
-def seal(db: str, file: Path, *, json: bool) -> None:
-    """Write the seal and print what it holds."""
+@app.command(rich_help_panel="Prove")
+def seal(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to be kept where the database is not.")],
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """Write the head of the log to a file, against which `verify --seal FILE` checks it later."""
     sealed = run_reading(db, lambda store: store.seal(file))
     if json:
         json_document(sealed.model_dump())

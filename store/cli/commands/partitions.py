@@ -1,0 +1,56 @@
+"""`rollbook partitions`: creates and lists the partitions of a database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.output.printing import json_document, line
+from store.db.url import PARTITION, parse, with_partition
+from store.errors import Invalid
+
+app = typer.Typer()
+partitions = typer.Typer(
+    name="partitions",
+    help="The partitions of a database, which never mix.",
+    rich_help_panel="Serve",
+    no_args_is_help=True,
+)
+app.add_typer(partitions)
+
+
+@partitions.command("create")
+def partitions_create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _; at most 40.")],
+    db: Db = DEFAULT_DB,
+) -> None:
+    """Make a partition, if there is none of that name, and print its URL."""
+    if not PARTITION.fullmatch(name):
+        raise Invalid("name", f"{name!r} must match {PARTITION.pattern}")
+    url = with_partition(db, name)
+    if parse(url).scheme == "memory":
+        raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
+
+    from store import open_store
+
+    async def create() -> None:
+        await (await open_store(url)).close()
+
+    asyncio.run(create())
+    line(parse(url).shown)
+
+
+@partitions.command("ls")
+def partitions_ls(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """List the partitions of a database."""
+    from store.db.schema.partitions import names as names_of
+
+    names = asyncio.run(names_of(db))
+    if json:
+        json_document(names)
+        return
+    for name in names:
+        line(name)

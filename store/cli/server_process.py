@@ -1,0 +1,116 @@
+"""The process that serves: the database it opens, the application, and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from fastapi import FastAPI
+
+from store import open_store
+from store.cli.server_settings import Settings
+from store.db.url import parse
+from store.interface.store import Store
+from store.runtime.loop_thread import new_loop
+from store.server.app import build_app
+from store.server.auth.keyring import KeyRing
+from store.server.auth.tls import Certificate
+from store.server.partitions import Partitions
+from store.server.process.listener import is_loopback
+from store.server.process.peers import Peers
+from store.server.process.serve import Server
+from store.server.process.workers import Seat
+from store.server.routes.operations import measures
+from store.sql.store import SQLStore
+
+_FILES: Final = 65_536
+
+
+def run(
+    settings: Settings, listener: socket.socket, seat: Seat | None = None, on_started: Callable[[], None] | None = None
+) -> None:
+    """Serve on a socket until the end.
+
+    Args:
+        settings: what to serve.
+        listener: where.
+        seat: of a worker, which says when it is ready and hears of the end; else signals end it.
+        on_started: called once requests are answered.
+    """
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(settings, listener, seat, on_started or (lambda: None)))
+
+
+async def _serve(
+    settings: Settings, listener: socket.socket, seat: Seat | None, on_started: Callable[[], None]
+) -> None:
+    debounce = settings.scan_debounce_seconds
+
+    async def open_partition(url: str, *, create: bool = False) -> Store:
+        beside = root if isinstance(root, SQLStore) else None
+        return await SQLStore.open(url, scan_debounce_seconds=debounce, create=create, beside=beside)
+
+    is_private = parse(settings.db).scheme == "memory"
+    try:
+        root = await open_store(settings.db, scan_debounce_seconds=debounce)
+    except BaseException:
+        listener.close()
+        raise
+    make_partition = partial(open_partition, create=True)
+    partitions = Partitions(root, None if is_private else settings.db, open_partition, make_partition=make_partition)
+    ring: KeyRing | None = None
+    is_local = is_loopback(settings.host)
+    try:
+        if not is_private:
+            # Without that a server would be open to everybody once its last key was revoked.
+            ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
+        app = build_app(
+            partitions,
+            cors_origins=settings.cors_origins,
+            max_body_bytes=settings.max_body_bytes,
+            ring=ring,
+            is_local=is_local,
+        )
+        _allow_many_sockets()
+        _tune_collector()
+        if seat is None:
+            server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
+            await server.serve([listener])
+        else:
+            await _serve_seated(app, seat, settings.certificate)
+    finally:
+        if ring is not None:
+            await ring.close()
+        await partitions.close()
+        await root.close()
+
+
+async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | None) -> None:
+    server = Server(app, seat.ready, certificate=certificate)
+    seat.attend(server.stop, lambda: server.stop(now=True))
+    peers = app.state.peers = Peers(seat.directory, seat.number, seat.count, lambda: measures(app))
+    await peers.open()
+    try:
+        await server.serve([seat.listener])
+    finally:
+        await peers.close()
+
+
+def _allow_many_sockets() -> None:
+    # Systems give a program 1,024 files unless it asks for more, and every runner holds a connection or two.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _tune_collector() -> None:
+    # What is there now stays; and a full collection in the middle of a request is what its client notices.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
