@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from store.client import replies, requests
+from store.client import requests
 from store.client.transport import Call, Transport, reading
 from store.interface.store import AsAt, Store
 from store.models import (
@@ -140,7 +140,7 @@ class HTTPReads(Store):
             **requests.page(limit, offset, sort_order, filter_logic),
             **await self._past(as_at, at),
         }
-        return await self._page("query_spans", paths.SPANS_SEARCH, fields, limit, replies.decode_span_page)
+        return await self._page("query_spans", paths.SPANS_SEARCH, fields, limit, requests.decode_span_page)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 

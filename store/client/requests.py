@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
+import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from store.errors import Invalid
 from store.interface.store import AsAt
-from store.models import UNSET, EnqueueRolloutRequest, NamedResources, RolloutConfig, Span
+from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
+from store.sql.mapping.rollouts import span_model
 from store.validation import arguments
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
@@ -25,6 +28,18 @@ _NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources)
 _WORDS: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
 _LONGEST_ID: Final = 512
 _NO_LENGTH: Final = 2**31
+_ROW: Final = (
+    "rollout_id",
+    "attempt_id",
+    "span_id",
+    "sequence_id",
+    "trace_id",
+    "parent_id",
+    "name",
+    "start_time",
+    "end_time",
+)
+_row = itemgetter(*_ROW)
 _BATCH_BYTES: Final = 31 * 1024 * 1024
 """The largest body of spans that is sent: less than servers take, and more than what a store takes in one call."""
 
@@ -263,3 +278,27 @@ def text(value: Any, field: str) -> Any:
 def query_string(fields: Mapping[str, Any]) -> str:
     """Return fields as the query of a path, with its question mark; nothing for none."""
     return "?" + urlencode(fields, doseq=True) if fields else ""
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+def decode_span_page(text: bytes) -> PaginatedResult[Span]:
+    """Return a page of spans, in a fifth of the time that validating them takes: who answers has validated them.
+
+    Raises:
+        LookupError: something is missing.
+        TypeError: something is of another kind.
+        orjson.JSONDecodeError: it is no JSON.
+    """
+    page = orjson.loads(text)
+    items = [_span_of(item) for item in page["items"]]
+    return PaginatedResult(items=items, limit=page["limit"], offset=page["offset"], total=page["total"])
+
+
+def _span_of(given: dict[str, Any]) -> Span:
+    row = _row(given)
+    for name in _ROW:
+        del given[name]
+    # Statuses are always there; only the rows of a table may lack them.
+    return span_model((*row, "UNSET", None), given)

@@ -14,8 +14,7 @@ from typing import Any, Final, Self, TypeVar
 from store.client import address, requests
 from store.client.retrying import Retries
 from store.client.streams import HTTPRunStream
-from store.client.transport import Call, Transport, changing, reading
-from store.client.trust import trusting
+from store.client.transport import Call, Transport, changing, reading, trusting
 from store.errors import Incompatible, Invalid, ReadOnly
 from store.models import (
     UNSET,

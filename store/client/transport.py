@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +22,7 @@ from store.client.address import Address
 from store.client.pools import Pool, Pools, resetting
 from store.client.retrying import RETRIED_STATUSES, Attempts, Failure, Retries, retry_after
 from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
-from store.errors import Closed, Incompatible
+from store.errors import Closed, Incompatible, Invalid
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY
 
@@ -244,3 +245,21 @@ class Transport:
 def _payload(body: bytes | None) -> bytes | BytesIO | None:
     """Return a body as it is sent: a large one piece by piece, so that the loop can do other things meanwhile."""
     return body if body is None or len(body) < _LARGE else BytesIO(body)
+
+
+def trusting(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """Return a context that believes the system's authorities (or those in `SSL_CERT_FILE`), and those in a file.
+
+    Raises:
+        Invalid: the file is missing, or holds no certificates in PEM.
+    """
+    context = ssl.create_default_context()
+    if ca_file is None:
+        return context
+    try:
+        context.load_verify_locations(ca_file)
+    except ssl.SSLError:
+        raise Invalid("ca_file", f"{os.fspath(ca_file)} holds no certificates in PEM") from None
+    except OSError as error:
+        raise Invalid("ca_file", f"{os.fspath(ca_file)} cannot be read: {error.strerror}") from None
+    return context

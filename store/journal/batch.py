@@ -1,11 +1,12 @@
-"""The calls of the writer: who waits for which answer, and what was counted of them."""
+"""The calls of the writer, and its statistics."""
 
 import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from store.domain.commands import Command
-from store.journal.histogram import Histogram
 
 MAX_BATCH_CALLS = 512
 # Bounds of what is counted for metrics.
@@ -44,6 +45,30 @@ class Call:
     """The bytes of payload that the command carries."""
     reply: Any = None
     error: BaseException | None = None
+
+
+class Histogram:
+    """Counts of values by upper bound.
+
+    Written by one thread; who reads in another may see a value that is counted and not yet summed.
+
+    Args:
+        bounds: rising; what is beyond the last is counted too.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """Of values up to each bound, and, last, of those beyond."""
+        self.total = 0.0
+        """The sum of all values."""
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 @dataclass(slots=True)

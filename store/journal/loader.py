@@ -1,7 +1,7 @@
-"""The working set of a batch: rows become states."""
+"""The working set of a batch: rows become states, and generated ids that are taken are drawn again."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -9,9 +9,19 @@ import orjson
 
 from store.db.dialect import Dialect, Row, Tail, WriteSession
 from store.db.queries.working_set import Query, loading
-from store.domain.commands import Command, Wants
+from store.domain.commands import (
+    Claim,
+    Command,
+    Enqueue,
+    NewRollout,
+    PublishResources,
+    StartAttempt,
+    StartRollout,
+    Wants,
+)
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
+from store.domain.run_commands import Fork
 from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
@@ -19,6 +29,7 @@ from store.domain.working_set import EVERYTHING, Answered, RunKey, World
 from store.journal.cache import Recent
 from store.projections import rollouts as rollout_projection
 from store.projections import threads as thread_projection
+from store.runtime import ids
 
 _DUE_AT_ONCE = 1000
 _ASKED = (
@@ -46,6 +57,7 @@ _ASKED = (
     "thread_tasks",
 )
 _asked = attrgetter(*_ASKED)
+_DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 
 
 class Loader:
@@ -227,3 +239,52 @@ def _fill_workers(world: World, found: Sequence[Row]) -> None:
         world.workers[worker.worker_id] = worker
         if row[-1] is not None:
             world.worker_signals[worker.worker_id] = WorkerSignals(worker.worker_id, *row[width:-1])
+
+
+def redraw_taken(commands: Sequence[Command], world: World) -> bool:
+    """Give each command whose fresh id exists, in the store or twice in the batch, another one; say if any had to.
+
+    The new ids are not known to be free: load again and ask again.
+    """
+    # Most commands draw nothing.
+    commands = [command for command in commands if type(command) in _DRAWING]
+    if not commands:
+        return False
+    redrawn = False
+    taken = world.taken | world.rollouts.keys()
+    for item in _new_rollouts(commands):
+        if item.rollout_id in taken:
+            item.rollout_id = ids.rollout_id()
+            redrawn = True
+        taken.add(item.rollout_id)
+    attempts = {attempt_id for rollout in world.rollouts.values() for attempt_id in rollout.attempts}
+    for command in commands:
+        match command:
+            case Claim():
+                clashes = [n for n, attempt_id in enumerate(command.attempt_ids) if attempt_id in attempts]
+                for ordinal in clashes:
+                    command.attempt_ids[ordinal] = ids.attempt_id()
+                redrawn = redrawn or bool(clashes)
+            case StartAttempt() | StartRollout() if command.attempt_id in attempts:
+                command.attempt_id = ids.attempt_id()
+                redrawn = True
+            case Fork() if command.fact.attempt_id in attempts:
+                command.fact.attempt_id = ids.attempt_id()
+                redrawn = True
+            case PublishResources(is_new=True) if command.resources_id in world.resources:
+                command.resources_id = ids.resources_id()
+                redrawn = True
+            case _:
+                pass
+    return redrawn
+
+
+def _new_rollouts(commands: Sequence[Command]) -> Iterator[NewRollout]:
+    for command in commands:
+        match command:
+            case Enqueue():
+                yield from command.items
+            case StartRollout():
+                yield command.item
+            case _:
+                pass

@@ -29,8 +29,7 @@ from store.domain.working_set import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.batch import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
 from store.journal.batch_rows import Committed, log_rows, projected, signalled
-from store.journal.fresh import redraw_taken
-from store.journal.loader import Loader
+from store.journal.loader import Loader, redraw_taken
 
 logger = logging.getLogger("store.journal")
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from store.client.replies import decode_span_page
+from store.client.requests import decode_span_page
 from store.models import Attempt, Event, Link, OtelResource, SpanContext, TraceStatus
 from store.testing.samples import make_span
 from store.wire import encoding
