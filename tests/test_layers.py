@@ -53,6 +53,12 @@ def test_every_module_has_its_layer() -> None:
         ("domain/retry.py", "import store.db.tables.core", "Layers import only downwards"),
         ("errors.py", "import store.interface.store", "Layers import only downwards"),
         ("db/tables/core.py", "import store.server", "Layers import only downwards"),
+        ("training/agent.py", "import store.training.runner", "No package has an import cycle among its modules"),
+        (
+            "training/algorithm.py",
+            "def f():\n    import store.training.trainer",
+            "No package has an import cycle among its modules",
+        ),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(checkout: Path, module: str, violation: str, contract: str) -> None:
