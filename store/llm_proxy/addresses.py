@@ -42,7 +42,7 @@ class Endpoint(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class CallAddress:
     """Where a request goes."""
 
     endpoint: Endpoint
@@ -52,7 +52,7 @@ class Address:
     attempt_id: str | None = None
 
 
-def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> Address:
+def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> CallAddress:
     """Return what a request names; ids in the path go before ids in headers.
 
     Raises:
@@ -75,7 +75,7 @@ def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> Address:
                       "/rollout/<rollout_id>/attempt/<attempt_id>")  # fmt: skip
     if method != ("GET" if endpoint is Endpoint.MODELS else "POST"):
         raise Refusal(405, f"{method} is not for /v1/{endpoint}")
-    return Address(endpoint, path, rollout_id, attempt_id)
+    return CallAddress(endpoint, path, rollout_id, attempt_id)
 
 
 def _endpoint(path: str) -> Endpoint | None:

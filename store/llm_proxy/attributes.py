@@ -8,7 +8,7 @@ from typing import Any, Final
 from store.adapters.calls import MODEL_VERSION, PROXY_MARK
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
-from store.llm_proxy.readings import Choice, Reading, as_json
+from store.llm_proxy.readings import AnswerChoice, ParsedAnswer, as_json
 from store.models import AttributeValue
 
 CALL_SPAN: Final = "openai.chat.completion"
@@ -161,7 +161,7 @@ def _put_message(into: Attributes, prefix: str, message: Json) -> None:
         into.put_long(f"{prefix}.tool_calls.{index}.arguments", function.get("arguments"))
 
 
-def put_reading(into: Attributes, reading: Reading) -> None:
+def put_reading(into: Attributes, reading: ParsedAnswer) -> None:
     """Keep what was answered; the token ids and probabilities are those of the first choice."""
     into.put("gen_ai.response.id", reading.response_id)
     into.put("gen_ai.response.model", reading.model)
@@ -173,7 +173,7 @@ def put_reading(into: Attributes, reading: Reading) -> None:
         _put_choice(into, index, choice)
 
 
-def _put_choice(into: Attributes, index: int, choice: Choice) -> None:
+def _put_choice(into: Attributes, index: int, choice: AnswerChoice) -> None:
     prefix = f"gen_ai.completion.{index}"
     into.put(f"{prefix}.role", choice.role)
     into.put(f"{prefix}.finish_reason", choice.finish_reason)

@@ -12,7 +12,7 @@ from store.llm_proxy.parts import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedAnswer:
     """An answer as it came."""
 
     headers: tuple[tuple[bytes, bytes], ...]
@@ -25,7 +25,7 @@ class AnswerCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._answers: OrderedDict[bytes, Kept] = OrderedDict()
+        self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
 
     def key(self, backend: Backend, path: str, body: bytes, request: Json, keys: Sequence[str]) -> bytes | None:
         """Return under what the answer to a request is kept; None if it may differ every time or comes as a stream.
@@ -43,14 +43,14 @@ class AnswerCache:
         place = f"{backend.name}\n{backend.base_url}\n{backend.version}\n{path}\n"
         return hashlib.sha256(place.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
 
-    def get(self, key: bytes) -> Kept | None:
+    def get(self, key: bytes) -> CachedAnswer | None:
         """Return a kept answer."""
         kept = self._answers.get(key)
         if kept is not None:
             self._answers.move_to_end(key)
         return kept
 
-    def put(self, key: bytes, kept: Kept) -> None:
+    def put(self, key: bytes, kept: CachedAnswer) -> None:
         """Keep an answer, and let go of those not asked for for longest."""
         if len(kept.body) > self._limit:
             return

@@ -10,7 +10,7 @@ import orjson
 from starlette.datastructures import Headers
 
 from store.llm_proxy import attributes as names
-from store.llm_proxy.addresses import Address, Endpoint
+from store.llm_proxy.addresses import CallAddress, Endpoint
 from store.llm_proxy.attributes import Attributes
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.headers import keys_of, secrets
@@ -64,12 +64,12 @@ def parsed(body: bytes) -> Json:
         return {}
 
 
-class Call:
+class ProxiedCall:
     """What is known of one call so far."""
 
     def __init__(
         self,
-        address: Address,
+        address: CallAddress,
         query: bytes,
         headers: Headers,
         body: bytes,

@@ -16,13 +16,13 @@ from store.client.retrying import retry_after
 from store.errors import StoreError
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.backends import Backend
-from store.llm_proxy.cache import AnswerCache, Kept
-from store.llm_proxy.call import Call, Whole
+from store.llm_proxy.cache import AnswerCache, CachedAnswer
+from store.llm_proxy.call import ProxiedCall, Whole
 from store.llm_proxy.headers import keys_of, to_backend, to_client
 from store.llm_proxy.leaving import Client
-from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal
-from store.llm_proxy.routes import Lane, Routes
+from store.llm_proxy.routes import ActiveBackend, Routes
 from store.llm_proxy.settings import ProxySettings
 
 _FIRST_PAUSE: Final = 0.1
@@ -52,7 +52,7 @@ class Forwarder:
         session: aiohttp.ClientSession,
         routes: Routes,
         cache: AnswerCache,
-        recorder: Recorder,
+        recorder: CallRecorder,
         settings: ProxySettings,
         key: str | None,
     ) -> None:
@@ -63,7 +63,7 @@ class Forwarder:
         self._settings = settings
         self._key = key
 
-    async def forward(self, call: Call, client: Client, send: Send) -> None:
+    async def forward(self, call: ProxiedCall, client: Client, send: Send) -> None:
         """Answer a call with what a backend answers, and record it before the client has the last of it.
 
         Raises:
@@ -72,7 +72,7 @@ class Forwarder:
         """
         lane, outcome = await self._answer(call)
         try:
-            if isinstance(outcome, Kept):
+            if isinstance(outcome, CachedAnswer):
                 await self._give_again(call, outcome, client, send)
                 return
             response, key = outcome
@@ -82,11 +82,11 @@ class Forwarder:
                 # Breaks the connection off unless the answer came to its end: the backend need not go on.
                 response.release()
             if key is not None and response.status == 200 and isinstance(call.tee, Whole) and not call.tee.is_truncated:
-                self._cache.put(key, Kept(tuple(to_client(response.raw_headers)), call.tee.body))
+                self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), call.tee.body))
         finally:
             self._routes.leave(lane)
 
-    async def record(self, call: Call) -> None:
+    async def record(self, call: ProxiedCall) -> None:
         """Write the span of a call that is recorded, once."""
         if call.recording is None or call.is_recorded:
             return
@@ -96,7 +96,9 @@ class Forwarder:
 
     # -- to the backend ----------------------------------------------------------------------------------------------
 
-    async def _answer(self, call: Call) -> tuple[Lane, Kept | tuple[aiohttp.ClientResponse, bytes | None]]:
+    async def _answer(
+        self, call: ProxiedCall
+    ) -> tuple[ActiveBackend, CachedAnswer | tuple[aiohttp.ClientResponse, bytes | None]]:
         avoid: str | None = None
         while True:
             lane = await self._routes.enter(call.model, self._settings.wait_seconds, avoid)
@@ -118,7 +120,7 @@ class Forwarder:
             avoid = lane.backend.name
             await asyncio.sleep(outcome)
 
-    async def _try(self, call: Call, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
+    async def _try(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
         """Return a backend's answer, or how long to wait before the next try.
 
         Raises:
@@ -156,7 +158,7 @@ class Forwarder:
         pause = max(retry_after(response.headers.get("Retry-After")), _backoff(tries))
         return pause if pause <= self._settings.wait_seconds else None
 
-    async def _send(self, call: Call, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
+    async def _send(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
         method = "GET" if call.endpoint is Endpoint.MODELS else "POST"
         return await self._session.request(
             method,
@@ -172,7 +174,7 @@ class Forwarder:
 
     # -- and back ----------------------------------------------------------------------------------------------------
 
-    async def _relay(self, call: Call, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
+    async def _relay(self, call: ProxiedCall, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
         if call.recording is not None or self._settings.cache_bytes:
             encoding = response.headers.get("Content-Encoding", "")
             call.answered(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
@@ -198,7 +200,7 @@ class Forwarder:
         client.finishes()
         await send({"type": "http.response.body", "body": held})
 
-    async def _give_again(self, call: Call, kept: Kept, client: Client, send: Send) -> None:
+    async def _give_again(self, call: ProxiedCall, kept: CachedAnswer, client: Client, send: Send) -> None:
         call.is_cached = True
         call.answered(200, "application/json", "", self._settings.max_recorded_bytes)
         call.came(kept.body)
@@ -207,14 +209,14 @@ class Forwarder:
         await send({"type": "http.response.start", "status": 200, "headers": list(kept.headers)})
         await send({"type": "http.response.body", "body": kept.body})
 
-    async def _numbered(self, call: Call) -> None:
+    async def _numbered(self, call: ProxiedCall) -> None:
         """Wait for the call's number: whatever the client does with the answer is to come after it."""
         if call.recording is not None:
             with suppress(StoreError):  # said when the span is written
                 await call.recording.number()
 
 
-async def _chunks(call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     try:
         async for chunk in response.content.iter_any():
             yield chunk

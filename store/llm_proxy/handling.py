@@ -8,13 +8,13 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from store.llm_proxy.addresses import Address, Endpoint, parse
-from store.llm_proxy.call import Call
+from store.llm_proxy.addresses import CallAddress, Endpoint, parse
+from store.llm_proxy.call import ProxiedCall
 from store.llm_proxy.forwarding import BrokenOff, Forwarder
 from store.llm_proxy.headers import opens
-from store.llm_proxy.leaving import ClientLeft, while_there
+from store.llm_proxy.leaving import ClientDisconnected, while_there
 from store.llm_proxy.parts import Json
-from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal, send_json
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
@@ -22,7 +22,7 @@ from store.llm_proxy.settings import ProxySettings
 HEALTH: Final = "/health"
 
 
-class Handler:
+class ProxyHandler:
     """The application.
 
     Args:
@@ -34,7 +34,7 @@ class Handler:
     """
 
     def __init__(
-        self, forwarder: Forwarder, routes: Routes, recorder: Recorder, settings: ProxySettings, key: str | None
+        self, forwarder: Forwarder, routes: Routes, recorder: CallRecorder, settings: ProxySettings, key: str | None
     ) -> None:
         self._forwarder = forwarder
         self._routes = routes
@@ -75,10 +75,10 @@ class Handler:
             await self._answer(address, headers, scope, receive, send)
         except Refusal as refusal:
             await refusal.send(send, is_anthropic=address.endpoint.is_anthropic)
-        except ClientLeft:
+        except ClientDisconnected:
             pass
 
-    async def _answer(self, address: Address, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, address: CallAddress, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
         if address.endpoint is Endpoint.MODELS and (declared := self._routes.declared()) is not None:
             await _send_models(send, declared, address.path)
             return
@@ -86,7 +86,7 @@ class Handler:
         recording = None
         if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.is_recorded:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
-        call = Call(address, scope["query_string"], headers, body, recording)
+        call = ProxiedCall(address, scope["query_string"], headers, body, recording)
         try:
             async with while_there(receive) as client:
                 await self._forwarder.forward(call, client, send)
@@ -94,7 +94,7 @@ class Handler:
             call.status = refusal.status
             call.failed(refusal.code or str(refusal.status), str(refusal))
             raise
-        except ClientLeft:
+        except ClientDisconnected:
             call.failed("client_left", "the client left before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
@@ -118,7 +118,7 @@ class Handler:
         while has_more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise ClientLeft
+                raise ClientDisconnected
             part: bytes = message.get("body", b"")
             size += len(part)
             if size > self._settings.max_request_bytes:

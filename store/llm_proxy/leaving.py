@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client closed its connection before it had the whole answer."""
 
 
@@ -30,7 +30,7 @@ async def while_there(receive: Receive) -> AsyncGenerator[Client]:
     """Run the body of the `with` as long as the client is there; the request's own body has been read.
 
     Raises:
-        ClientLeft: it left before `finishes` was called; the body was cancelled.
+        ClientDisconnected: it left before `finishes` was called; the body was cancelled.
     """
     client = Client()
     body = asyncio.current_task()
@@ -50,7 +50,7 @@ async def while_there(receive: Receive) -> AsyncGenerator[Client]:
         yield client
     except asyncio.CancelledError:
         if has_left and body.uncancel() == 0:
-            raise ClientLeft from None
+            raise ClientDisconnected from None
         raise
     finally:
         watching.cancel()

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from store.errors import Invalid
 from store.interface.store import Store
 from store.llm_proxy.backends import Backend, from_model_list
-from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.serving import LaunchMode, Serving
 from store.llm_proxy.settings import ProxySettings
@@ -116,7 +116,7 @@ class LLMProxy:
         self._pid = os.getpid()
         listener = await asyncio.to_thread(bind, self._host, self._port)
         self._port = listener.getsockname()[1]
-        recorder = Recorder(self._store, self._settings.on_ended)
+        recorder = CallRecorder(self._store, self._settings.on_ended)
         serving = self._serving = Serving(listener, self._routes, recorder, self._settings, self._api_key)
         serving.launch(self._launch_mode)
         async with asyncio.timeout(_START_SECONDS):

@@ -14,7 +14,7 @@ _TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM writes tokens under `return_tok
 
 
 @dataclass(slots=True)
-class Choice:
+class AnswerChoice:
     """One answer."""
 
     role: str = "assistant"
@@ -28,21 +28,21 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParsedAnswer:
     """What was answered."""
 
     response_id: str | None = None
     model: str | None = None
-    choices: list[Choice] = field(default_factory=list[Choice])
+    choices: list[AnswerChoice] = field(default_factory=list[AnswerChoice])
     prompt_token_ids: list[int] = field(default_factory=list[int])
     tokens_in: int | None = None
     tokens_out: int | None = None
     tokens_total: int | None = None
 
 
-def read(endpoint: Endpoint, answer: Json) -> Reading:
+def read(endpoint: Endpoint, answer: Json) -> ParsedAnswer:
     """Return what an answer says; what is malformed is left out."""
-    reading = Reading(response_id=as_text(answer.get("id")), model=as_text(answer.get("model")))
+    reading = ParsedAnswer(response_id=as_text(answer.get("id")), model=as_text(answer.get("model")))
     match endpoint:
         case Endpoint.CHAT | Endpoint.COMPLETIONS:
             _read_choices(reading, answer)
@@ -58,7 +58,7 @@ def read(endpoint: Endpoint, answer: Json) -> Reading:
     return reading
 
 
-def _read_choices(reading: Reading, answer: Json) -> None:
+def _read_choices(reading: ParsedAnswer, answer: Json) -> None:
     choices = as_objects(answer.get("choices"))
     reading.choices = [_of_choice(each) for each in choices]
     own = as_ids(choices[0].get("prompt_token_ids")) if choices else []
@@ -68,14 +68,14 @@ def _read_choices(reading: Reading, answer: Json) -> None:
         reading.choices[0].token_ids = first
 
 
-def _of_choice(given: Json) -> Choice:
+def _of_choice(given: Json) -> AnswerChoice:
     message = as_object(given.get("message"))
     texts = {"content": as_text(message.get("content")) or as_text(given.get("text"))}
     texts["reasoning_content"] = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
     texts["refusal"] = as_text(message.get("refusal"))
     logprobs = _as_in_chat(as_object(given.get("logprobs")))
     ids = as_ids(given.get("token_ids")) or as_ids(as_object(given.get("provider_specific_fields")).get("token_ids"))
-    return Choice(
+    return AnswerChoice(
         role=as_text(message.get("role")) or "assistant",
         texts={name: text for name, text in texts.items() if text is not None},
         tool_calls=[_of_tool(each) for each in as_objects(message.get("tool_calls"))],
@@ -111,9 +111,9 @@ def _of_tool(tool: Json) -> tuple[str, str, str]:
     return as_text(tool.get("id")) or "", as_text(function.get("name")) or "", as_json(function.get("arguments"))
 
 
-def _of_output(answer: Json) -> Choice:
+def _of_output(answer: Json) -> AnswerChoice:
     """Return the one answer that the items of the Responses API are."""
-    choice, texts = Choice(finish_reason=as_text(answer.get("status"))), dict[str, list[str]]()
+    choice, texts = AnswerChoice(finish_reason=as_text(answer.get("status"))), dict[str, list[str]]()
     why = as_text(as_object(answer.get("incomplete_details")).get("reason"))
     choice.finish_reason = why or choice.finish_reason
     for item in as_objects(answer.get("output")):
@@ -136,9 +136,9 @@ def _of_output(answer: Json) -> Choice:
     return choice
 
 
-def _of_blocks(answer: Json) -> Choice:
+def _of_blocks(answer: Json) -> AnswerChoice:
     """Return the one answer that the blocks of Anthropic's Messages API are."""
-    choice, texts = Choice(finish_reason=as_text(answer.get("stop_reason"))), dict[str, list[str]]()
+    choice, texts = AnswerChoice(finish_reason=as_text(answer.get("stop_reason"))), dict[str, list[str]]()
     for block in as_objects(answer.get("content")):
         match block.get("type"):
             case "text":
@@ -155,7 +155,7 @@ def _of_blocks(answer: Json) -> Choice:
     return choice
 
 
-def _read_usage(reading: Reading, usage: Json) -> None:
+def _read_usage(reading: ParsedAnswer, usage: Json) -> None:
     reading.tokens_in = _count(usage, "prompt_tokens", "input_tokens")
     reading.tokens_out = _count(usage, "completion_tokens", "output_tokens")
     # Streams come without usage unless the client asks for it; what was counted out is as good.

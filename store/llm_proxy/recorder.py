@@ -87,7 +87,7 @@ async def _insistently(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-class Recorder:
+class CallRecorder:
     """Opens recordings.
 
     Args:

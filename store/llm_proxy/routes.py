@@ -16,7 +16,7 @@ from store.llm_proxy.refusals import Refusal
 
 
 @dataclass(eq=False, slots=True)
-class Lane:
+class ActiveBackend:
     """A backend in use."""
 
     backend: Backend
@@ -25,7 +25,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BackendHealth:
     """How a backend does at present."""
 
     name: str
@@ -40,9 +40,9 @@ class Routes:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
-        self._lanes: tuple[Lane, ...] = ()
+        self._lanes: tuple[ActiveBackend, ...] = ()
         # Exchanged, but with calls that still run on it.
-        self._leaving: list[Lane] = []
+        self._leaving: list[ActiveBackend] = []
         self._paused: set[str] = set()
         self._all_paused = False
         self._is_closed = False
@@ -62,11 +62,11 @@ class Routes:
         """How many calls wait for a paused backend or for their place under a rate."""
         return self._held_up
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[BackendHealth]:
         """Return how each backend does."""
         with self._lock:
             return [
-                Standing(
+                BackendHealth(
                     lane.backend.name,
                     lane.backend.version,
                     tuple(lane.backend.models),
@@ -88,7 +88,9 @@ class Routes:
         with self._lock:
             before = {lane.backend.name: lane for lane in self._lanes}
             self._leaving += [lane for lane in self._lanes if lane.in_flight]
-            self._lanes = tuple(Lane(backend, _bucket(backend, before.get(backend.name))) for backend in checked)
+            self._lanes = tuple(
+                ActiveBackend(backend, _bucket(backend, before.get(backend.name))) for backend in checked
+            )
             self._paused &= {backend.name for backend in checked}
         self._wake()
 
@@ -147,7 +149,7 @@ class Routes:
 
     # -- from the proxy's loop ---------------------------------------------------------------------------------------
 
-    async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> Lane:
+    async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
         """Return a backend for a call, which then counts as in flight on it until `leave`.
 
         Waits while all that serve the model are paused, and for its place under a rate.
@@ -177,7 +179,7 @@ class Routes:
             finally:
                 self._held_up -= 1
 
-    async def _enter_later(self, lane: Lane, wait: float) -> bool:
+    async def _enter_later(self, lane: ActiveBackend, wait: float) -> bool:
         """Wait for a place that was taken; return False if the backend may no longer be used when it comes."""
         try:
             await asyncio.sleep(wait)
@@ -193,7 +195,7 @@ class Routes:
                 _give_back(lane)
         return may
 
-    def leave(self, lane: Lane) -> None:
+    def leave(self, lane: ActiveBackend) -> None:
         """Count a call out."""
         with self._lock:
             lane.in_flight -= 1
@@ -212,7 +214,7 @@ class Routes:
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
-    def _choose(self, model: str | None, avoid: str | None) -> Lane | None:
+    def _choose(self, model: str | None, avoid: str | None) -> ActiveBackend | None:
         """Return the least busy backend for a model; None if all that serve it are paused."""
         if self._is_closed:
             raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
@@ -267,7 +269,7 @@ def _end(change: asyncio.Future[None]) -> None:
         change.set_result(None)
 
 
-def _bucket(backend: Backend, before: Lane | None) -> TokenBucket | None:
+def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
     """Return what bounds a backend's rate; the one there was if its rate stays, so that a swap gives nothing away."""
     if backend.requests_per_second is None:
         return None
@@ -278,7 +280,7 @@ def _bucket(backend: Backend, before: Lane | None) -> TokenBucket | None:
     return TokenBucket(backend.requests_per_second, backend.burst)
 
 
-def _admit(lane: Lane, longest: float) -> float:
+def _admit(lane: ActiveBackend, longest: float) -> float:
     """Count a call in and return 0, or return how long it has to wait for the place it was given.
 
     Raises:
@@ -295,6 +297,6 @@ def _admit(lane: Lane, longest: float) -> float:
     return 0.0
 
 
-def _give_back(lane: Lane) -> None:
+def _give_back(lane: ActiveBackend) -> None:
     if lane.bucket is not None:
         lane.bucket.give_back()

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 
 from store.llm_proxy.cache import AnswerCache
 from store.llm_proxy.forwarding import Forwarder, new_session
-from store.llm_proxy.handling import Handler
-from store.llm_proxy.recorder import Recorder
+from store.llm_proxy.handling import ProxyHandler
+from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
 from store.runtime.loop_thread import new_loop
@@ -71,7 +71,7 @@ class Serving:
     """
 
     def __init__(
-        self, listener: socket.socket, routes: Routes, recorder: Recorder, settings: ProxySettings, key: str | None
+        self, listener: socket.socket, routes: Routes, recorder: CallRecorder, settings: ProxySettings, key: str | None
     ) -> None:
         self._listener = listener
         self._routes = routes
@@ -114,7 +114,7 @@ class Serving:
         async with new_session() as session:
             cache = AnswerCache(self._settings.cache_bytes)
             forwarder = Forwarder(session, self._routes, cache, self._recorder, self._settings, self._key)
-            app = Handler(forwarder, self._routes, self._recorder, self._settings, self._key)
+            app = ProxyHandler(forwarder, self._routes, self._recorder, self._settings, self._key)
             started = self.started
             self._server = _Server(app, self._settings.grace_seconds, self._routes, lambda: started.set_result(None))
             try:
