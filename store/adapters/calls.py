@@ -20,7 +20,7 @@ __all__ = [
     "MODEL_VERSION",
     "PROXY_MARK",
     "PROXY_NAMES",
-    "Reading",
+    "CallAttributes",
     "image_urls",
     "may_have_tokens",
     "metadata",
@@ -56,7 +56,7 @@ _OF_A_LITELLM_SPAN: Final = "llm."
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CallAttributes:
     """What one span says of a call; what it does not say is empty."""
 
     response_id: str | None = None
@@ -83,11 +83,11 @@ def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
     return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_OF_A_LITELLM_SPAN) for name in attributes)
 
 
-def read(attributes: Mapping[str, Any]) -> Reading:
+def read(attributes: Mapping[str, Any]) -> CallAttributes:
     """Return what a span's attributes say of a call. Never raises: what is malformed says nothing."""
     provider = _of_a_provider(attributes)
     prompt = raw_content(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages") or provider.prompt
-    return Reading(
+    return CallAttributes(
         response_id=response_id(attributes) or provider.response_id,
         prompt_ids=_first_ids(attributes.get(name) for name in PROMPT_TOKENS) or provider.prompt_ids,
         response_ids=_first_ids(attributes.get(name) for name in RESPONSE_TOKENS) or provider.response_ids,
@@ -150,7 +150,7 @@ def _parts(content: Any) -> Any:
         return None
 
 
-def _of_a_provider(attributes: Mapping[str, Any]) -> Reading:
+def _of_a_provider(attributes: Mapping[str, Any]) -> CallAttributes:
     """Return what LiteLLM recorded of the provider's own answer, as the text of Python literals."""
     names = {
         match[1]
@@ -160,13 +160,13 @@ def _of_a_provider(attributes: Mapping[str, Any]) -> Reading:
         and (match := _PROVIDER.match(name))
     }
     if not names:
-        return Reading()
+        return CallAttributes()
     said = f"{_OF_A_LITELLM_SPAN}{min(names, key=lambda name: (name != 'hosted_vllm', name))}."
     choices = indexed(decoded(attributes.get(f"{said}choices")))
     choice = cast("dict[str, Any]", choices[0]) if choices and isinstance(choices[0], dict) else dict[str, Any]()
     response_ids = _first_ids(indexed(decoded(attributes.get(f"{said}response_token_ids")))[:1])
     messages = decoded(attributes.get(f"{said}messages"))
-    return Reading(
+    return CallAttributes(
         response_id=response_id(attributes, (f"{said}id",)),
         prompt_ids=_first_ids([attributes.get(f"{said}prompt_token_ids")]),
         response_ids=response_ids or _first_ids([choice.get("token_ids")]),

@@ -16,7 +16,7 @@ import orjson
 from store.adapters.calls import read
 from store.adapters.nested import below, decoded, indexed
 
-__all__ = ["Exchange", "Said", "ToolCall", "ToolUse", "exchange_of", "tool_use_of"]
+__all__ = ["ModelExchange", "Said", "ToolCall", "ToolUse", "exchange_of", "tool_use_of"]
 
 _INPUT: Final = ("gen_ai.input.messages",)
 _OUTPUT: Final = ("gen_ai.output.messages",)
@@ -76,7 +76,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ModelExchange:
     """A call to a model."""
 
     asked: tuple[Said, ...]
@@ -92,7 +92,7 @@ class ToolUse:
     result: str
 
 
-def exchange_of(attributes: Mapping[str, Any]) -> Exchange | None:
+def exchange_of(attributes: Mapping[str, Any]) -> ModelExchange | None:
     """Return what was asked and answered; None for a span that tells of neither."""
     asked = _system(attributes) + (_json(attributes, _INPUT) or _inference(attributes, "llm.input_messages"))
     answered = _json(attributes, _OUTPUT) or _inference(attributes, "llm.output_messages")
@@ -102,7 +102,7 @@ def exchange_of(attributes: Mapping[str, Any]) -> Exchange | None:
         answered = answered or _messages(reading.response, role="assistant")
     if not asked and not answered:
         return None
-    return Exchange(tuple(asked), tuple(answered))
+    return ModelExchange(tuple(asked), tuple(answered))
 
 
 def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:

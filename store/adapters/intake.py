@@ -15,10 +15,10 @@ from store.errors import Invalid
 from store.models import Span
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 
-__all__ = ["Attempt", "Place", "Refused", "Timed", "as_span", "sort_in"]
+__all__ = ["AttemptSpans", "SpanPlace", "Timed", "Unusable", "as_span", "sort_in"]
 
 
-class Place(NamedTuple):
+class SpanPlace(NamedTuple):
     """Where a span stands among those of its attempt; places compare."""
 
     start: float
@@ -39,12 +39,12 @@ class Timed:
     end: float
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SpanPlace:
         """The order of spans: by start, then sequence id, then span id."""
-        return Place(self.start, self.span.sequence_id, self.span.span_id)
+        return SpanPlace(self.start, self.span.sequence_id, self.span.span_id)
 
 
-class Refused(NamedTuple):
+class Unusable(NamedTuple):
     """Something in the input that is not used."""
 
     span_id: str
@@ -52,13 +52,13 @@ class Refused(NamedTuple):
     detail: str
 
 
-class Attempt(NamedTuple):
+class AttemptSpans(NamedTuple):
     """The spans of one attempt, in order; their ids are distinct."""
 
     spans: list[Timed]
 
 
-def sort_in(source: Iterable[Any]) -> tuple[list[Attempt], list[Refused]]:
+def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
     """Return the attempts the spans belong to, earliest first, and what is no span or a second one of the same id.
 
     Args:
@@ -73,27 +73,27 @@ def sort_in(source: Iterable[Any]) -> tuple[list[Attempt], list[Refused]]:
             "source",
             f"{type(cast('object', given)).__name__} is no sequence of spans; give a list, as query_spans does",
         )
-    refused: list[Refused] = []
+    refused: list[Unusable] = []
     found: dict[tuple[str, str], dict[str, list[Span]]] = {}
     for item in cast("Iterable[Any]", given):
         span = as_span(item)
         if span is None:
-            refused.append(Refused("", "not_a_span", type(item).__name__))
+            refused.append(Unusable("", "not_a_span", type(item).__name__))
             continue
         found.setdefault((span.rollout_id, span.attempt_id), {}).setdefault(span.span_id, []).append(span)
     attempts = [
         (_timed([_chosen(same, refused) for same in by_id.values()]), ids) for ids, by_id in sorted(found.items())
     ]
     attempts.sort(key=lambda attempt: (attempt[0][0].place, attempt[1]))
-    return [Attempt(spans) for spans, _ in attempts], sorted(refused)
+    return [AttemptSpans(spans) for spans, _ in attempts], sorted(refused)
 
 
-def _chosen(same: list[Span], refused: list[Refused]) -> Span:
+def _chosen(same: list[Span], refused: list[Unusable]) -> Span:
     """Return one of the spans that have the same id, whatever their order."""
     if len(same) == 1:
         return same[0]
     same.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
-    refused += [Refused(span.span_id, "duplicate_span", f"sequence id {span.sequence_id}") for span in same[1:]]
+    refused += [Unusable(span.span_id, "duplicate_span", f"sequence id {span.sequence_id}") for span in same[1:]]
     return same[0]
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from store.adapters.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, Reading, may_have_tokens, read
-from store.adapters.intake import Refused
+from store.adapters.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, CallAttributes, may_have_tokens, read
+from store.adapters.intake import Unusable
 from store.adapters.rewards import is_reward
 from store.adapters.tree import TraceTree
 from store.models import Span
 
-__all__ = ["Call", "Choice", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
+__all__ = ["ChosenCalls", "ModelCall", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
 
 _SAME_RESPONSE: Final = "same_response"
 _SAME_TOKENS: Final = "same_tokens"
@@ -53,7 +53,7 @@ class Seen:
     """One span of a call, with what lies above it."""
 
     node: TraceTree
-    reading: Reading
+    reading: CallAttributes
     label: str | None
     """The agent it is the work of; None if that agent's calls do not count."""
     in_reward: bool
@@ -66,7 +66,7 @@ class Seen:
         return is_of_a_proxy(self.node.span)
 
 
-class Call:
+class ModelCall:
     """A call, with all that recorded it; the first is where the agent made it."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
@@ -107,7 +107,7 @@ class Call:
         return next((version for version in said if isinstance(version, str)), None)
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> CallAttributes:
         """What its spans say together."""
         told = [seen.reading for seen in self._seen]
         ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
@@ -115,7 +115,7 @@ class Call:
         ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
         response_ids = next((reading.response_ids for reading in ids if reading.response_ids), ())
         urls = [reading.image_urls for reading in told if reading.image_urls]
-        return Reading(
+        return CallAttributes(
             response_id=next((reading.response_id for reading in told if reading.response_id), None),
             prompt_ids=next((reading.prompt_ids for reading in ids if reading.prompt_ids), ()),
             response_ids=response_ids,
@@ -129,11 +129,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenCalls:
     """The calls of an attempt in the order of time, and the spans of calls that gave none."""
 
-    calls: list[Call]
-    dropped: list[Refused]
+    calls: list[ModelCall]
+    dropped: list[Unusable]
 
 
 def is_of_a_proxy(span: Span) -> bool:
@@ -147,7 +147,7 @@ def has_failed(span: Span) -> bool:
     return getattr(status, "status_code", None) == "ERROR"
 
 
-def choose(tree: TraceTree, rules: Rules) -> Choice:
+def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
     """Return the calls in a tree; every span of a call is in one of them, dropped, or both if it was merged."""
     groups: dict[str, list[Seen]] = {}
     alone: list[Seen] = []
@@ -162,9 +162,9 @@ def choose(tree: TraceTree, rules: Rules) -> Choice:
         made.add_answer(group)
     for seen in alone:
         made.add_alone(seen)
-    calls = [Call(seen) for seen in made.calls]
+    calls = [ModelCall(seen) for seen in made.calls]
     calls.sort(key=lambda call: call.node.place)
-    return Choice([call for call in calls if _has_what_it_must(call, rules, made.dropped)], made.dropped)
+    return ChosenCalls([call for call in calls if _has_what_it_must(call, rules, made.dropped)], made.dropped)
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class _Made:
     calls: list[list[Seen]]
     of: dict[int, list[Seen]]
     """By the identity of what was seen, the call it is part of."""
-    dropped: list[Refused]
+    dropped: list[Unusable]
 
     def add_answer(self, group: list[Seen]) -> None:
         """Make a call of the spans that have one answer's id, unless it does not count.
@@ -185,14 +185,14 @@ class _Made:
         fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
         if not fit:
             why = _why_not(own)
-            self.dropped += [Refused(seen.node.id, why, "") for seen in group]
+            self.dropped += [Unusable(seen.node.id, why, "") for seen in group]
             return
         first = min(fit, key=lambda seen: seen.node.place)
         others = sorted(
             (seen for seen in group if seen is not first), key=lambda seen: (seen.of_proxy, seen.node.place)
         )
         self._add([first, *others])
-        self.dropped += [Refused(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
+        self.dropped += [Unusable(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
 
     def add_alone(self, seen: Seen) -> None:
         """Make a call of a span without an answer's id, unless it recorded one that is there, or does not count.
@@ -202,7 +202,7 @@ class _Made:
         if id(seen) in self.of:
             return
         if seen.label is None or seen.in_reward:
-            self.dropped.append(Refused(seen.node.id, _why_not([seen]), ""))
+            self.dropped.append(Unusable(seen.node.id, _why_not([seen]), ""))
             return
         above = seen.above
         while above is not None and id(above) not in self.of:
@@ -211,7 +211,7 @@ class _Made:
             self._add([seen])
             return
         call = self.of[id(above)]
-        self.dropped.append(Refused(seen.node.id, _INSIDE_A_CALL, call[0].node.id))
+        self.dropped.append(Unusable(seen.node.id, _INSIDE_A_CALL, call[0].node.id))
         if not any(other.reading.has_tokens for other in call):
             call.append(seen)
 
@@ -222,7 +222,7 @@ class _Made:
             if id(above) not in self.of and above.reading.response_id is None and _same_tokens(above, call):
                 self.of[id(above)] = call
                 call.append(above)
-                self.dropped.append(Refused(above.node.id, _SAME_TOKENS, call[0].node.id))
+                self.dropped.append(Unusable(above.node.id, _SAME_TOKENS, call[0].node.id))
 
 
 def _sightings(tree: TraceTree, rules: Rules) -> Iterator[Seen]:
@@ -263,16 +263,16 @@ def _why_not(seen: Sequence[Seen]) -> str:
     return _OF_A_JUDGE if any(one.in_reward for one in seen) else _OTHER_AGENT
 
 
-def _has_what_it_must(call: Call, rules: Rules, dropped: list[Refused]) -> bool:
+def _has_what_it_must(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
     reading = call.reading
     if reading.prompt_ids and reading.response_ids:
         return True
     if call.failed and not (reading.response_ids or reading.response):
-        dropped.append(Refused(call.node.id, _FAILED, ""))
+        dropped.append(Unusable(call.node.id, _FAILED, ""))
         return False
     if rules.tokens == "none" and any(rules.is_call(node.span.name) or reading.has_tokens for node in call.nodes):
         return True
-    dropped.append(Refused(call.node.id, _NO_TOKENS, ""))
+    dropped.append(Unusable(call.node.id, _NO_TOKENS, ""))
     return False
 
 

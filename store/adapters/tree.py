@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from store.adapters.intake import Place, Timed, sort_in
+from store.adapters.intake import SpanPlace, Timed, sort_in
 from store.models import Span
 from store.semconv import OPERATION_INPUT, VIRTUAL_SPAN
 
@@ -54,9 +54,9 @@ class TraceTree:
         return self.span.span_id
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SpanPlace:
         """Where it stands among the spans of its attempt."""
-        return Place(self.start_time, self.span.sequence_id, self.span.span_id)
+        return SpanPlace(self.start_time, self.span.sequence_id, self.span.span_id)
 
     def traverse(self) -> Iterator[TraceTree]:
         """Yield this node and all below it, parents before children and earlier before later."""

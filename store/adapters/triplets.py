@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store.adapters import strict
-from store.adapters.intake import Refused, sort_in
+from store.adapters.intake import Unusable, sort_in
 from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
 from store.adapters.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
-from store.adapters.selection import Call, Rules, choose
+from store.adapters.selection import ModelCall, Rules, choose
 from store.adapters.tree import TraceTree, tree_of
 from store.errors import Invalid
 
@@ -143,7 +143,7 @@ class LlmProxyTraceToTriplet:
         return calls, choice.dropped, match_numbered(calls, find_rewards(tree.traverse()))
 
 
-_Adapted = tuple[Sequence[Call], list[Refused], Matching]
+_Adapted = tuple[Sequence[ModelCall], list[Unusable], Matching]
 
 
 def _report(source: Iterable[Any], adapt: Callable[[TraceTree], _Adapted]) -> AdaptReport:
@@ -157,7 +157,7 @@ def _report(source: Iterable[Any], adapt: Callable[[TraceTree], _Adapted]) -> Ad
     return report
 
 
-def _triplet(call: Call, reward: Reward | None) -> Triplet:
+def _triplet(call: ModelCall, reward: Reward | None) -> Triplet:
     reading, span = call.reading, call.node.span
     rewards: dict[str, float] = {}
     for name, value in reward.dimensions if reward is not None else ():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.adapters.conversation import Exchange, Said, ToolCall, ToolUse, exchange_of, tool_use_of
+from store.adapters.conversation import ModelExchange, Said, ToolCall, ToolUse, exchange_of, tool_use_of
 
 
 def _json(value: Any) -> str:
@@ -77,7 +77,7 @@ _OPERATION = {
 
 @pytest.mark.parametrize("attributes", [_OLD, _NEW, _INFERENCE, _OPERATION], ids=["old", "new", "inference", "ours"])
 def test_a_call_reads_the_same_in_every_convention(attributes: dict[str, Any]) -> None:
-    assert exchange_of(attributes) == Exchange(_ASKED, _ANSWERED)
+    assert exchange_of(attributes) == ModelExchange(_ASKED, _ANSWERED)
 
 
 def test_what_is_no_text_is_counted_and_a_text_of_json_stays_a_text() -> None:

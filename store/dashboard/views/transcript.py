@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from store.adapters.calls import response_id
-from store.adapters.conversation import Exchange, Said, ToolCall, exchange_of, tool_use_of
+from store.adapters.conversation import ModelExchange, Said, ToolCall, exchange_of, tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
 
@@ -175,7 +175,7 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
     return [replace(plain, kind="error", title=title, text=budget.maybe(text, span.span_id), rewards=())]
 
 
-def _conversation(plain: Entry, exchange: Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
+def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory: _Memory) -> list[Entry]:
     keys = [said.key for said in exchange.asked]
     known = memory.known(keys)
     memory.remember([*keys, *(said.key for said in exchange.answered)])
