@@ -12,6 +12,7 @@ from store.domain.commands import (
     Command,
     Enqueue,
     NewRollout,
+    NewSpan,
     NumberSpans,
     PublishResources,
     RecordSpans,
@@ -23,7 +24,6 @@ from store.domain.commands import (
 )
 from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
-from store.domain.decide_spans import number_spans, record_spans
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
 from store.domain.decide_workers import beat, idle, seen, sync
 from store.domain.events import (
@@ -357,6 +357,67 @@ def _propagate(state: RolloutState, attempt: AttemptState, world: World, actor: 
         _move(state.rollout_id, to, "attempt", world, actor, cause=cause)
 
 
+# -- spans -----------------------------------------------------------------------------------------------------------
+
+
+def _number_spans(command: NumberSpans, world: World) -> list[int]:
+    """Return the next number of each rollout named, in the order named."""
+    return [world.next_number(rollout_id) for rollout_id in command.rollout_ids]
+
+
+def _record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
+    """Record spans group by group; return (index in the call, sequence id) of those that were new.
+
+    A group is all spans of one attempt, in the order of first appearance. The counter of its rollout is raised before
+    anything is checked, so that a refused or repeated span never lowers what the next number will be. A group of an
+    unknown rollout or attempt is refused; the groups before it stand.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, item in enumerate(command.items):
+        groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
+    recorded: list[tuple[int, int]] = []
+    for (rollout_id, attempt_id), indexes in groups.items():
+        if command.number:
+            # Until it is recorded a fact is the command's own; decided again, it is numbered again.
+            for index in indexes:
+                command.items[index].fact.sequence_id = world.next_number(rollout_id)
+        else:
+            for index in indexes:
+                world.raise_counter(rollout_id, command.items[index].fact.sequence_id)
+        state = world.rollouts.get(rollout_id)
+        if state is None:
+            raise NotFound.rollout(rollout_id)
+        attempt = state.attempt(attempt_id)
+        if attempt is None:
+            raise NotFound.attempt(attempt_id, rollout_id)
+        for index in indexes:
+            item = command.items[index]
+            if _record_span(item, state, attempt, world, command.actor, is_first=not recorded):
+                recorded.append((index, item.fact.sequence_id))
+    return recorded
+
+
+def _record_span(
+    item: NewSpan, state: RolloutState, attempt: AttemptState, world: World, actor: str | None, *, is_first: bool
+) -> bool:
+    """Record a span unless it exists, and let its attempt and its rollout run if they do not yet."""
+    key = (item.rollout_id, attempt.attempt_id, item.fact.span_id)
+    if key in world.spans:
+        return False
+    if not is_first:
+        world.tick()
+    world.spans.add(key)
+    event = world.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
+    if attempt.status in {"preparing", "unresponsive"}:
+        fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
+        world.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
+    # A late span of an attempt that is over must not kill the retry that waits in the queue.
+    if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
+        moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
+        world.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
+    return True
+
+
 # -- the watchdog ----------------------------------------------------------------------------------------------------
 
 
@@ -415,8 +476,8 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     StartAttempt: _start_attempt,
     AmendRollout: _amend_rollout,
     UpdateAttempt: _update_attempt,
-    RecordSpans: record_spans,
-    NumberSpans: number_spans,
+    RecordSpans: _record_spans,
+    NumberSpans: _number_spans,
     Sweep: _sweep,
     PublishResources: _publish,
     BeatWorker: _beat,

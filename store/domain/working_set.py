@@ -144,7 +144,7 @@ class World:
     def begin(self, ordinal: int) -> None:
         """Start the next command: a new ordinal and a new stamp."""
         self.command = ordinal
-        self.tick()
+        self.stamp = max(self.now, self.last_stamp + 1)
 
     def tick(self) -> None:
         """Stamp the next item: later than every event before it.

@@ -28,7 +28,7 @@ from store.domain.rollout import RolloutState
 from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUMNS, SIGNALS_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerState
 from store.errors import Invalid, PastUnavailable
-from store.journal.batch_rows import totals_after
+from store.journal.log_rows import totals_after
 from store.projections import rollouts as rollout_projection
 from store.validation import arguments
 from store.validation.json_limits import check_text

@@ -1,4 +1,4 @@
-"""The working set of a batch: rows become states, and generated ids that are taken are drawn again."""
+"""The working set of a batch: rows become states, known states are recalled, taken ids are drawn again."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,23 +15,26 @@ from store.domain.commands import (
     Enqueue,
     NewRollout,
     PublishResources,
+    SpanKey,
     StartAttempt,
     StartRollout,
     Wants,
 )
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
+from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.run_commands import Fork
 from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import EVERYTHING, Answered, RunKey, World
-from store.journal.cache import Recent
 from store.projections import rollouts as rollout_projection
 from store.projections import threads as thread_projection
 from store.runtime import ids
 
 _DUE_AT_ONCE = 1000
+_MOST = 10_000
+_MOST_SPANS = 50_000
 _ASKED = (
     "fresh",
     "rollouts",
@@ -57,7 +60,8 @@ _ASKED = (
     "thread_tasks",
 )
 _asked = attrgetter(*_ASKED)
-_DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
+DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
+"""Commands that carry generated ids."""
 
 
 class Loader:
@@ -67,7 +71,7 @@ class Loader:
         self._dialect = dialect
         self._queries = loading(dialect)
         self._plans: dict[tuple[bool, ...], list[Query]] = {}
-        self._recent = Recent()
+        self._recent = _Recent()
         self._watermark = 0
         self._epoch = -1
 
@@ -160,6 +164,122 @@ class Loader:
         return loaded
 
 
+class _Recent:
+    """What the last batches knew, as long as no other connection writes.
+
+    A rollout is touched a dozen times within moments, and its rows, just written, need not be read again. The database
+    tells whether another connection has written in between; if it has, everything is forgotten. Only what exists is
+    known: what is missing here has to be looked up.
+    """
+
+    def __init__(self) -> None:
+        self._rollouts: dict[str, RolloutState] = {}
+        self._spans: dict[str, set[SpanKey]] = {}
+        """For some of the rollouts known, the keys of all their spans."""
+        self._span_count = 0
+        self._counters: dict[str, int] = {}
+        self._workers: dict[str, WorkerState] = {}
+        self._signals: dict[str, WorkerSignals] = {}
+        self._resources: dict[str, ResourcesState] = {}
+        self._latest_resources: str | None = None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__()
+
+    def keep(self, world: World) -> None:
+        """Know what a batch left behind, now that it is committed."""
+        if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST or self._span_count > _MOST_SPANS:
+            self.clear()
+        for rollout_id, state in world.rollouts.items():
+            # A rollout that ended may be touched again, but most are not.
+            is_kept = state.status not in TERMINAL
+            if is_kept:
+                # Any attempt can be named, so a state is kept only with all of its attempts.
+                at_hand = len(state.attempts)
+                for attempt in state.attempts.values():
+                    if attempt.released_position is not None:
+                        at_hand -= 1
+                is_kept = at_hand == state.attempt_count
+            if is_kept:
+                self._rollouts[rollout_id] = state
+                if state.spans == 0:
+                    self._spans[rollout_id] = set()
+            else:
+                self._rollouts.pop(rollout_id, None)
+                self._span_count -= len(self._spans.pop(rollout_id, ()))
+        self._keep_spans(world)
+        # Numbers are drawn for rollouts that were not loaded, too.
+        self._counters.update(world.counters)
+        self._workers.update(world.workers)
+        self._signals.update(world.worker_signals)
+        self._resources.update(world.resources)
+        if world.latest_resources is not None:
+            self._latest_resources = world.latest_resources
+
+    def _keep_spans(self, world: World) -> None:
+        touched: set[str] = set()
+        for key in world.spans:
+            known = self._spans.get(key[0])
+            if known is not None and key not in known:
+                known.add(key)
+                self._span_count += 1
+                touched.add(key[0])
+        for rollout_id in touched:
+            known = self._spans[rollout_id]
+            if len(known) != self._rollouts[rollout_id].spans:
+                # It has others, which were not asked for.
+                self._span_count -= len(self._spans.pop(rollout_id))
+
+    def recall(self, wants: Wants, world: World) -> None:
+        """Put what is known into a world, and take it off what has to be loaded."""
+        self._recall_rollouts(wants, world)
+        for rollout_id in wants.counters & self._counters.keys():
+            world.counters[rollout_id] = self._counters[rollout_id]
+            wants.counters.discard(rollout_id)
+        for worker_id in wants.workers & self._workers.keys():
+            world.workers[worker_id] = self._workers[worker_id]
+            if worker_id in self._signals:
+                world.worker_signals[worker_id] = self._signals[worker_id]
+            wants.workers.discard(worker_id)
+        for resources_id in wants.resources & self._resources.keys():
+            self._recall_resources(resources_id, world)
+            wants.resources.discard(resources_id)
+        if wants.latest_resources and self._latest_resources is not None:
+            self._recall_resources(self._latest_resources, world)
+            world.latest_resources = self._latest_resources
+            wants.latest_resources = False
+
+    def _recall_rollouts(self, wants: Wants, world: World) -> None:
+        for rollout_id in wants.rollouts & self._rollouts.keys():
+            state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
+            wants.rollouts.discard(rollout_id)
+            if state.labels is not None:
+                wants.labelled.discard(rollout_id)
+            if state.resources_id is not None:
+                # What version an attempt would be given is not the rollout's to know.
+                wants.resources.add(state.resources_id)
+            is_worked = rollout_id in wants.worked
+            wants.worked.discard(rollout_id)
+            has_metadata = False
+            for attempt in state.attempts.values():
+                has_metadata = has_metadata or attempt.metadata_position is not None
+                if is_worked and attempt.worker_id:
+                    wants.workers.add(attempt.worker_id)
+            if not has_metadata:
+                wants.metadata_of.discard(rollout_id)
+        for key in list(wants.spans):
+            known = self._spans.get(key[0])
+            if known is not None:
+                wants.spans.discard(key)
+                if key in known:
+                    world.spans.add(key)
+
+    def _recall_resources(self, resources_id: str, world: World) -> None:
+        known = world.resources[resources_id] = self._resources[resources_id]
+        world.resource_versions[resources_id] = known.version
+
+
 def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
     world.taken.update(row[0] for row in loaded.get("taken", ()))
     _fill_rollouts(world, loaded.get("rollouts", ()))
@@ -246,10 +366,6 @@ def redraw_taken(commands: Sequence[Command], world: World) -> bool:
 
     The new ids are not known to be free: load again and ask again.
     """
-    # Most commands draw nothing.
-    commands = [command for command in commands if type(command) in _DRAWING]
-    if not commands:
-        return False
     redrawn = False
     taken = world.taken | world.rollouts.keys()
     for item in _new_rollouts(commands):

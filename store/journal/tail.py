@@ -16,7 +16,7 @@ from store.db.queries.bodies import payload
 from store.errors import Incompatible, Invalid, NotFound
 from store.interface.store import AsAt
 from store.journal import as_at as timeline
-from store.journal.hash_chain import GENESIS
+from store.journal.log_rows import GENESIS
 from store.models import HistoryEvent, LoggedEvent
 from store.validation import arguments
 from store.validation.json_limits import check_text

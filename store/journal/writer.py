@@ -12,11 +12,12 @@ import random
 import socket
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Table, bindparam, select, union_all
 from sqlalchemy.types import Text
@@ -24,15 +25,17 @@ from sqlalchemy.types import Text
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
 from store.db.tables import core as core_tables
 from store.domain.commands import Command
+from store.domain.decide import decide
 from store.domain.idempotency import decide_once
 from store.domain.working_set import NeedsHeads, World
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
-from store.journal.batch import MAX_BATCH_CALLS, Call, Waiter, WriterStatistics
-from store.journal.batch_rows import Committed, log_rows, projected, signalled
-from store.journal.loader import Loader, redraw_taken
+from store.journal.loader import DRAWING, Loader, redraw_taken
+from store.journal.log_rows import log_rows
+from store.projections.rollouts import projected, signalled
 
 logger = logging.getLogger("store.journal")
 
+MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
@@ -41,11 +44,96 @@ _TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
+# Bounds of what is counted for metrics.
+_CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 _LANDED = union_all(
     select(core_tables.commits.c.batch_key).where(core_tables.commits.c.batch_key == bindparam("key", type_=Text)),
     select(core_tables.batches.c.batch_key).where(core_tables.batches.c.batch_key == bindparam("key", type_=Text)),
 )
+
+
+class Waiter(Protocol):
+    """Who is told the answer to a command, in its own loop: a future, or what stands for one."""
+
+    def cancelled(self) -> bool:
+        """Say whether nobody waits any more; what was not begun by then is not done."""
+        ...
+
+    def done(self) -> bool:
+        """Say whether it can be told nothing any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """Take the answer."""
+        ...
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Take the refusal."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A command and who waits for its answer."""
+
+    command: Command
+    loop: asyncio.AbstractEventLoop
+    waiter: Waiter
+    size: int
+    """The bytes of payload that the command carries."""
+    reply: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit as it will stand in the log."""
+
+    commit_id: int
+    first_position: int
+    last_position: int
+
+
+class Histogram:
+    """Counts of values by upper bound.
+
+    Written by one thread; who reads in another may see a value that is counted and not yet summed.
+
+    Args:
+        bounds: rising; what is beyond the last is counted too.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """Of values up to each bound, and, last, of those beyond."""
+        self.total = 0.0
+        """The sum of all values."""
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class WriterStatistics:
+    """What the writer has done since it started."""
+
+    commits: int = 0
+    calls: int = 0
+    events: int = 0
+    largest_batch: int = 0
+    retries: int = 0
+    floor_ahead_micros: int = 0
+    """How far the log's last stamp is ahead of the clock, when it was last seen to be."""
+    commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
+    commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    """From taking a batch to its answers."""
 
 
 @dataclass(slots=True)
@@ -55,7 +143,6 @@ class _Decided:
     calls: list[Call]
     world: World
     committed: Committed | None = None
-    in_doubt: bool = False
 
 
 @dataclass(slots=True)
@@ -252,15 +339,15 @@ class Writer:
         in_doubt: _Decided | None = None
         while True:
             try:
-                tail = await self._begin()
-                if in_doubt is not None and await self._landed(key):
+                session, tail = await self._begin()
+                if in_doubt is not None and await session.fetch(self._dialect.prepared(_LANDED), {"key": key}):
                     await self._abandon()
                     return in_doubt
                 in_doubt = None
-                decided = await self._decide(tail, calls)
-                await self._write(tail, decided, key)
+                decided = await self._decide(session, tail, calls)
+                await self._write(session, tail, decided, key)
                 in_doubt = decided
-                await self._commit(decided)
+                await session.commit()
             except Unavailable as error:
                 await self._abandon()
                 self.statistics.retries += 1
@@ -274,96 +361,81 @@ class Writer:
                 await self._abandon()
                 raise
             else:
+                self._loader.keep(decided.world)
+                self.statistics.commits += 1
+                self.statistics.events += len(decided.world.events)
                 return decided
 
-    async def _begin(self) -> Tail:
-        if self._session is None:
-            self._session = await self._dialect.writer()
-        tail = await self._session.begin()
+    async def _begin(self) -> tuple[WriteSession, Tail]:
+        session = self._session
+        if session is None:
+            session = self._session = await self._dialect.writer()
+        tail = await session.begin()
         ahead = tail.recorded_at - tail.now
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
-        return tail
+        return session, tail
 
-    async def _landed(self, key: str) -> bool:
-        return bool(await self._live.fetch(self._dialect.prepared(_LANDED), {"key": key}))
-
-    async def _decide(self, tail: Tail, calls: list[Call]) -> _Decided:
+    async def _decide(self, session: WriteSession, tail: Tail, calls: list[Call]) -> _Decided:
         commands = [call.command for call in calls]
-        world = await self._loader.load(self._live, tail, commands)
-        while redraw_taken(commands, world):
-            world = await self._loader.load(self._live, tail, commands)
+        world = await self._loader.load(session, tail, commands)
+        # Ids that turn out to be taken are drawn again; most commands draw none.
+        while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, world):
+            world = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
+            command = call.command
             call.reply = call.error = None
             world.begin(ordinal)
-            try:
-                call.reply = await self._decide_one(call.command, world)
-            except Corrupt:
-                # No refusal: the rows do not fit the log, and what was recorded so far must not be written.
-                raise
-            except StoreError as refused:
-                call.error = refused
+            while True:
+                try:
+                    call.reply = decide(command, world) if command.idempotency is None else decide_once(command, world)
+                except NeedsHeads:
+                    await self._loader.more_heads(session, world, MAX_BATCH_CALLS)
+                    continue
+                except Corrupt:
+                    # No refusal: the rows do not fit the log, and what was recorded so far must not be written.
+                    raise
+                except StoreError as refused:
+                    call.error = refused
+                break
         return _Decided(calls, world)
 
-    async def _decide_one(self, command: Command, world: World) -> Any:
-        while True:
-            try:
-                return decide_once(command, world)
-            except NeedsHeads:
-                await self._loader.more_heads(self._live, world, MAX_BATCH_CALLS)
-
-    async def _write(self, tail: Tail, decided: _Decided, key: str) -> None:
+    async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
         world = decided.world
         changes = Changes({}, {}, {})
         signalled(world, tail, changes)
         if world.events:
-            commit_id, first = await self._live.draw(len(world.events))
+            commit_id, first = await session.draw(len(world.events))
             decided.committed = Committed(commit_id, first, world.events[-1].position)
             changes.inserts |= log_rows(world, tail, commit_id, key, self._name)
             projected(world, changes)
         elif changes.upserts or changes.deletes:
             changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:
-            await self._live.write(changes)
-            await self._prune(tail)
+            await session.write(changes)
+            # Not at once: a process of a few commits has better things to do.
+            self._pruned_at = self._pruned_at or tail.now
+            if tail.now - self._pruned_at >= _PRUNE_MICROS:
+                self._pruned_at = tail.now
+                await self._prune(session, tail.now)
 
-    async def _prune(self, tail: Tail) -> None:
-        """Forget, now and then, keys of batches that nobody can still be in doubt about, and keys of calls."""
-        # Not at once: a process of a few commits has better things to do.
-        self._pruned_at = self._pruned_at or tail.now
-        if tail.now - self._pruned_at < _PRUNE_MICROS:
-            return
-        self._pruned_at = tail.now
-        gone: dict[Table, list[Row]] = {}
-        for table, rows in await self._expired(tail.now):
-            if rows:
-                gone[table] = [tuple(row) for row in rows]
-        if gone:
-            await self._live.write(Changes({}, {}, gone))
-
-    async def _expired(self, now: int) -> list[tuple[Table, Sequence[Row]]]:
+    async def _prune(self, session: WriteSession, now: int) -> None:
+        """Delete the keys of batches that cannot be in doubt any more, and the expired keys of calls."""
         batches, keys = core_tables.batches, core_tables.idempotency
         old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
         over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
-        found = [(batches, await self._live.fetch(self._dialect.sql(old), {}))]
-        return [*found, (keys, await self._live.fetch(self._dialect.sql(over), {}))]
-
-    async def _commit(self, decided: _Decided) -> None:
-        await self._live.commit()
-        self._loader.keep(decided.world)
-        self.statistics.commits += 1
-        self.statistics.events += len(decided.world.events)
+        gone: dict[Table, list[Row]] = {}
+        for table, expired in ((batches, old), (keys, over)):
+            if rows := await session.fetch(self._dialect.sql(expired), {}):
+                gone[table] = [tuple(row) for row in rows]
+        if gone:
+            await session.write(Changes({}, {}, gone))
 
     async def _abandon(self) -> None:
         self._loader.forget()
         if self._session is not None:
             await self._session.rollback()
-
-    @property
-    def _live(self) -> WriteSession:
-        assert self._session is not None  # begun
-        return self._session
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

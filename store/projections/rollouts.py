@@ -1,10 +1,16 @@
-"""The row of each state, in the order of its table's columns. The live path, rebuild and verify use the same ones."""
+"""The row of each state, in the order of its table's columns, and the rows of all states that a batch changed.
+
+The live path, rebuild and verify use the same rows.
+"""
 
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
+from store.db.dialect import Changes, Part, Tail
+from store.db.tables import core as core_tables
+from store.domain import retry
 from store.domain.events import Event, Json, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
@@ -14,17 +20,29 @@ from store.domain.views import (
     attempt_row,
     resources_row,
     rollout_row,
+    signals_row,
     worker_row,
 )
 from store.domain.worker import WorkerState
+from store.domain.working_set import World
+from store.projections import threads as thread_projection
+from store.projections.runs import RunRows, has_run_rows
 
 Row = tuple[Any, ...]
+
+KEY_MICROS = 86_400_000_000
+"""How long the key of a call is known."""
 
 # What a span changes of its rollout and its attempt; all else stays as it is.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
 # What one of a node changes too, as does whatever else an attempt tells of its run.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
+
+_ROLLOUT_AFTER_SPAN = Part(core_tables.rollouts, ROLLOUT_AFTER_SPAN)
+_ROLLOUT_AFTER_RUN = Part(core_tables.rollouts, ROLLOUT_AFTER_RUN)
+_ATTEMPT_AFTER_SPAN = Part(core_tables.attempts, ATTEMPT_AFTER_SPAN)
+_RETRACTION = Part(core_tables.artifacts, ("retracted",))
 
 _CONFIG = ROLLOUT_COLUMNS.index("config")
 _ROLLOUT_ERROR = ROLLOUT_COLUMNS.index("error")
@@ -121,3 +139,125 @@ def _text(value: Json | None) -> str | None:
 
 def _value(text: str | None) -> Json | None:
     return None if text is None else orjson.loads(text)
+
+
+def projected(world: World, changes: Changes) -> None:
+    """Add the rows of every projection that the batch touched."""
+    for rollout_id, queued_before in world.queued_before.items():
+        state = world.rollouts[rollout_id]
+        if rollout_id not in world.moved:
+            if state.run_version is None:
+                changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rollout_after_span(state))
+            else:
+                changes.updates.setdefault(_ROLLOUT_AFTER_RUN, []).append(rollout_after_run(state))
+            continue
+        changes.upserts.setdefault(core_tables.rollouts, []).append(rollout(state))
+        _requeue(queued_before, state, changes)
+    for key, touched in world.touched_attempts.items():
+        if key in world.moved_attempts:
+            changes.upserts.setdefault(core_tables.attempts, []).append(attempt(touched))
+        else:
+            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(attempt_after_span(touched))
+    _add_of_events(world, changes)
+    if world.touched_labels:
+        _add_labels(world, changes)
+    for worker_id in world.touched_workers:
+        changes.upserts.setdefault(core_tables.workers, []).append(worker(world.workers[worker_id]))
+    if world.touched_threads:
+        _add_threads(world, changes)
+    for resources_id in world.touched_resources:
+        changes.upserts.setdefault(core_tables.resources, []).append(resources(world.resources[resources_id]))
+
+
+def _add_of_events(world: World, changes: Changes) -> None:
+    """Add the rows that are made of one event each."""
+    run: RunRows | None = None
+    for event in world.events:
+        fact = event.fact
+        if isinstance(fact, SpanRecorded):
+            rollout_id = event.stream.removeprefix("rollout/")
+            changes.inserts.setdefault(core_tables.spans, []).append(span(rollout_id, event, fact))
+            if fact.rewards:
+                changes.inserts.setdefault(core_tables.rewards, []).extend(rewards(rollout_id, event, fact))
+            if fact.node_id is None:
+                continue
+        if has_run_rows(fact):
+            run = run or RunRows()
+            run.add(event, fact, world.rollouts[event.stream.removeprefix("rollout/")])
+    if run is None:
+        return
+    for table, run_rows in run.written():
+        changes.inserts.setdefault(table, []).extend(run_rows)
+    for key, version in run.retracted.items():
+        saved = world.artifacts[key][0]
+        changes.updates.setdefault(_RETRACTION, []).append((key[0], saved, version))
+
+
+def _add_labels(world: World, changes: Changes) -> None:
+    """Add the rows of the labels that rollouts were given, and the keys of those they lost."""
+    for rollout_id, label in world.touched_labels:
+        position = (world.rollouts[rollout_id].labels or {}).get(label)
+        if position is None:
+            changes.deletes.setdefault(core_tables.labels, []).append((rollout_id, label))
+        else:
+            changes.upserts.setdefault(core_tables.labels, []).append((rollout_id, label, position))
+
+
+def _add_threads(world: World, changes: Changes) -> None:
+    """Add the rows of what the batch kept in threads, and the keys of what it took away."""
+    for thread_id in world.touched_threads:
+        changes.upserts.setdefault(core_tables.threads, []).append(thread_projection.thread(world.threads[thread_id]))
+    for thread_id, key in world.touched_checkpoints:
+        kept = world.threads[thread_id].checkpoints.get(key)
+        if kept is None:
+            changes.deletes.setdefault(core_tables.thread_checkpoints, []).append((thread_id, *key))
+        else:
+            row = thread_projection.checkpoint(thread_id, key, kept)
+            changes.upserts.setdefault(core_tables.thread_checkpoints, []).append(row)
+    for thread_id, key in world.touched_writes:
+        written = world.threads[thread_id].writes.get(key)
+        if written is None:
+            changes.deletes.setdefault(core_tables.thread_writes, []).append((thread_id, *key))
+        else:
+            changes.upserts.setdefault(core_tables.thread_writes, []).append(
+                thread_projection.write(thread_id, key, written)
+            )
+
+
+def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:
+    if state.queued_position == queued_before:
+        return
+    if queued_before is not None:
+        changes.deletes.setdefault(core_tables.queue, []).append((queued_before,))
+    row = queued(state)
+    if row is not None:
+        changes.inserts.setdefault(core_tables.queue, []).append(row)
+
+
+def signalled(world: World, tail: Tail, changes: Changes) -> None:
+    """Add the rows that are no facts: counters, heartbeats, and when the watchdog has to look again."""
+    for rollout_id in world.touched_counters:
+        counter = (rollout_id, world.counters[rollout_id])
+        changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
+    for worker_id in world.touched_signals:
+        signals = signals_row(world.worker_signals[worker_id])
+        changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
+    for (rollout_id, attempt_id), beaten in world.beats.items():
+        beat = (rollout_id, attempt_id, beaten.signal_time, beaten.signal_stamped_at)
+        changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
+    for rollout_id, may_have_row in world.rewatch.items():
+        at = retry.check_at(world.rollouts[rollout_id])
+        if at is not None:
+            changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
+        elif may_have_row:
+            changes.deletes.setdefault(core_tables.watch, []).append((rollout_id,))
+    for scope, key in world.touched_answers:
+        answer = world.answered.get((scope, key))
+        if answer is None:
+            changes.deletes.setdefault(core_tables.idempotency, []).append((key, scope))
+        else:
+            reply = orjson.dumps(answer.reply).decode()
+            row = (key, scope, answer.request_hash, answer.position, reply, tail.now + KEY_MICROS)
+            changes.upserts.setdefault(core_tables.idempotency, []).append(row)
+    if world.queue_reordered:
+        changes.upserts.setdefault(core_tables.queue_epoch, []).append((1, tail.queue_epoch + 1))

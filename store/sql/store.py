@@ -21,9 +21,7 @@ from store.domain.run_commands import TellRun
 from store.domain.views import ClaimView
 from store.domain.working_set import World
 from store.errors import Closed, ReadOnly, StoreError, WrongProcess
-from store.journal.batch import Waiter, WriterStatistics
-from store.journal.batch_rows import Committed
-from store.journal.writer import Writer
+from store.journal.writer import Committed, Waiter, Writer, WriterStatistics
 from store.models import (
     UNSET,
     Attempt,

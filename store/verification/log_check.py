@@ -14,8 +14,8 @@ from store.db.queries.bodies import raw_json
 from store.db.queries.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
 from store.domain.run_commands import IN_BLOBS
 from store.errors import StoreError
-from store.journal import hash_chain
-from store.journal.batch_rows import totals_after
+from store.journal import log_rows
+from store.journal.log_rows import totals_after
 
 Report = Callable[[str, str, str | None, Any, Any], None]
 """Takes a difference: check, key, field, expected, found."""
@@ -35,7 +35,7 @@ class LogCheck:
         self._report = report
         self._dense = dense
         self._commits: deque[Row] = deque()
-        self._previous = hash_chain.GENESIS
+        self._previous = log_rows.GENESIS
         self._last_id = 0
         self._last_position = 0
         self._totals: Sequence[int] = (0,) * len(TOTALS)
@@ -177,7 +177,7 @@ class LogCheck:
         key = f"commit {commit_id} (events {first} to {last})"
         if self._stamp is not None and recorded_at != self._stamp:
             self._report("chain", key, "recorded_at", self._stamp, recorded_at)
-        expected = hash_chain.link(self._previous, commit_id, first, last, recorded_at, self._digests)
+        expected = log_rows.link(self._previous, commit_id, first, last, recorded_at, self._digests)
         if expected != found:
             self._report("chain", key, "chain_hash", expected.hex(), bytes(found).hex())
 
@@ -195,6 +195,6 @@ class LogCheck:
 
 def _digest(row: Row) -> bytes:
     try:
-        return hash_chain.event_digest(row)
+        return log_rows.event_digest(row)
     except Exception:  # noqa: BLE001 (a value of another type than any writer stores: no digest is that of the event)
         return b""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.errors import Invalid
-from store.journal.hash_chain import GENESIS
+from store.journal.log_rows import GENESIS
 from store.models import Seal
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from store.journal import hash_chain
+from store.journal import log_rows
 
 GOLDEN = Path(__file__).with_name("golden") / "commit.json"
 
@@ -28,15 +28,15 @@ def rows() -> list[tuple[Any, ...]]:
 
 
 def test_the_digest_of_each_golden_event_is_what_it_was() -> None:
-    assert [hash_chain.event_digest(row).hex() for row in rows()] == golden()["digests"]
+    assert [log_rows.event_digest(row).hex() for row in rows()] == golden()["digests"]
 
 
 def test_the_chain_hash_of_the_golden_commit_is_what_it_was() -> None:
     commit = golden()["commit"]
     previous = bytes.fromhex(golden()["previous"])
     numbers = (commit["commit_id"], commit["first_position"], commit["last_position"], commit["recorded_at"])
-    digests = [hash_chain.event_digest(row) for row in rows()]
-    assert hash_chain.link(previous, *numbers, digests).hex() == commit["chain_hash"]
+    digests = [log_rows.event_digest(row) for row in rows()]
+    assert log_rows.link(previous, *numbers, digests).hex() == commit["chain_hash"]
 
 
 def test_the_bytes_of_an_event_are_those_the_format_names() -> None:
@@ -76,7 +76,7 @@ def test_the_bytes_of_a_commit_are_those_the_format_names() -> None:
 
 
 def test_the_chain_begins_with_zeros() -> None:
-    assert bytes(32) == hash_chain.GENESIS
+    assert bytes(32) == log_rows.GENESIS
 
 
 def test_the_golden_commit_has_nulls_values_and_letters_beyond_ascii() -> None:
@@ -89,14 +89,14 @@ def test_the_golden_commit_has_nulls_values_and_letters_beyond_ascii() -> None:
 @pytest.mark.parametrize("index", [index for index in range(12) if index != 1])
 def test_every_part_of_an_event_counts(index: int) -> None:
     row = list(rows()[-1])
-    before = hash_chain.event_digest(row)
+    before = log_rows.event_digest(row)
     row[index] = row[index] + 1 if isinstance(row[index], int) else None if index in {8, 11} else "other"
-    assert hash_chain.event_digest(row) != before
+    assert log_rows.event_digest(row) != before
 
 
 def test_values_cannot_move_between_neighbours() -> None:
     row = list(rows()[-1])
     row[2], row[5] = "rollout/a", "bc"
-    one = hash_chain.event_digest(row)
+    one = log_rows.event_digest(row)
     row[2], row[5] = "rollout/ab", "c"
-    assert hash_chain.event_digest(row) != one
+    assert log_rows.event_digest(row) != one

@@ -14,8 +14,8 @@ from store import open_store
 from store.domain.commands import Idempotency
 from store.errors import Conflict, NotFound
 from store.interface.store import Store
-from store.journal.batch_rows import KEY_MICROS
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.projections.rollouts import KEY_MICROS
 from store.runtime import context
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span

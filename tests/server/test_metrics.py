@@ -13,7 +13,7 @@ import pytest
 
 from store.db.queries.counts import Counts
 from store.interface.store import Store
-from store.journal.batch import Histogram
+from store.journal.writer import Histogram
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions

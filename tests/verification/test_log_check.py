@@ -8,7 +8,7 @@ from store.db.dialect import Changes, dialect_for
 from store.db.url import parse
 from store.domain.events import BodyDropped, Event
 from store.domain.working_set import World
-from store.journal.batch_rows import log_rows
+from store.journal.log_rows import log_rows
 from tests.journal.filled import Filled, database_of, number_of
 from tests.journal.given import ask, blob, run_sql, tamper
 

@@ -1,0 +1,131 @@
+"""The rows of the log: events, their bodies and the commit, with the hash chain over commits.
+
+The chain makes a change of the past visible. Its bytes can never change.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Table
+
+from store.db.dialect import Tail
+from store.db.tables import core as core_tables
+from store.domain.events import encode
+from store.domain.run_commands import IN_BLOBS
+from store.domain.working_set import World
+
+GENESIS = bytes(32)
+_NULL = b"\xff\xff\xff\xff"
+_FOUR = struct.Struct(">4q")
+_int = struct.Struct(">q").pack
+_two = struct.Struct(">qq").pack
+_length = struct.Struct(">I").pack
+# What stands side by side is packed at once: each call takes as long as the packing.
+_int_and_length = struct.Struct(">qI").pack
+_two_and_length = struct.Struct(">qqI").pack
+
+# Which running total of `commits` an event raises, by its type.
+_COUNTED = {
+    "rollout.enqueued": 1,
+    "rollout.started": 1,
+    "attempt.started": 2,
+    "span.recorded": 3,
+    "resources.published": 4,
+    "worker.seen": 5,
+}
+_EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
+
+EventRow = Sequence[Any]
+"""A row of `events`: position, commit_id, stream, version, command, type, shape, at, actor, cause, data, body_hash."""
+
+
+def event_digest(row: EventRow) -> bytes:
+    """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data, body_hash.
+
+    Integers are big-endian int64; text and bytes a u32 length and the bytes; null a length of 2³² - 1.
+    """
+    position, _, stream, version, command, type_, shape, at, actor, cause, data, body_hash = row
+    stream, type_, data = stream.encode(), type_.encode(), data.encode()
+    actor = None if actor is None else actor.encode()
+    return hashlib.sha256(
+        b"".join(
+            (
+                _int_and_length(position, len(stream)),
+                stream,
+                _two_and_length(version, command, len(type_)),
+                type_,
+                _two(shape, at),
+                _NULL if actor is None else _length(len(actor)) + actor,
+                _NULL if cause is None else _int(cause),
+                _length(len(data)),
+                data,
+                _NULL if body_hash is None else _length(len(body_hash)) + body_hash,
+            )
+        )
+    ).digest()
+
+
+def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
+    """Return the chain hash of a commit: over the one before, its numbers, and its events in the order of positions."""
+    head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
+    return hashlib.sha256(head + b"".join(digests)).digest()
+
+
+def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:
+    """Return the running totals after events given as (type, bytes of body before compression)."""
+    after = list(totals)
+    for type_, body_bytes in events:
+        after[_EVENTS] += 1
+        after[_BODY_BYTES] += body_bytes
+        counted = _COUNTED.get(type_)
+        if counted is not None:
+            after[counted] += 1
+        elif type_ == "claim.released":
+            after[_ATTEMPTS] -= 1
+    return tuple(after)
+
+
+def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: str) -> dict[Table, list[Sequence[Any]]]:
+    """Return the rows of `events`, `bodies`, `commits` and `blobs` for the facts of a batch."""
+    events: list[Sequence[Any]] = []
+    bodies: list[Sequence[Any]] = []
+    digests: list[bytes] = []
+    counted: list[tuple[str, int]] = []
+    for event in world.events:
+        fact, body = event.fact, event.body
+        row = (
+            event.position,
+            commit_id,
+            event.stream,
+            event.version,
+            event.command,
+            fact.type,
+            fact.shape,
+            event.at,
+            event.actor,
+            event.cause,
+            encode(fact),
+            None if body is None else body.sha256,
+        )
+        events.append(row)
+        digests.append(event_digest(row))
+        # What is stored once for several events weighs on none of them.
+        if body is None or fact.type in IN_BLOBS:
+            counted.append((fact.type, 0))
+        else:
+            counted.append((fact.type, body.raw_len))
+            bodies.append((event.position, body.codec, body.raw_len, body.stored))
+    first, last, recorded_at = world.events[0].position, world.events[-1].position, world.events[-1].at
+    chain_hash = link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
+    totals = totals_after(tail.totals, counted)
+    commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
+    written: dict[Table, list[Sequence[Any]]] = {core_tables.events: events, core_tables.commits: [commit]}
+    if bodies:
+        written[core_tables.bodies] = bodies
+    if world.new_blobs:
+        written[core_tables.blobs] = [
+            (name, blob.codec, blob.raw_len, blob.stored) for name, blob in world.new_blobs.items()
+        ]
+    return written
