@@ -296,7 +296,10 @@ class RecordSpans(Command):
 
     @property
     def size(self) -> int:
-        return sum(len(item.body.stored) for item in self.items)
+        size = 0
+        for item in self.items:
+            size += len(item.body.stored)
+        return size
 
     def want(self, wants: Wants) -> None:
         for item in self.items:

@@ -71,7 +71,7 @@ class Loader:
         self._dialect = dialect
         self._queries = loading(dialect)
         self._plans: dict[tuple[bool, ...], list[Query]] = {}
-        self._recent = _Recent()
+        self.recent = Recent()
         self._watermark = 0
         self._epoch = -1
 
@@ -93,8 +93,8 @@ class Loader:
             self._watermark, self._epoch = 0, tail.queue_epoch
         world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:
-            self._recent.clear()
-        self._recent.recall(wants, world)
+            self.recent.clear()
+        self.recent.recall(wants, world)
         heads = wants.claims + wants.leavers if wants.claims else 0
         loaded = await self._round(session, wants, world, heads)
         if heads:
@@ -104,7 +104,7 @@ class Loader:
             if wants.claims:
                 # What the sweep sends back to the queue may be claimed at once.
                 again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
-            self._recent.recall(again, world)
+            self.recent.recall(again, world)
             await self._round(session, again, world, 0)
             # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
             world.due = [rollout_id for rollout_id in world.due if rollout_id in world.rollouts]
@@ -115,13 +115,9 @@ class Loader:
         loaded = await self._round(session, Wants(), world, wanted, beyond=world.heads_until)
         self._take(loaded["heads"], world, wanted)
 
-    def keep(self, world: World) -> None:
-        """Know what a batch left behind, now that it is committed."""
-        self._recent.keep(world)
-
     def forget(self) -> None:
         """Load everything afresh, and start again at the head of the queue."""
-        self._recent.clear()
+        self.recent.clear()
         self._epoch = -1
 
     def _advance(self, heads: Sequence[Row], world: World, wanted: int) -> None:
@@ -164,7 +160,7 @@ class Loader:
         return loaded
 
 
-class _Recent:
+class Recent:
     """What the last batches knew, as long as no other connection writes.
 
     A rollout is touched a dozen times within moments, and its rows, just written, need not be read again. The database
@@ -192,32 +188,16 @@ class _Recent:
         if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST or self._span_count > _MOST_SPANS:
             self.clear()
         for rollout_id, state in world.rollouts.items():
-            # A rollout that ended may be touched again, but most are not.
-            is_kept = state.status not in TERMINAL
-            if is_kept:
-                # Any attempt can be named, so a state is kept only with all of its attempts.
-                at_hand = len(state.attempts)
-                for attempt in state.attempts.values():
-                    if attempt.released_position is not None:
-                        at_hand -= 1
-                is_kept = at_hand == state.attempt_count
-            if is_kept:
+            # A rollout that ended may be touched again, but most are not. Any attempt can be named, so a state is kept
+            # only with all of its attempts.
+            at_hand = sum(attempt.released_position is None for attempt in state.attempts.values())
+            if state.status not in TERMINAL and at_hand == state.attempt_count:
                 self._rollouts[rollout_id] = state
                 if state.spans == 0:
                     self._spans[rollout_id] = set()
             else:
                 self._rollouts.pop(rollout_id, None)
                 self._span_count -= len(self._spans.pop(rollout_id, ()))
-        self._keep_spans(world)
-        # Numbers are drawn for rollouts that were not loaded, too.
-        self._counters.update(world.counters)
-        self._workers.update(world.workers)
-        self._signals.update(world.worker_signals)
-        self._resources.update(world.resources)
-        if world.latest_resources is not None:
-            self._latest_resources = world.latest_resources
-
-    def _keep_spans(self, world: World) -> None:
         touched: set[str] = set()
         for key in world.spans:
             known = self._spans.get(key[0])
@@ -230,18 +210,39 @@ class _Recent:
             if len(known) != self._rollouts[rollout_id].spans:
                 # It has others, which were not asked for.
                 self._span_count -= len(self._spans.pop(rollout_id))
+        # Numbers are drawn for rollouts that were not loaded, too.
+        self._counters.update(world.counters)
+        self._workers.update(world.workers)
+        self._signals.update(world.worker_signals)
+        self._resources.update(world.resources)
+        if world.latest_resources is not None:
+            self._latest_resources = world.latest_resources
 
     def recall(self, wants: Wants, world: World) -> None:
         """Put what is known into a world, and take it off what has to be loaded."""
-        self._recall_rollouts(wants, world)
+        for rollout_id in wants.rollouts & self._rollouts.keys():
+            state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
+            wants.rollouts.discard(rollout_id)
+            if state.labels is not None:
+                wants.labelled.discard(rollout_id)
+            if state.resources_id is not None:
+                # The version that an attempt would be given is not part of the rollout's state.
+                wants.resources.add(state.resources_id)
+            if rollout_id in wants.worked:
+                wants.worked.discard(rollout_id)
+                wants.workers.update(attempt.worker_id for attempt in state.attempts.values() if attempt.worker_id)
+            if all(attempt.metadata_position is None for attempt in state.attempts.values()):
+                wants.metadata_of.discard(rollout_id)
+        spans = [key for key in wants.spans if key[0] in self._spans]
+        world.spans.update(key for key in spans if key in self._spans[key[0]])
+        wants.spans.difference_update(spans)
         for rollout_id in wants.counters & self._counters.keys():
             world.counters[rollout_id] = self._counters[rollout_id]
             wants.counters.discard(rollout_id)
-        for worker_id in wants.workers & self._workers.keys():
-            world.workers[worker_id] = self._workers[worker_id]
-            if worker_id in self._signals:
-                world.worker_signals[worker_id] = self._signals[worker_id]
-            wants.workers.discard(worker_id)
+        workers = wants.workers & self._workers.keys()
+        world.workers.update((worker_id, self._workers[worker_id]) for worker_id in workers)
+        world.worker_signals.update((each, self._signals[each]) for each in workers & self._signals.keys())
+        wants.workers.difference_update(workers)
         for resources_id in wants.resources & self._resources.keys():
             self._recall_resources(resources_id, world)
             wants.resources.discard(resources_id)
@@ -249,31 +250,6 @@ class _Recent:
             self._recall_resources(self._latest_resources, world)
             world.latest_resources = self._latest_resources
             wants.latest_resources = False
-
-    def _recall_rollouts(self, wants: Wants, world: World) -> None:
-        for rollout_id in wants.rollouts & self._rollouts.keys():
-            state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
-            wants.rollouts.discard(rollout_id)
-            if state.labels is not None:
-                wants.labelled.discard(rollout_id)
-            if state.resources_id is not None:
-                # What version an attempt would be given is not the rollout's to know.
-                wants.resources.add(state.resources_id)
-            is_worked = rollout_id in wants.worked
-            wants.worked.discard(rollout_id)
-            has_metadata = False
-            for attempt in state.attempts.values():
-                has_metadata = has_metadata or attempt.metadata_position is not None
-                if is_worked and attempt.worker_id:
-                    wants.workers.add(attempt.worker_id)
-            if not has_metadata:
-                wants.metadata_of.discard(rollout_id)
-        for key in list(wants.spans):
-            known = self._spans.get(key[0])
-            if known is not None:
-                wants.spans.discard(key)
-                if key in known:
-                    world.spans.add(key)
 
     def _recall_resources(self, resources_id: str, world: World) -> None:
         known = world.resources[resources_id] = self._resources[resources_id]

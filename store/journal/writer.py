@@ -256,7 +256,12 @@ class Writer:
             batch = self._take()
             if batch:
                 await self._finish(batch)
-                await self._rest()
+                if self._session is not None:
+                    try:
+                        await self._session.rest()
+                    except StoreError:
+                        # What keeps it from working, the next batch meets, and its callers get the error.
+                        logger.warning("the database could not be tidied up between two batches", exc_info=True)
                 if len(batch) > 1:
                     await self._let_callers_come_back(len(batch))
                 # The waiters and timers of this loop have their turn too.
@@ -311,14 +316,6 @@ class Writer:
         self.statistics.commit_calls.add(len(calls))
         self.statistics.commit_seconds.add(time.monotonic() - began)
 
-    async def _rest(self) -> None:
-        if self._session is not None:
-            try:
-                await self._session.rest()
-            except StoreError:
-                # Nobody waits for it; what keeps it from working, the next batch meets, and its callers are told.
-                logger.warning("the database could not be tidied up between two batches", exc_info=True)
-
     async def _isolate(self, calls: list[Call], error: Exception) -> None:
         await self._abandon()
         if len(calls) == 1:
@@ -339,7 +336,10 @@ class Writer:
         in_doubt: _Decided | None = None
         while True:
             try:
-                session, tail = await self._begin()
+                session = self._session
+                if session is None:
+                    session = self._session = await self._dialect.writer()
+                tail = await session.begin()
                 if in_doubt is not None and await session.fetch(self._dialect.prepared(_LANDED), {"key": key}):
                     await self._abandon()
                     return in_doubt
@@ -361,23 +361,16 @@ class Writer:
                 await self._abandon()
                 raise
             else:
-                self._loader.keep(decided.world)
+                self._loader.recent.keep(decided.world)
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.world.events)
                 return decided
 
-    async def _begin(self) -> tuple[WriteSession, Tail]:
-        session = self._session
-        if session is None:
-            session = self._session = await self._dialect.writer()
-        tail = await session.begin()
+    async def _decide(self, session: WriteSession, tail: Tail, calls: list[Call]) -> _Decided:
         ahead = tail.recorded_at - tail.now
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
-        return session, tail
-
-    async def _decide(self, session: WriteSession, tail: Tail, calls: list[Call]) -> _Decided:
         commands = [call.command for call in calls]
         world = await self._loader.load(session, tail, commands)
         # Ids that turn out to be taken are drawn again; most commands draw none.

@@ -109,8 +109,8 @@ def _payload_of(span: Span) -> Json:
     resource, status = span.resource, span.status
     payload: Json = {
         "attributes": span.attributes,
-        "events": plain(span.events),
-        "links": plain(span.links),
+        "events": plain(span.events) if span.events else [],
+        "links": plain(span.links) if span.links else [],
         "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
     }
     # The two contexts are null on most spans; left out, they read back as null.
@@ -147,7 +147,7 @@ def body_of(payload: Json, path: str) -> Body:
         Invalid: something in it is not JSON that every database takes.
         TooLarge: it is more than a call may carry.
     """
-    raw = dumps_fields(payload, path)
+    raw = dumps_plain(payload) or dumps_fields(payload, path)
     check_call(0, len(raw), path.rstrip(".") or next(iter(payload), "payload"))
     return encode_body(raw)
 

@@ -1,6 +1,7 @@
 """Copying what was committed from SQLite's write-ahead log into the file, beside the writer and not in its way."""
 
 import logging
+import math
 import sqlite3
 from collections.abc import Callable
 from threading import Event, Thread
@@ -37,9 +38,11 @@ class Checkpointer:
         self._rows = 0
         self._rows_wanted: float = FRAMES
         self._copied_rows = self._copied_frames = 0
+        self.rows_left: float = FRAMES
+        """The rows after which `committed` has something to do."""
 
     def committed(self, rows: int) -> None:
-        """Count the rows of a commit, and begin to copy when they have become many."""
+        """Count the rows of commits, and begin to copy when they have become many."""
         self._rows += rows
         if self._rows >= self._rows_wanted and not self._is_copying:
             self._is_copying = True
@@ -48,6 +51,7 @@ class Checkpointer:
                 self._thread = Thread(target=self._copy_when_wanted, name="store checkpoints", daemon=True)
                 self._thread.start()
             self._is_wanted.set()
+        self.rows_left = math.inf if self._is_copying else self._rows_wanted - self._rows
 
     def finish(self, writer: sqlite3.Connection) -> None:
         """Copy the rest, if nearly all is copied; in the writer's thread, outside of its transactions."""
@@ -58,6 +62,7 @@ class Checkpointer:
         if self._copied_frames > 0:
             least, most = _ROWS_PER_FRAME
             self._rows_wanted = FRAMES * min(max(least, self._copied_rows / self._copied_frames), most)
+        self.rows_left = self._rows_wanted - self._rows
         _copy(writer)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from store.db.drivers.sqlite.reader import DataVersion, Readers, Reading, SQLite
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.db.schema import prepare_sqlite
 from store.db.url import StoreURL
-from store.runtime.clock import Clock, system_clock
+from store.runtime.clock import Clock
 
 
 class SQLite(Dialect):
@@ -72,7 +72,7 @@ class SQLite(Dialect):
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
         try:
-            return SQLiteWriter(self, self.path, synchronous, self.clock or system_clock)
+            return SQLiteWriter(self, self.path, synchronous, self.clock)
         except sqlite3.Error as error:
             raise translate(error) from error
 

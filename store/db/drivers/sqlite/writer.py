@@ -56,7 +56,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
 class SQLiteWriter(WriteSession):
     """The writing connection. Its statements run in the calling thread: the store's own, which does nothing else."""
 
-    def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock) -> None:
+    def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None) -> None:
         self._dialect = dialect
         self._connection = connect(path, synchronous)
         self._clock = clock
@@ -91,8 +91,9 @@ class SQLiteWriter(WriteSession):
         # It changes when another connection commits, never when this one does.
         seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
         is_ours = seen == self._data_version
+        now = time.time_ns() // 1_000 if self._clock is None else self._clock()
         if is_ours and self._known is not None:
-            self._known.now = self._clock()
+            self._known.now = now
             self._coming = self._known
             return self._known
         row = self._connection.execute(_TAIL).fetchone()
@@ -104,34 +105,11 @@ class SQLiteWriter(WriteSession):
             totals=tuple(total or 0 for total in totals),
             next_position=(last_position or 0) + 1,
             next_commit_id=(commit_id or 0) + 1,
-            now=self._clock(),
+            now=now,
             queue_epoch=epoch,
             is_ours=is_ours,
         )
         return self._coming
-
-    def _foresee(self, changes: Changes) -> None:
-        """Know where the log will end once these rows are committed."""
-        before = self._coming
-        assert before is not None  # begun
-        epochs = changes.upserts.get(core_tables.queue_epoch)
-        epoch = before.queue_epoch if epochs is None else epochs[0][1]
-        commits = changes.inserts.get(core_tables.commits)
-        if commits is None:
-            before.queue_epoch = epoch
-            return
-        commit_id, _, _, last, recorded_at, _, chain_hash, *totals = commits[0]
-        self._coming = Tail(
-            commit_id=commit_id,
-            recorded_at=recorded_at,
-            chain_hash=chain_hash,
-            totals=tuple(totals),
-            next_position=last + 1,
-            next_commit_id=commit_id + 1,
-            now=before.now,
-            queue_epoch=epoch,
-            is_ours=True,
-        )
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         try:
@@ -159,7 +137,26 @@ class SQLiteWriter(WriteSession):
         return self._coming.next_commit_id, self._coming.next_position
 
     async def write(self, changes: Changes) -> None:
-        self._foresee(changes)
+        before = self._coming
+        assert before is not None  # begun
+        epochs = changes.upserts.get(core_tables.queue_epoch)
+        epoch = before.queue_epoch if epochs is None else epochs[0][1]
+        commits = changes.inserts.get(core_tables.commits)
+        if commits is None:
+            before.queue_epoch = epoch
+        else:
+            commit_id, _, _, last, recorded_at, _, chain_hash, *totals = commits[0]
+            self._coming = Tail(
+                commit_id=commit_id,
+                recorded_at=recorded_at,
+                chain_hash=chain_hash,
+                totals=tuple(totals),
+                next_position=last + 1,
+                next_commit_id=commit_id + 1,
+                now=before.now,
+                queue_epoch=epoch,
+                is_ours=True,
+            )
         try:
             for table, rows in changes.deletes.items():
                 self._rows += len(rows)
@@ -198,14 +195,16 @@ class SQLiteWriter(WriteSession):
         self._known = self._coming
         if self._known is not None:
             self._known.is_ours = True
-        self._checkpointer.committed(self._rows)
-        self._rows = 0
+        if self._rows >= self._checkpointer.rows_left:
+            self._checkpointer.committed(self._rows)
+            self._rows = 0
 
     async def rest(self) -> None:
-        try:
-            self._checkpointer.finish(self._connection)
-        except sqlite3.Error as error:
-            raise translate(error) from error
+        if self._checkpointer.is_copied:
+            try:
+                self._checkpointer.finish(self._connection)
+            except sqlite3.Error as error:
+                raise translate(error) from error
 
     async def rollback(self) -> None:
         self._known = None
