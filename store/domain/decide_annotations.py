@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import AnnotateRollout
+from store.domain.events import RolloutAnnotated
 from store.domain.working_set import World
 from store.errors import Invalid, NotFound
 

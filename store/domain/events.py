@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from store.domain.annotation_events import RolloutAnnotated
 from store.domain.run_events import RUN_FACTS, RunFact
 from store.domain.thread_events import THREAD_FACTS, ThreadFact
+from store.errors import Incompatible
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
@@ -215,6 +215,20 @@ class WorkerStatusChanged:
 
 
 @dataclass(slots=True)
+class RolloutAnnotated:
+    """Labels were put on a rollout and taken off it, or a note was made: the body holds its text."""
+
+    type: ClassVar = "rollout.annotated"
+    shape: ClassVar = 1
+    added: list[str]
+    """Labels it did not carry before."""
+    removed: list[str]
+    """Labels it carried."""
+    noted: bool | None = None
+    """True where there is a note; no fold opens a body to find out."""
+
+
+@dataclass(slots=True)
 class BodyDropped:
     """The body of an earlier event was dropped, as a policy ordered."""
 
@@ -337,3 +351,22 @@ def _decode_first(type_: str, data: Json) -> Fact:
         ordered = itemgetter(*places) if places[1:] else tuple[Any, ...]
         _FORMS[type_, *keys] = kind, ordered, tuple(given[key] for key in absent)
     return fact
+
+
+# (type, shape as stored) → the data in the next shape. Empty while every type is at its first shape.
+UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
+
+
+def upcast(type_: str, shape: int, data: Json) -> Fact:
+    """Return the fact of a stored event, whatever version wrote it.
+
+    Raises:
+        Incompatible: a newer version wrote a type or a shape that this one does not know.
+    """
+    kind = FACTS.get(type_)
+    if kind is None or shape > kind.shape:
+        raise Incompatible(f"the log holds {type_!r} in shape {shape}, unknown to this version", "upgrade Rollbook")
+    while shape < kind.shape:
+        data = UPCASTERS[type_, shape](data)
+        shape += 1
+    return decode(type_, data)

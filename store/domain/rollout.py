@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.domain.annotation_events import RolloutAnnotated
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -14,6 +13,7 @@ from store.domain.events import (
     Fact,
     Json,
     RolloutAmended,
+    RolloutAnnotated,
     RolloutEnqueued,
     RolloutStarted,
     RolloutStatusChanged,

@@ -7,9 +7,8 @@ import heapq
 from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
-from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import SpanKey
-from store.domain.events import Body, Event, Fact, Json, SpanRecorded
+from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.run_events import (

@@ -10,8 +10,7 @@ from sqlalchemy import Table
 
 from store.db.dialect import Row
 from store.db.tables import core as core_tables
-from store.domain.annotation_events import RolloutAnnotated
-from store.domain.events import Event, Fact, SpanRecorded
+from store.domain.events import Event, Fact, RolloutAnnotated, SpanRecorded
 from store.domain.rollout import RolloutState
 from store.domain.run_events import (
     ArtifactRetracted,

@@ -21,11 +21,10 @@ from store.domain import retry
 from store.domain import rollout as rollout_stream
 from store.domain import thread as thread_stream
 from store.domain import worker as worker_stream
-from store.domain.events import FACTS, Event, SpanRecorded, decode
+from store.domain.events import FACTS, Event, SpanRecorded, decode, upcast
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
 from store.domain.thread import ThreadState
-from store.domain.upcast import upcast
 from store.domain.worker import WorkerState
 from store.errors import StoreError
 from store.projections import rollouts as row_of

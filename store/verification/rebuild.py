@@ -29,8 +29,8 @@ from store.verification import pool
 from store.verification.compare import Calls
 from store.verification.differences import Differences
 from store.verification.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
-from store.verification.proof import Proof
 from store.verification.state_hash import state_hash
+from store.verification.verify import Proof
 
 ROWS_AT_ONCE = 500
 """So many rows are mended in one transaction, about as many as a busy batch writes."""

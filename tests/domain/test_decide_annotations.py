@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from store.domain.annotation_events import RolloutAnnotated
 from store.domain.commands import AnnotateRollout
 from store.domain.decide_annotations import MOST_LABELS, AnnotationView
-from store.domain.events import Event
+from store.domain.events import Event, RolloutAnnotated
 from store.domain.rollout import evolve
 from store.errors import Corrupt, Invalid, NotFound
 from tests.domain.story import BODY, Story, claim, config, enqueue

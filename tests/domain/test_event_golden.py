@@ -7,8 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from store.domain.events import FACTS, encode
-from store.domain.upcast import UPCASTERS, upcast
+from store.domain.events import FACTS, UPCASTERS, encode, upcast
 from store.errors import Incompatible
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.json"))

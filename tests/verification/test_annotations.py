@@ -11,8 +11,8 @@ from store.db.queries import scan
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
-from tests.journal.filled import Filled
 from tests.journal.given import ask, run_sql, tamper
+from tests.verification.filled import Filled
 
 TABLES = ("labels", "notes")
 

@@ -9,8 +9,8 @@ from store.db.url import parse
 from store.domain.events import BodyDropped, Event
 from store.domain.working_set import World
 from store.journal.log_rows import log_rows
-from tests.journal.filled import Filled, database_of, number_of
 from tests.journal.given import ask, blob, run_sql, tamper
+from tests.verification.filled import Filled, database_of, number_of
 
 
 async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:

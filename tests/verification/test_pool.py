@@ -14,9 +14,9 @@ from store.errors import Corrupt
 from store.verification import pool
 from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
-from store.verification.pool_jobs import Compare, Job, Walk
-from tests.journal.filled import Filled
+from store.verification.pool import Compare, Job, Walk
 from tests.journal.given import run_sql, tamper
+from tests.verification.filled import Filled
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from store.testing.samples import make_span
-from tests.journal.filled import Filled
 from tests.journal.given import SPAN, run_sql
+from tests.verification.filled import Filled
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from store.models import Difference
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
-from tests.journal.filled import Filled
 from tests.journal.given import ask, blob, run_sql, tamper
 from tests.journal.given_runs import LONG, NODE, run, tell
+from tests.verification.filled import Filled
 
 RUNS = [table.name for table in core_tables.RUNS]
 

@@ -16,8 +16,8 @@ from store.interface.store import Store
 from store.models import VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_prompt
-from tests.journal.filled import Filled, database_of
 from tests.journal.given import fill, run_sql, tamper
+from tests.verification.filled import Filled, database_of
 
 
 async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: ManualClock) -> None:

@@ -13,8 +13,7 @@ from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.domain.annotation_events import RolloutAnnotated
-from store.domain.upcast import upcast
+from store.domain.events import RolloutAnnotated, upcast
 from store.models.annotations import Note
 from store.validation.json_limits import check_text
 

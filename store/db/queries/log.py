@@ -15,8 +15,7 @@ from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import TOTALS
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.domain.events import FACTS, Event, Fact, Json, encode
-from store.domain.upcast import upcast
+from store.domain.events import FACTS, Event, Fact, Json, encode, upcast
 
 EVENT_COLUMNS = tuple(column.name for column in core_tables.events.columns)
 COMMIT_COLUMNS = tuple(column.name for column in core_tables.commits.columns)

@@ -15,8 +15,7 @@ from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.domain.events import SpanRecorded
-from store.domain.upcast import upcast
+from store.domain.events import SpanRecorded, upcast
 from store.validation.json_limits import check_text
 
 _KINDS: Final = {

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the journal."""
+"""Fixtures of the tests of verification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from store import open_store
 from store.testing import ManualClock
-from tests.journal.filled import Filled
 from tests.journal.given import fill
+from tests.verification.filled import Filled
 
 
 @pytest.fixture
