@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from store.client import requests
@@ -11,17 +11,14 @@ from store.interface.store import AsAt, Store
 from store.models import (
     Attempt,
     AttemptedRollout,
-    FilterLogic,
     LightningStoreStatistics,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    RolloutStatus,
-    SortOrder,
     Span,
     Worker,
-    WorkerStatus,
 )
+from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.wire import encoding, paths
 
 T = TypeVar("T")
@@ -35,32 +32,8 @@ class HTTPReads(Store):
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        fields = {
-            **requests.given(
-                status_in=requests.texts(status if status_in is None else status_in, "status_in"),
-                rollout_id_in=requests.texts(rollout_ids if rollout_id_in is None else rollout_id_in, "rollout_id_in"),
-                rollout_id_contains=requests.text(rollout_id_contains, "rollout_id_contains"),
-                sort_by=sort_by,
-            ),
-            **requests.page(limit, offset, sort_order, filter_logic),
-            **await self._past(as_at),
-        }
-        return await self._page("query_rollouts", paths.ROLLOUTS_SEARCH, fields, limit, encoding.decode_rollout_page)
+    async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
+        return await self._page("query_rollouts", paths.ROLLOUTS_SEARCH, query, encoding.decode_rollout_page)
 
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
@@ -69,28 +42,14 @@ class HTTPReads(Store):
         decode = encoding.decode_rollout_or_none
         return await self._find("get_rollout_by_id", paths.ROLLOUT, "rollout_id", rollout_id, moment, decode)
 
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> PaginatedResult[Attempt]:
+    async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         sought = requests.sought(rollout_id, "rollout_id")
-        fields = {
-            # Null is the order of creation here, while leaving it out means the default.
-            "sort_by": sort_by,
-            **requests.page(limit, offset, sort_order),
-            **await self._past(as_at, at),
-        }
         if not requests.is_nameable(sought):
-            return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
+            # The rest is checked as if it were sent.
+            await self._keys(query)
+            return PaginatedResult(items=[], limit=query.limit, offset=query.offset, total=0)
         path = requests.path(paths.ATTEMPTS_SEARCH, rollout_id=sought)
-        return await self._page("query_attempts", path, fields, limit, encoding.decode_attempt_page)
+        return await self._page("query_attempts", path, query, encoding.decode_attempt_page)
 
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
@@ -101,71 +60,15 @@ class HTTPReads(Store):
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> PaginatedResult[Span]:
-        conditions = {
-            "attempt_id": attempt_id,
-            "trace_id": trace_id,
-            "trace_id_contains": trace_id_contains,
-            "span_id": span_id,
-            "span_id_contains": span_id_contains,
-            "parent_id": parent_id,
-            "parent_id_contains": parent_id_contains,
-            "name": name,
-            "name_contains": name_contains,
-        }
-        fields = {
-            "rollout_id": requests.sought(rollout_id, "rollout_id"),
-            "sort_by": sort_by,
-            **requests.given(**{field: requests.text(value, field) for field, value in conditions.items()}),
-            **requests.page(limit, offset, sort_order, filter_logic),
-            **await self._past(as_at, at),
-        }
-        return await self._page("query_spans", paths.SPANS_SEARCH, fields, limit, requests.decode_span_page)
+    async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
+        return await self._page("query_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        fields = {
-            **requests.given(
-                resources_id=requests.text(resources_id, "resources_id"),
-                resources_id_contains=requests.text(resources_id_contains, "resources_id_contains"),
-                sort_by=sort_by,
-            ),
-            **requests.page(limit, offset, sort_order),
-            **await self._past(as_at),
-        }
-        page = await self._read("query_resources", paths.RESOURCES, fields, encoding.decode_resources_page)
-        return _echo(page, limit)
+    async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
+        keys = await self._keys(query)
+        page = await self._read("query_resources", paths.RESOURCES, keys, encoding.decode_resources_page)
+        return _echo(page, query.limit)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
         moment = await self._past(as_at)
@@ -177,28 +80,8 @@ class HTTPReads(Store):
             "get_latest_resources", paths.LATEST_RESOURCES, await self._past(as_at), encoding.decode_resources_or_none
         )
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[Worker]:
-        fields = {
-            **requests.given(
-                status_in=requests.texts(status_in, "status_in"),
-                worker_id_contains=requests.text(worker_id_contains, "worker_id_contains"),
-                sort_by=sort_by,
-            ),
-            **requests.page(limit, offset, sort_order, filter_logic),
-            **await self._past(as_at),
-        }
-        return await self._page("query_workers", paths.WORKERS_SEARCH, fields, limit, encoding.decode_worker_page)
+    async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
+        return await self._page("query_workers", paths.WORKERS_SEARCH, query, encoding.decode_worker_page)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
         moment = await self._past(as_at)
@@ -213,15 +96,14 @@ class HTTPReads(Store):
     # -- how they read -----------------------------------------------------------------------------------------------
 
     async def _page(
-        self,
-        operation: str,
-        path: str,
-        fields: dict[str, Any],
-        limit: int,
-        decode: Callable[[bytes], PaginatedResult[T]],
+        self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
     ) -> PaginatedResult[T]:
-        call = Call(operation, "POST", path, requests.body(**fields))
-        return _echo(await self._transport.ask(call, decode), limit)
+        call = Call(operation, "POST", path, requests.body(**await self._keys(query)))
+        return _echo(await self._transport.ask(call, decode), query.limit)
+
+    async def _keys(self, query: PageQuery) -> dict[str, Any]:
+        """Return a query as keys of a request."""
+        return {**requests.query(query), **await self._past(query.as_at, getattr(query, "at", None))}
 
     async def _read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:
         return await self._transport.ask(reading(operation, path + requests.query_string(fields)), decode)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
+from store.models.queries import PageQuery, list_fields
 from store.sql.mapping.rollouts import span_model
 from store.validation import arguments
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
@@ -238,18 +239,30 @@ def past(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
     return given(as_at=moment_on_wire(as_at), at=at)
 
 
-def page(limit: Any, offset: Any, sort_order: Any, filter_logic: Any = "and") -> dict[str, Any]:
-    """Return which part of the matches is asked for, and in which order.
+def query(value: PageQuery) -> dict[str, Any]:
+    """Return a query as keys of a request, all but its moment.
 
     Raises:
-        Invalid: as every store refuses them.
+        Invalid: as every store refuses it.
     """
+    lists, sent = list_fields(type(value)), dict[str, Any]()
+    for name in (*value.scope, *value.conditions()):
+        wanted = getattr(value, name)
+        if type(value).model_fields[name].is_required():
+            sent[name] = sought(wanted, name)
+        elif wanted is not None:
+            sent[name] = texts(wanted, name) if name in lists else text(wanted, name)
+    # Null is the order of creation, while leaving the key out means the default.
+    if value.sort_by is not None or type(value).model_fields["sort_by"].default is not None:
+        sent["sort_by"] = value.sort_by
+    filter_logic = getattr(value, "filter_logic", "and")
     arguments.choice(filter_logic, "filter_logic", "and", "or")
-    arguments.choice(sort_order, "sort_order", "asc", "desc")
-    arguments.page(limit, offset)
+    arguments.choice(value.sort_order, "sort_order", "asc", "desc")
+    arguments.page(value.limit, value.offset)
+    if filter_logic != "and":
+        sent["filter_logic"] = filter_logic
     # The protocol has no page without items: the one asked for instead is dropped when it comes.
-    asked: dict[str, Any] = {"limit": limit or 1, "offset": offset, "sort_order": sort_order}
-    return asked if filter_logic == "and" else {**asked, "filter_logic": filter_logic}
+    return {**sent, "limit": value.limit or 1, "offset": value.offset, "sort_order": value.sort_order}
 
 
 def texts(values: Any, field: str) -> list[str] | None:

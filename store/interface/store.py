@@ -46,6 +46,7 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
+from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 
 if TYPE_CHECKING:
     from store.sync import SyncStore
@@ -262,7 +263,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
             timeout: seconds; None waits for ever, 0 or less returns at once; NaN is `Invalid`.
         """
 
-    @abc.abstractmethod
     async def query_rollouts(
         self,
         *,
@@ -282,6 +282,22 @@ class Store(RunStore, AnnotationStore, abc.ABC):
 
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`, and ignored beside them.
         """
+        query = RolloutQuery.of(
+            status_in=status if status_in is None else status_in,
+            rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
+            rollout_id_contains=rollout_id_contains,
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+            as_at=as_at,
+        )
+        return await self.find_rollouts(query)
+
+    @abc.abstractmethod
+    async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
+        """Return what `query_rollouts` returns for these arguments. Sweeps."""
 
     @abc.abstractmethod
     async def get_rollout_by_id(
@@ -311,7 +327,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
             Invalid: `status` or `config` is None.
         """
 
-    @abc.abstractmethod
     async def query_attempts(
         self,
         rollout_id: str,
@@ -324,6 +339,19 @@ class Store(RunStore, AnnotationStore, abc.ABC):
         at: int | None = None,
     ) -> PaginatedResult[Attempt]:
         """Return the attempts of a rollout; none if there is no such rollout. Sweeps."""
+        query = AttemptQuery.of(
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+            as_at=as_at,
+            at=at,
+        )
+        return await self.find_attempts(rollout_id, query)
+
+    @abc.abstractmethod
+    async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
+        """Return what `query_attempts` returns for these arguments. Sweeps."""
 
     @abc.abstractmethod
     async def get_latest_attempt(
@@ -366,7 +394,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
             Invalid: a field is None, or an error is given without such a status.
         """
 
-    @abc.abstractmethod
     async def query_spans(
         self,
         rollout_id: str,
@@ -394,6 +421,30 @@ class Store(RunStore, AnnotationStore, abc.ABC):
         The rollout and the attempt are never alternatives: `filter_logic` joins the other conditions, and "or" without
         any of them matches nothing, as in Agent-lightning 0.3.
         """
+        query = SpanQuery.of(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            trace_id=trace_id,
+            trace_id_contains=trace_id_contains,
+            span_id=span_id,
+            span_id_contains=span_id_contains,
+            parent_id=parent_id,
+            parent_id_contains=parent_id_contains,
+            name=name,
+            name_contains=name_contains,
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+            as_at=as_at,
+            at=at,
+        )
+        return await self.find_spans(query)
+
+    @abc.abstractmethod
+    async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
+        """Return what `query_spans` returns for these arguments. Sweeps."""
 
     @abc.abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
@@ -407,7 +458,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
         with `as_at`.
         """
 
-    @abc.abstractmethod
     async def query_resources(
         self,
         *,
@@ -420,6 +470,20 @@ class Store(RunStore, AnnotationStore, abc.ABC):
         as_at: AsAt | None = None,
     ) -> PaginatedResult[ResourcesUpdate]:
         """Return the current version of every id that matches both conditions, in the order the ids were first used."""
+        query = ResourcesQuery.of(
+            resources_id=resources_id,
+            resources_id_contains=resources_id_contains,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+            as_at=as_at,
+        )
+        return await self.find_resources(query)
+
+    @abc.abstractmethod
+    async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
+        """Return what `query_resources` returns for these arguments."""
 
     @abc.abstractmethod
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
@@ -429,7 +493,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
         """Return what was published last, under whichever id, or None if nothing was."""
 
-    @abc.abstractmethod
     async def query_workers(
         self,
         *,
@@ -443,6 +506,21 @@ class Store(RunStore, AnnotationStore, abc.ABC):
         as_at: AsAt | None = None,
     ) -> PaginatedResult[Worker]:
         """Return the workers that match, in the order they were first seen. Sweeps."""
+        query = WorkerQuery.of(
+            status_in=status_in,
+            worker_id_contains=worker_id_contains,
+            filter_logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+            as_at=as_at,
+        )
+        return await self.find_workers(query)
+
+    @abc.abstractmethod
+    async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
+        """Return what `query_workers` returns for these arguments. Sweeps."""
 
     @abc.abstractmethod
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:

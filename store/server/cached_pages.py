@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
 from functools import cache
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Final, Protocol, TypeVar, cast, runtime_checkable
 
 from store.interface.store import Store
+from store.models.queries import PageQuery, RolloutQuery, SpanQuery
 from store.server.page_cache import KeptPages
 from store.server.response_spool import Spool
-from store.wire.bodies import PageQuery, RolloutsQuery, SpansQuery
 from store.wire.encoding import dumps
 
+Q = TypeVar("Q", bound=PageQuery)
 Write = Callable[[bytes], object]
 
 
@@ -19,12 +20,12 @@ Write = Callable[[bytes], object]
 class WritesPages(Protocol):
     """A store that writes the JSON of what its queries return, some items at a time, and returns how many match."""
 
-    async def write_rollouts(self, write: Write, **query: Any) -> int:
-        """Write what `query_rollouts` returns."""
+    async def write_rollouts(self, write: Write, query: RolloutQuery) -> int:
+        """Write what `find_rollouts` returns."""
         ...
 
-    async def write_spans(self, write: Write, **query: Any) -> int:
-        """Write what `query_spans` returns."""
+    async def write_spans(self, write: Write, query: SpanQuery) -> int:
+        """Write what `find_spans` returns."""
         ...
 
     async def state(self) -> tuple[Hashable, Hashable] | None:
@@ -38,21 +39,20 @@ KEPT_BYTES: Final = 16 * 1024 * 1024
 _kept: Final = KeptPages(KEPT_BYTES)
 
 
-async def rollouts(store: Store, query: RolloutsQuery) -> bytes | Spool:
+async def rollouts(store: Store, query: RolloutQuery) -> bytes | Spool:
     """Return the page of rollouts that a query asks for."""
-    # The fields of a query are the arguments of the call.
     if _writes_pages(type(store)):
         writing = cast("WritesPages", store)
         return await _page(writing, writing.write_rollouts, query)
-    return dumps(await store.query_rollouts(**vars(query)))
+    return dumps(await store.find_rollouts(query))
 
 
-async def spans(store: Store, query: SpansQuery) -> bytes | Spool:
+async def spans(store: Store, query: SpanQuery) -> bytes | Spool:
     """Return the page of spans that a query asks for."""
     if _writes_pages(type(store)):
         writing = cast("WritesPages", store)
         return await _page(writing, writing.write_spans, query)
-    return dumps(await store.query_spans(**vars(query)))
+    return dumps(await store.find_spans(query))
 
 
 @cache
@@ -61,7 +61,7 @@ def _writes_pages(kind: type[Store]) -> bool:
     return issubclass(kind, WritesPages)
 
 
-async def _page(store: WritesPages, page: Callable[..., Awaitable[int]], query: PageQuery) -> bytes | Spool:
+async def _page(store: WritesPages, page: Callable[[Write, Q], Awaitable[int]], query: Q) -> bytes | Spool:
     known = await store.state()
     if known is None:
         return await _written(page, query)
@@ -76,7 +76,7 @@ async def _page(store: WritesPages, page: Callable[..., Awaitable[int]], query: 
     return written
 
 
-async def _written(page: Callable[..., Awaitable[int]], query: PageQuery) -> bytes | Spool:
+async def _written(page: Callable[[Write, Q], Awaitable[int]], query: Q) -> bytes | Spool:
     spool = Spool()
     try:
         spool.write(b'{"items":[')
@@ -87,7 +87,7 @@ async def _written(page: Callable[..., Awaitable[int]], query: PageQuery) -> byt
                 spool.write(b",")
             spool.write(items)
 
-        total = await page(write, **vars(query))
+        total = await page(write, query)
         spool.write(b'],"limit":%d,"offset":%d,"total":%d}' % (query.limit, query.offset, total))
     except BaseException:
         spool.close()

@@ -6,8 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
-from functools import cache
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
@@ -17,9 +16,9 @@ from starlette.types import Message, Scope
 from store.domain.commands import Idempotency
 from store.errors import Invalid, StoreError
 from store.interface.store import Store
+from store.models.queries import PageQuery, list_fields
 from store.runtime import context
 from store.server.errors import Faults, Refused
-from store.wire.bodies import SORTABLE, PageQuery
 from store.wire.paths import IDEMPOTENCY_KEY
 
 M = TypeVar("M", bound=BaseModel)
@@ -150,7 +149,7 @@ class Call(HTTPConnection):
         text: bytes = self.scope["query_string"]
         given: dict[str, Any] = {}
         if text:
-            lists = _lists(model)
+            lists = list_fields(model)
             for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
                 if name in lists:
                     given.setdefault(name, []).append(value)
@@ -189,10 +188,9 @@ def checked(query: Q) -> Q:
         raise Refused("limit", "Limit must be greater than 0 or -1 for no limit")
     if query.offset < 0:
         raise Refused("offset", "Offset must be greater than or equal to 0")
-    if query.sort_by is not None:
-        allowed = SORTABLE[type(query)]
-        if query.sort_by not in allowed:
-            raise Refused("sort_by", f"Invalid sort_by: {query.sort_by}, allowed fields are: {', '.join(allowed)}")
+    if query.sort_by is not None and query.sort_by not in query.sortable:
+        allowed = ", ".join(query.sortable)
+        raise Refused("sort_by", f"Invalid sort_by: {query.sort_by}, allowed fields are: {allowed}")
     return query
 
 
@@ -205,16 +203,6 @@ def refuse_null(body: BaseModel, *fields: str) -> None:
     for field in fields:
         if field in body.model_fields_set and getattr(body, field) is None:
             raise Refused(field, f"{field} is invalid; it cannot be a null value.")
-
-
-@cache
-def _lists(model: type[BaseModel]) -> frozenset[str]:
-    """Return the fields that are lists, and so may be repeated in a query."""
-    return frozenset(
-        name
-        for name, field in model.model_fields.items()
-        if any(getattr(kind, "__origin__", None) is list for kind in (field.annotation, *get_args(field.annotation)))
-    )
 
 
 def _lenient(body: bytes, faulty: str) -> Any:

@@ -81,8 +81,8 @@ class DelegatingStore(Store):
     async def wait_for_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
         return await self.target.wait_for_rollouts(*args, **kwargs)
 
-    async def query_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
-        return await self.target.query_rollouts(*args, **kwargs)
+    async def find_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
+        return await self.target.find_rollouts(*args, **kwargs)
 
     async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
         return await self.target.get_rollout_by_id(*args, **kwargs)
@@ -90,8 +90,8 @@ class DelegatingStore(Store):
     async def update_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
         return await self.target.update_rollout(*args, **kwargs)
 
-    async def query_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
-        return await self.target.query_attempts(*args, **kwargs)
+    async def find_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
+        return await self.target.find_attempts(*args, **kwargs)
 
     async def get_latest_attempt(self, *args: Any, **kwargs: Any) -> Attempt | None:
         return await self.target.get_latest_attempt(*args, **kwargs)
@@ -99,8 +99,8 @@ class DelegatingStore(Store):
     async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
         return await self.target.update_attempt(*args, **kwargs)
 
-    async def query_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
-        return await self.target.query_spans(*args, **kwargs)
+    async def find_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
+        return await self.target.find_spans(*args, **kwargs)
 
     async def add_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
         return await self.target.add_resources(*args, **kwargs)
@@ -108,8 +108,8 @@ class DelegatingStore(Store):
     async def update_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
         return await self.target.update_resources(*args, **kwargs)
 
-    async def query_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
-        return await self.target.query_resources(*args, **kwargs)
+    async def find_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
+        return await self.target.find_resources(*args, **kwargs)
 
     async def get_resources_by_id(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
         return await self.target.get_resources_by_id(*args, **kwargs)
@@ -117,8 +117,8 @@ class DelegatingStore(Store):
     async def get_latest_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
         return await self.target.get_latest_resources(*args, **kwargs)
 
-    async def query_workers(self, *args: Any, **kwargs: Any) -> PaginatedResult[Worker]:
-        return await self.target.query_workers(*args, **kwargs)
+    async def find_workers(self, *args: Any, **kwargs: Any) -> PaginatedResult[Worker]:
+        return await self.target.find_workers(*args, **kwargs)
 
     async def get_worker_by_id(self, *args: Any, **kwargs: Any) -> Worker | None:
         return await self.target.get_worker_by_id(*args, **kwargs)

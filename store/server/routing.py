@@ -18,12 +18,12 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from store.models.queries import PageQuery
 from store.server.api_schema import declare
 from store.server.call import Call, ClientLeft, checked
 from store.server.errors import Headers, refusal
 from store.server.response_spool import Spool, send_spooled
 from store.sql.api_keys import Role
-from store.wire.bodies import PageQuery
 
 A = TypeVar("A", bound="Addressed")
 E = TypeVar("E", bound=Callable[..., Any])

@@ -16,9 +16,9 @@ from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.filters import Query
-from store.interface.store import AsAt
 from store.journal import as_at as timeline
 from store.models import RolloutConfig
+from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queries import SQLReads
 from store.wire.encoding import dumps
@@ -136,15 +136,14 @@ _AT_ONCE = 128
 class SQLTexts(SQLReads):
     """What a server answers from a SQL store: the longest pages, in memory for no more than a few rows."""
 
-    async def write_rollouts(self, write: Write, *, as_at: AsAt | None = None, **query: Any) -> int:
-        """Write the JSON of each rollout that `query_rollouts` would return; return how many match before paging.
+    async def write_rollouts(self, write: Write, query: RolloutQuery) -> int:
+        """Write the JSON of each rollout that a query matches; return how many match before paging.
 
         Args:
             write: called in their order, with one or with some and commas between them.
-            as_at: the moment, if not the present.
-            query: the other arguments of `query_rollouts`, but for its older names.
+            query: which rollouts, as for `find_rollouts`.
         """
-        asked = filters.asked(filters.ROLLOUTS, query)
+        asked = filters.of(query)
         dialect = self._dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
@@ -159,34 +158,22 @@ class SQLTexts(SQLReads):
         return await self._answer(
             lambda session: pages.take_rollouts(dialect, session, asked, _written(rollouts, write), batch=_AT_ONCE),
             write_past,
-            as_at,
+            query.as_at,
             snapshot=self._is_cut_up(asked),
         )
 
-    async def write_spans(
-        self,
-        write: Write,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-        **query: Any,
-    ) -> int:
-        """Write the JSON of each span that `query_spans` would return; return how many match before paging.
+    async def write_spans(self, write: Write, query: SpanQuery) -> int:
+        """Write the JSON of each span that a query matches; return how many match before paging.
 
         Args:
             write: called in their order, with one or with some and commas between them.
-            rollout_id: whose spans.
-            attempt_id: only those of this attempt.
-            as_at: the moment, if not the present.
-            at: the same as a number of the rollout's history.
-            query: the other arguments of `query_spans`; without a `sort_by` the order is that of creation.
+            query: which spans, as for `find_spans`.
         """
-        asked = filters.asked(filters.SPANS, query)
+        asked = filters.of(query)
         dialect = self._dialect
 
         take = _written(spans, write)
+        rollout_id, attempt_id = query.rollout_id, query.attempt_id
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(
@@ -197,8 +184,8 @@ class SQLTexts(SQLReads):
         return await self._answer(
             lambda session: pages.take_spans(dialect, session, rollout_id, attempt_id, asked, take, batch=_AT_ONCE),
             write_past,
-            as_at,
-            (rollout_id, at),
+            query.as_at,
+            (rollout_id, query.at),
             snapshot=self._is_cut_up(asked),
         )
 

@@ -16,17 +16,14 @@ from store.journal import as_at as timeline
 from store.models import (
     Attempt,
     AttemptedRollout,
-    FilterLogic,
     LightningStoreStatistics,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
-    RolloutStatus,
-    SortOrder,
     Span,
     Worker,
-    WorkerStatus,
 )
+from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime import process
 from store.runtime.clock import system_clock
 from store.runtime.loop_thread import Home
@@ -50,39 +47,13 @@ class SQLReads(Store):
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        asked = filters.query(
-            filters.ROLLOUTS,
-            filters.wanted(
-                status_in=status if status_in is None else status_in,
-                rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
-                rollout_id_contains=rollout_id_contains,
-            ),
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
+        asked = filters.of(query)
         make, dialect = rollout_mapping.rollout_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.rollouts(dialect, session, asked, make),
             lambda session, until: timeline.rollouts(dialect, session, asked, until, make),
-            as_at,
+            query.as_at,
         )
         return _paginated(page, asked)
 
@@ -98,24 +69,14 @@ class SQLReads(Store):
         )
         return None if row is None else rollout_mapping.rollout_of_page(row)
 
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> PaginatedResult[Attempt]:
-        asked = filters.query(filters.ATTEMPTS, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+    async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
+        asked = filters.of(query)
         make, dialect = rollout_mapping.attempt_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.attempts(dialect, session, rollout_id, asked, make),
             lambda session, until: timeline.attempts(dialect, session, rollout_id, asked, until, make),
-            as_at,
-            (rollout_id, at),
+            query.as_at,
+            (rollout_id, query.at),
         )
         return _paginated(page, asked)
 
@@ -133,80 +94,28 @@ class SQLReads(Store):
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> PaginatedResult[Span]:
-        asked = filters.query(
-            filters.SPANS,
-            filters.wanted(
-                trace_id=trace_id,
-                trace_id_contains=trace_id_contains,
-                span_id=span_id,
-                span_id_contains=span_id_contains,
-                parent_id=parent_id,
-                parent_id_contains=parent_id_contains,
-                name=name,
-                name_contains=name_contains,
-            ),
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
+        asked = filters.of(query)
         make, dialect = rollout_mapping.span_of_page, self._dialect
         page = await self._answer(
-            lambda session: pages.spans(dialect, session, rollout_id, attempt_id, asked, make),
-            lambda session, until: timeline.spans(dialect, session, rollout_id, attempt_id, asked, until, make),
-            as_at,
-            (rollout_id, at),
+            lambda session: pages.spans(dialect, session, query.rollout_id, query.attempt_id, asked, make),
+            lambda session, until: timeline.spans(
+                dialect, session, query.rollout_id, query.attempt_id, asked, until, make
+            ),
+            query.as_at,
+            (query.rollout_id, query.at),
         )
         return _paginated(page, asked)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        asked = filters.query(
-            filters.RESOURCES,
-            filters.wanted(resources_id=resources_id, resources_id_contains=resources_id_contains),
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
+        asked = filters.of(query)
         make, dialect = rollout_mapping.resources_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.resources(dialect, session, asked, make),
             lambda session, until: timeline.resources(dialect, session, asked, until, make),
-            as_at,
+            query.as_at,
             sweeps=False,
         )
         return _paginated(page, asked)
@@ -231,32 +140,13 @@ class SQLReads(Store):
         )
         return None if row is None else rollout_mapping.resources_of_page(row)
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        as_at: AsAt | None = None,
-    ) -> PaginatedResult[Worker]:
-        asked = filters.query(
-            filters.WORKERS,
-            filters.wanted(status_in=status_in, worker_id_contains=worker_id_contains),
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
+        asked = filters.of(query)
         make, dialect = rollout_mapping.worker_of_page, self._dialect
         page = await self._answer(
             lambda session: pages.workers(dialect, session, asked, make),
             lambda session, until: timeline.workers(dialect, session, asked, until, make),
-            as_at,
+            query.as_at,
         )
         return _paginated(page, asked)
 

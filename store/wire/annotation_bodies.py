@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from store.models.enums import Frozen
-from store.wire.bodies import RolloutPastQuery
+from store.models.queries import RolloutPastQuery
 
 _ALL: Final = -1
 _LAST: Final = 2**63 - 1

@@ -1,4 +1,4 @@
-"""What requests carry: bodies as models that ignore unknown keys, and queries, which come as bodies or as parameters.
+"""What requests carry: bodies as models that ignore unknown keys, and queries that are not those of `models.queries`.
 
 Where a key that is absent means something else than null, the model's `model_fields_set` says which was given.
 """
@@ -6,65 +6,29 @@ Where a key that is absent means something else than null, the model's `model_fi
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from store.errors import Invalid
 from store.models import (
-    Attempt,
     AttemptError,
     AttemptStatus,
     EnqueueRolloutRequest,
-    FilterLogic,
-    ResourcesUpdate,
-    Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
     Seal,
-    SortOrder,
     Span,
     TaskInput,
-    Worker,
-    WorkerStatus,
 )
 from store.models.enums import Frozen
-
-_LAST: Final = 2**63 - 1
-
-
-def moment_of(given: Any) -> Any:
-    """Return a moment of the log as the store takes it: text as a position or a time, all else as it came.
-
-    Raises:
-        Invalid: the text is neither a number nor a time of RFC 3339.
-    """
-    if not isinstance(given, str):
-        return given
-    if given.lstrip("-").isdecimal():
-        return int(given)
-    try:
-        return datetime.fromisoformat(given)
-    except ValueError:
-        raise Invalid("as_at", f"{given!r} is no position and no time; write 1234 or 2026-11-20T02:00:00Z") from None
+from store.models.queries import PastQuery
 
 
 def moment_on_wire(as_at: Any) -> Any:
     """Return a moment as it travels: a position as it is, a time as RFC 3339 text."""
     return as_at.isoformat() if isinstance(as_at, datetime) else as_at
 
-
-Moment = Annotated[
-    Any,
-    BeforeValidator(moment_of),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string", "format": "date-time"}, {"type": "null"}],
-            "description": "As the store stood then: a position of the log, or an RFC 3339 time.",
-        }
-    ),
-]
 
 # -- what changes something ------------------------------------------------------------------------------------------
 
@@ -167,18 +131,6 @@ class VerifyBody(Frozen):
 # -- queries ---------------------------------------------------------------------------------------------------------
 
 
-class PastQuery(Frozen):
-    """A moment of the log. Beyond Agent-lightning 0.3."""
-
-    as_at: Moment = None
-
-
-class RolloutPastQuery(PastQuery):
-    """A moment of the log, or of one rollout's own history. Beyond Agent-lightning 0.3."""
-
-    at: int | None = None
-
-
 class HistoryQuery(PastQuery):
     """GET /rollouts/{rollout_id}/history. Beyond Agent-lightning 0.3."""
 
@@ -186,65 +138,6 @@ class HistoryQuery(PastQuery):
     """The number of the last event dealt with."""
     limit: int = Field(default=1000, ge=1, le=10_000)
     """How many events at most."""
-
-
-class PageQuery(PastQuery):
-    """Which part of the matches, in which order."""
-
-    # They come back in the answer, where JSON's numbers end somewhere.
-    limit: int = Field(default=-1, le=_LAST)
-    offset: int = Field(default=0, le=_LAST)
-    sort_by: str | None = None
-    sort_order: SortOrder = "asc"
-
-
-class RolloutsQuery(PageQuery):
-    """GET /rollouts, POST /rollouts/search."""
-
-    status_in: list[RolloutStatus] | None = None
-    rollout_id_in: list[str] | None = None
-    rollout_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
-
-
-class AttemptsQuery(PageQuery):
-    """GET /rollouts/{rollout_id}/attempts, POST /rollouts/{rollout_id}/attempts/search."""
-
-    sort_by: str | None = "sequence_id"
-    at: int | None = None
-
-
-class WorkersQuery(PageQuery):
-    """GET /workers, POST /workers/search."""
-
-    status_in: list[WorkerStatus] | None = None
-    worker_id_contains: str | None = None
-    filter_logic: FilterLogic = "and"
-
-
-class ResourcesQuery(PageQuery):
-    """GET /resources."""
-
-    resources_id: str | None = None
-    resources_id_contains: str | None = None
-
-
-class SpansQuery(PageQuery):
-    """GET /spans, POST /spans/search."""
-
-    rollout_id: str
-    attempt_id: str | None = None
-    trace_id: str | None = None
-    trace_id_contains: str | None = None
-    span_id: str | None = None
-    span_id_contains: str | None = None
-    parent_id: str | None = None
-    parent_id_contains: str | None = None
-    name: str | None = None
-    name_contains: str | None = None
-    filter_logic: FilterLogic = "and"
-    sort_by: str | None = "sequence_id"
-    at: int | None = None
 
 
 class LogQuery(Frozen):
@@ -256,13 +149,3 @@ class LogQuery(Frozen):
     """How many events at most."""
     type: list[str] | None = None
     rollout: str | None = None
-
-
-SORTABLE: Final[dict[type[PageQuery], tuple[str, ...]]] = {
-    RolloutsQuery: tuple(Rollout.model_fields),
-    AttemptsQuery: tuple(Attempt.model_fields),
-    WorkersQuery: tuple(Worker.model_fields),
-    ResourcesQuery: tuple(ResourcesUpdate.model_fields),
-    SpansQuery: tuple(Span.model_fields),
-}
-"""The fields by which each query may be sorted, in the order in which a refusal lists them."""

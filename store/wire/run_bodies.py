@@ -8,7 +8,7 @@ from pydantic import Field
 
 from store.models import OnActive, OnMissing, PhaseGraph, RunEvent, SearchIn
 from store.models.enums import Frozen
-from store.wire.bodies import PastQuery, RolloutPastQuery
+from store.models.queries import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1
 # They go to the database, and come back in answers, where numbers end somewhere.

@@ -67,8 +67,8 @@ class DelegatingStore(Store):
     async def wait_for_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
         return await self._inner.wait_for_rollouts(*args, **kwargs)
 
-    async def query_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
-        return await self._inner.query_rollouts(*args, **kwargs)
+    async def find_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
+        return await self._inner.find_rollouts(*args, **kwargs)
 
     async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
         return await self._inner.get_rollout_by_id(*args, **kwargs)
@@ -76,8 +76,8 @@ class DelegatingStore(Store):
     async def update_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
         return await self._inner.update_rollout(*args, **kwargs)
 
-    async def query_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
-        return await self._inner.query_attempts(*args, **kwargs)
+    async def find_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
+        return await self._inner.find_attempts(*args, **kwargs)
 
     async def get_latest_attempt(self, *args: Any, **kwargs: Any) -> Attempt | None:
         return await self._inner.get_latest_attempt(*args, **kwargs)
@@ -85,8 +85,8 @@ class DelegatingStore(Store):
     async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
         return await self._inner.update_attempt(*args, **kwargs)
 
-    async def query_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
-        return await self._inner.query_spans(*args, **kwargs)
+    async def find_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
+        return await self._inner.find_spans(*args, **kwargs)
 
     async def add_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
         return await self._inner.add_resources(*args, **kwargs)
@@ -94,8 +94,8 @@ class DelegatingStore(Store):
     async def update_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
         return await self._inner.update_resources(*args, **kwargs)
 
-    async def query_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
-        return await self._inner.query_resources(*args, **kwargs)
+    async def find_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
+        return await self._inner.find_resources(*args, **kwargs)
 
     async def get_resources_by_id(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
         return await self._inner.get_resources_by_id(*args, **kwargs)
@@ -103,8 +103,8 @@ class DelegatingStore(Store):
     async def get_latest_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
         return await self._inner.get_latest_resources(*args, **kwargs)
 
-    async def query_workers(self, *args: Any, **kwargs: Any) -> PaginatedResult[Worker]:
-        return await self._inner.query_workers(*args, **kwargs)
+    async def find_workers(self, *args: Any, **kwargs: Any) -> PaginatedResult[Worker]:
+        return await self._inner.find_workers(*args, **kwargs)
 
     async def get_worker_by_id(self, *args: Any, **kwargs: Any) -> Worker | None:
         return await self._inner.get_worker_by_id(*args, **kwargs)

@@ -15,6 +15,7 @@ from store import open_store
 from store.db.dialect import Row, Sql
 from store.db.drivers.sqlite import reader
 from store.db.drivers.sqlite.reader import Readers, Reading, SQLiteReader, State
+from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.store import SQLStore
 from store.testing.samples import make_span
 
@@ -172,9 +173,9 @@ async def test_a_page_and_its_count_take_one_hop(tmp_path: Path, monkeypatch: py
         await store.enqueue_rollout(2)
         await store.query_rollouts()  # which sweeps
         queries: list[Callable[[], Awaitable[Any]]] = [
-            lambda: store.write_spans(lambda _: None, rollout.rollout_id),
-            lambda: store.write_spans(lambda _: None, rollout.rollout_id, limit=3),
-            lambda: store.write_rollouts(lambda _: None, limit=1),
+            lambda: store.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id)),
+            lambda: store.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id, limit=3)),
+            lambda: store.write_rollouts(lambda _: None, RolloutQuery.of(limit=1)),
             lambda: store.query_rollouts(limit=1, sort_by="status"),
             lambda: store.query_spans(rollout.rollout_id),
         ]

@@ -11,6 +11,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import Attempt, RolloutConfig
+from store.models.queries import RolloutQuery
 from store.server.page_cache import KeptPages
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
@@ -81,9 +82,9 @@ async def test_nothing_is_read_while_nothing_is_committed(tmp_path: Any, monkeyp
     written: list[object] = []
     write_rollouts = SQLStore.write_rollouts
 
-    async def counted(self: SQLStore, write: Callable[[bytes], object], **query: Any) -> int:
+    async def counted(self: SQLStore, write: Callable[[bytes], object], query: RolloutQuery) -> int:
         written.append(query)
-        return await write_rollouts(self, write, **query)
+        return await write_rollouts(self, write, query)
 
     monkeypatch.setattr(SQLStore, "write_rollouts", counted)
     async with await open_store(f"sqlite:///{tmp_path / 'run.db'}") as store, speaking_to(Partitions(store)) as api:

@@ -19,6 +19,7 @@ from store import open_store
 from store.errors import Unavailable
 from store.interface.store import Store
 from store.models import RolloutConfig
+from store.models.queries import SpanQuery
 from store.server import response_spool
 from store.server.cached_pages import WritesPages
 from store.server.partitions import Partitions
@@ -144,12 +145,12 @@ def test_a_database_writes_its_pages_itself() -> None:
 class _Failing(SQLStore):
     """A store whose database goes away in the middle of a page."""
 
-    async def write_spans(self, write: Callable[[bytes], object], *args: Any, **query: Any) -> int:
+    async def write_spans(self, write: Callable[[bytes], object], query: SpanQuery) -> int:
         def fail_later(text: bytes) -> None:
             write(text)
             raise Unavailable("the database is gone")
 
-        return await super().write_spans(fail_later, *args, **query)
+        return await super().write_spans(fail_later, query)
 
 
 async def test_an_error_in_the_middle_of_a_page_has_its_status(durable_url: str, in_files: None) -> None:

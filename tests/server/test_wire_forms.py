@@ -13,6 +13,7 @@ import pytest
 from store import errors
 from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
 from store.models import Attempt, AttemptedRollout, PaginatedResult, Rollout, Span
+from store.models.queries import PastQuery
 from store.server.errors import Refused, refusal
 from store.wire import bodies, encoding, paths
 from store.wire.errors import FIELDS, error_body, error_of, status_of
@@ -110,9 +111,9 @@ def test_what_is_no_json_is_not_sent() -> None:
 @pytest.mark.parametrize("moment", [5, datetime(2026, 11, 20, 2, tzinfo=UTC), None])
 def test_a_moment_travels_in_queries_and_bodies(moment: Any) -> None:
     sent = bodies.moment_on_wire(moment)
-    assert bodies.PastQuery.model_validate_json(orjson.dumps({"as_at": sent})).as_at == moment
+    assert PastQuery.model_validate_json(orjson.dumps({"as_at": sent})).as_at == moment
     if moment is not None:
-        assert bodies.PastQuery.model_validate({"as_at": str(sent)}).as_at == moment
+        assert PastQuery.model_validate({"as_at": str(sent)}).as_at == moment
 
 
 def test_ids_are_one_segment_of_a_path() -> None:

@@ -6,13 +6,14 @@ Names come from a whitelist and values go in as parameters, so nothing a caller 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, true
 
 from store.db.dialect import Dialect
 from store.db.tables.core import attempts, resources, rollouts, spans, workers
 from store.errors import Invalid
+from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.validation import arguments
 from store.validation.json_limits import check_text
 
@@ -152,6 +153,15 @@ WORKERS = Noun(
 )
 
 
+_NOUNS: Final[Mapping[type[PageQuery], Noun]] = {
+    RolloutQuery: ROLLOUTS,
+    AttemptQuery: ATTEMPTS,
+    SpanQuery: SPANS,
+    ResourcesQuery: RESOURCES,
+    WorkerQuery: WORKERS,
+}
+
+
 def query(
     noun: Noun,
     conditions: Sequence[Condition] = (),
@@ -178,22 +188,21 @@ def query(
     return Query(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
 
 
-def asked(noun: Noun, given: Mapping[str, Any]) -> Query:
-    """Return a checked query from its arguments by the names of the API; errors as `query`."""
-    page = {name: value for name, value in given.items() if name in _PAGE}
-    return query(noun, wanted(**{name: value for name, value in given.items() if name not in _PAGE}), **page)
+def of(value: PageQuery) -> Query:
+    """Return the checked query of a value; errors as `query`."""
+    return query(
+        _NOUNS[type(value)],
+        [_condition(name, getattr(value, name)) for name in value.conditions()],
+        **{name: given for name, given in vars(value).items() if name in _PAGE},
+    )
 
 
-def wanted(**fields: Any) -> list[Condition]:
-    """Return conditions by the names of the API: `name`, `name_contains`, `name_in`."""
-    conditions: list[Condition] = []
-    for given, value in fields.items():
-        field, _, operation = given.rpartition("_")
-        if operation in {"in", "contains"}:
-            conditions.append(Condition(field, cast("Operation", operation), value))
-        else:
-            conditions.append(Condition(given, "is", value))
-    return conditions
+def _condition(name: str, value: Any) -> Condition:
+    """Return a condition by its name in the API: `name`, `name_contains`, `name_in`."""
+    field, _, operation = name.rpartition("_")
+    if operation in {"in", "contains"}:
+        return Condition(field, cast("Operation", operation), value)
+    return Condition(name, "is", value)
 
 
 def _checked(condition: Condition) -> Condition:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
+from store.models.queries import PastQuery, ResourcesQuery, SpanQuery, WorkerQuery
 from store.runtime import context
 from store.server import cached_pages
 from store.server.call import Call, checked, refuse_null
@@ -20,12 +21,8 @@ from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
     NextSpansBody,
-    PastQuery,
-    ResourcesQuery,
     SpansBatchBody,
-    SpansQuery,
     UpdateWorkerBody,
-    WorkersQuery,
 )
 from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
 
@@ -106,16 +103,16 @@ def _key(span: Span) -> tuple[str, str, str]:
     return span.rollout_id, span.attempt_id, span.span_id
 
 
-@spans.get(paths.SPANS, query=SpansQuery, answer=PaginatedResult[Span])
+@spans.get(paths.SPANS, query=SpanQuery, answer=PaginatedResult[Span])
 async def query_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await cached_pages.spans(call.store, call.page_query(SpansQuery))
+    return await cached_pages.spans(call.store, call.page_query(SpanQuery))
 
 
-@spans.post(paths.SPANS_SEARCH, body=SpansQuery, answer=PaginatedResult[Span])
+@spans.post(paths.SPANS_SEARCH, body=SpanQuery, answer=PaginatedResult[Span])
 async def search_spans(call: Call) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await cached_pages.spans(call.store, checked(await call.body(SpansQuery)))
+    return await cached_pages.spans(call.store, checked(await call.body(SpanQuery)))
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
@@ -124,7 +121,7 @@ async def search_spans(call: Call) -> bytes | Spool:
 @resources.get(paths.RESOURCES, query=ResourcesQuery, answer=PaginatedResult[ResourcesUpdate])
 async def query_resources(call: Call) -> bytes:
     """Find resources, the current version of each id."""
-    return dumps(await call.store.query_resources(**vars(call.page_query(ResourcesQuery))))
+    return dumps(await call.store.find_resources(call.page_query(ResourcesQuery)))
 
 
 @resources.post(paths.RESOURCES, body=NamedResources, answer=ResourcesUpdate, status=201)
@@ -161,16 +158,16 @@ async def _named_resources(call: Call) -> Any:
 
 @workers.get(paths.WORKERS, response_model=PaginatedResult[Worker])
 @needs("reader")
-async def query_workers(call: Call, query: Annotated[WorkersQuery, Query()]) -> bytes:
+async def query_workers(call: Call, query: Annotated[WorkerQuery, Query()]) -> bytes:
     """Find workers."""
-    return dumps(await call.store.query_workers(**vars(query)))
+    return dumps(await call.store.find_workers(query))
 
 
 @workers.post(paths.WORKERS_SEARCH, response_model=PaginatedResult[Worker])
 @needs("reader")
-async def search_workers(call: Call, query: WorkersQuery) -> bytes:
+async def search_workers(call: Call, query: WorkerQuery) -> bytes:
     """Find workers."""
-    return dumps(await call.store.query_workers(**vars(query)))
+    return dumps(await call.store.find_workers(query))
 
 
 @workers.get(paths.WORKER, response_model=Worker | None)

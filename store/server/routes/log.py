@@ -19,10 +19,11 @@ from store.models import (
     Seal,
     VerifyReport,
 )
+from store.models.queries import PastQuery
 from store.server.call import Call
 from store.server.routing import Operations
 from store.wire import paths
-from store.wire.bodies import HistoryQuery, LogQuery, PastQuery, VerifyBody
+from store.wire.bodies import HistoryQuery, LogQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
 
 about = Operations("Store")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from store.models import UNSET, Attempt, AttemptedRollout, PaginatedResult, Rollout
+from store.models.queries import AttemptQuery, RolloutPastQuery, RolloutQuery
 from store.runtime import context
 from store.server import cached_pages
 from store.server.auth.admission import while_admitted
@@ -18,11 +19,8 @@ from store.server.routing import Operations
 from store.server.unread_claims import release_if_unread
 from store.wire import paths
 from store.wire.bodies import (
-    AttemptsQuery,
     DequeueBody,
     EnqueueBody,
-    RolloutPastQuery,
-    RolloutsQuery,
     StartAttemptBody,
     StartRolloutBody,
     UpdateAttemptBody,
@@ -110,16 +108,16 @@ async def start_rollout(call: Call) -> bytes:
     return dumps(started)
 
 
-@rollouts.get(paths.ROLLOUTS, query=RolloutsQuery, answer=PaginatedResult[AnyRollout])
+@rollouts.get(paths.ROLLOUTS, query=RolloutQuery, answer=PaginatedResult[AnyRollout])
 async def query_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await cached_pages.rollouts(call.store, call.page_query(RolloutsQuery))
+    return await cached_pages.rollouts(call.store, call.page_query(RolloutQuery))
 
 
-@rollouts.post(paths.ROLLOUTS_SEARCH, body=RolloutsQuery, answer=PaginatedResult[AnyRollout])
+@rollouts.post(paths.ROLLOUTS_SEARCH, body=RolloutQuery, answer=PaginatedResult[AnyRollout])
 async def search_rollouts(call: Call) -> bytes | Spool:
     """Find rollouts, each with its latest attempt if it has one."""
-    return await cached_pages.rollouts(call.store, checked(await call.body(RolloutsQuery)))
+    return await cached_pages.rollouts(call.store, checked(await call.body(RolloutQuery)))
 
 
 @rollouts.get(paths.ROLLOUT, query=RolloutPastQuery, answer=AnyRollout | None)
@@ -148,20 +146,20 @@ async def start_attempt(call: Call) -> bytes:
     return dumps(await call.store.start_attempt(call.ids["rollout_id"], body.worker_id))
 
 
-@attempts.get(paths.ATTEMPTS, query=AttemptsQuery, answer=PaginatedResult[Attempt])
+@attempts.get(paths.ATTEMPTS, query=AttemptQuery, answer=PaginatedResult[Attempt])
 async def query_attempts(call: Call) -> bytes:
     """Return the attempts of a rollout."""
-    return await _attempts(call, call.page_query(AttemptsQuery))
+    return await _attempts(call, call.page_query(AttemptQuery))
 
 
-@attempts.post(paths.ATTEMPTS_SEARCH, body=AttemptsQuery, answer=PaginatedResult[Attempt])
+@attempts.post(paths.ATTEMPTS_SEARCH, body=AttemptQuery, answer=PaginatedResult[Attempt])
 async def search_attempts(call: Call) -> bytes:
     """Return the attempts of a rollout."""
-    return await _attempts(call, checked(await call.body(AttemptsQuery)))
+    return await _attempts(call, checked(await call.body(AttemptQuery)))
 
 
-async def _attempts(call: Call, query: AttemptsQuery) -> bytes:
-    return dumps(await call.store.query_attempts(call.ids["rollout_id"], **vars(query)))
+async def _attempts(call: Call, query: AttemptQuery) -> bytes:
+    return dumps(await call.store.find_attempts(call.ids["rollout_id"], query))
 
 
 @attempts.get(paths.LATEST_ATTEMPT, query=RolloutPastQuery, answer=Attempt | None)

@@ -21,12 +21,12 @@ from store.models import (
     RunGraph,
     Snapshot,
 )
+from store.models.queries import RolloutPastQuery
 from store.runtime import context
 from store.server.call import Call
 from store.server.response_spool import Spool
 from store.server.routing import Created, Operations
 from store.wire import paths
-from store.wire.bodies import RolloutPastQuery
 from store.wire.encoding import Appended, dumps
 from store.wire.run_bodies import (
     AppendEventsBody,

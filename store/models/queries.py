@@ -1,0 +1,165 @@
+"""Queries as values: the arguments of each query of a store, defined once.
+
+The interface builds a value from its keyword arguments as they are, a server validates one from a request. A store
+checks a value when it answers it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+
+from store.errors import Invalid
+from store.models.enums import FilterLogic, Frozen, RolloutStatus, SortOrder, WorkerStatus
+from store.models.resources import ResourcesUpdate
+from store.models.rollouts import Attempt, Rollout, Worker
+from store.models.spans import Span
+
+_LAST: Final = 2**63 - 1
+
+
+def moment_of(given: Any) -> Any:
+    """Return a moment of the log as the store takes it: text as a position or a time, all else as it came.
+
+    Raises:
+        Invalid: the text is neither a number nor a time of RFC 3339.
+    """
+    if not isinstance(given, str):
+        return given
+    if given.lstrip("-").isdecimal():
+        return int(given)
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError:
+        raise Invalid("as_at", f"{given!r} is no position and no time; write 1234 or 2026-11-20T02:00:00Z") from None
+
+
+Moment = Annotated[
+    Any,
+    BeforeValidator(moment_of),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string", "format": "date-time"}, {"type": "null"}],
+            "description": "As the store stood then: a position of the log, or an RFC 3339 time.",
+        }
+    ),
+]
+
+
+class PastQuery(Frozen):
+    """A moment of the log. Beyond Agent-lightning 0.3."""
+
+    as_at: Moment = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Return the query of these arguments, unchecked: the store that answers it refuses what it cannot answer."""
+        return cls.model_construct(**arguments)
+
+
+class RolloutPastQuery(PastQuery):
+    """A moment of the log, or of one rollout's own history. Beyond Agent-lightning 0.3."""
+
+    at: int | None = None
+
+
+class PageQuery(PastQuery):
+    """Which of the matches to return, in which order.
+
+    A subclass adds its conditions: `name` demands equality, `name_in` one of several texts, `name_contains` a part.
+    """
+
+    # Answers repeat both numbers, and clients read no integers beyond 64 bits.
+    limit: int = Field(default=-1, le=_LAST)
+    offset: int = Field(default=0, le=_LAST)
+    sort_by: str | None = None
+    sort_order: SortOrder = "asc"
+
+    scope: ClassVar[tuple[str, ...]] = ()
+    """The fields that name where to search: `filter_logic` never makes them alternatives."""
+    sortable: ClassVar[tuple[str, ...]] = ()
+    """The fields that a server accepts in `sort_by`, in the order in which a refusal lists them."""
+
+    @classmethod
+    def conditions(cls) -> tuple[str, ...]:
+        """Return the names of the fields that are conditions."""
+        return _conditions(cls)
+
+
+class RolloutQuery(PageQuery):
+    """Which rollouts."""
+
+    sortable = tuple(Rollout.model_fields)
+
+    status_in: list[RolloutStatus] | None = None
+    rollout_id_in: list[str] | None = None
+    rollout_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class AttemptQuery(PageQuery):
+    """Which attempts of a rollout."""
+
+    sortable = tuple(Attempt.model_fields)
+
+    sort_by: str | None = "sequence_id"
+    at: int | None = None
+
+
+class WorkerQuery(PageQuery):
+    """Which workers."""
+
+    sortable = tuple(Worker.model_fields)
+
+    status_in: list[WorkerStatus] | None = None
+    worker_id_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+
+
+class ResourcesQuery(PageQuery):
+    """Which resources, in their current version."""
+
+    sortable = tuple(ResourcesUpdate.model_fields)
+
+    resources_id: str | None = None
+    resources_id_contains: str | None = None
+
+
+class SpanQuery(PageQuery):
+    """Which spans of a rollout, or of one of its attempts."""
+
+    scope = ("rollout_id", "attempt_id")
+    sortable = tuple(Span.model_fields)
+
+    rollout_id: str
+    attempt_id: str | None = None
+    trace_id: str | None = None
+    trace_id_contains: str | None = None
+    span_id: str | None = None
+    span_id_contains: str | None = None
+    parent_id: str | None = None
+    parent_id_contains: str | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    filter_logic: FilterLogic = "and"
+    sort_by: str | None = "sequence_id"
+    at: int | None = None
+
+
+@cache
+def _conditions(kind: type[PageQuery]) -> tuple[str, ...]:
+    others = {*PageQuery.model_fields, *kind.scope, "filter_logic", "at"}
+    return tuple(name for name in kind.model_fields if name not in others)
+
+
+@cache
+def list_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Return the fields that hold lists; as query parameters they may be repeated."""
+    return frozenset(
+        name
+        for name, field in model.model_fields.items()
+        if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+    )
