@@ -80,16 +80,11 @@ class InMemoryLightningStore(SQLStore):
         url = parse("memory://")
         super().__init__(url, SQLite(url, clock), scan_debounce_seconds=scan_debounce_seconds, read_only=False)
         try:
-            self._home.submit(self._start(create=True)).result()
+            self.core.home.submit(self.core.start(create=True)).result()
         except BaseException:
-            self._home.leave()
+            self.core.home.leave()
             raise
-        atexit.register(_call_if_alive, WeakMethod(self._close_at_exit))
-
-    def _close_at_exit(self) -> None:
-        # In a forked child the thread is missing and the file is its parent's.
-        if not self._closed and os.getpid() == self._pid:
-            self._home.submit(self._stop()).result(timeout=30)
+        atexit.register(_call_if_alive, WeakMethod(self.core.flush_at_exit))
 
 
 def _call_if_alive(method: WeakMethod[Callable[[], None]]) -> None:

@@ -18,35 +18,49 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from store.errors import Closed, WrongProcess
+from store.interface.annotations import StoreAnnotations
+from store.interface.log import StoreLog
 from store.interface.store import Store
+from store.interface.threads import StoreThreads
 from store.models import LightningStoreCapabilities
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 _AT_ONCE = 256
 """How many items of an iterator one hop between the threads brings at most."""
 
 
-def _waiting(method: Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncStore, P], T]:
-    """Return a method that waits for what the store's method of this name returns."""
+class _Sync(Generic[S]):
+    """An object with async methods, and the loop that runs them."""
+
+    target: S
+
+    def home(self) -> Home:
+        """Return the loop that runs the calls."""
+        raise NotImplementedError
+
+
+def _waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Sync[S], P], T]:
+    """Return a method that waits for what the target's method of this name returns."""
 
     @wraps(method)
-    def call(self: SyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.store, method.__name__)
+    def call(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
         return self.home().run(own(*args, **kwargs))
 
     return call
 
 
 def _iterating(
-    method: Callable[Concatenate[Store, P], AsyncIterator[T]],
-) -> Callable[Concatenate[SyncStore, P], Iterator[T]]:
-    """Return a generator method that waits for each item of what the store's method of this name yields."""
+    method: Callable[Concatenate[S, P], AsyncIterator[T]],
+) -> Callable[Concatenate[_Sync[S], P], Iterator[T]]:
+    """Return a generator method that waits for each item of what the target's method of this name yields."""
 
     @wraps(method)
-    def iterate(self: SyncStore, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        own: Callable[P, AsyncIterator[T]] = getattr(self.store, method.__name__)
+    def iterate(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        own: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
         home = self.home()
         ahead = Ahead(own(*args, **kwargs))
         try:
@@ -58,11 +72,55 @@ def _iterating(
     return iterate
 
 
-class SyncStore:
+class _SyncPart(_Sync[S]):
+    """A part of a store, whose methods run where the store's do."""
+
+    def __init__(self, target: S, home: Callable[[], Home]) -> None:
+        self.target = target
+        self._home = home
+
+    def home(self) -> Home:
+        """Return the store's loop."""
+        return self._home()
+
+
+class SyncLog(_SyncPart[StoreLog]):
+    """The log of a store; see `StoreLog`."""
+
+    history = _waiting(StoreLog.history)
+    tail = _iterating(StoreLog.tail)
+    verify = _waiting(StoreLog.verify)
+    rebuild = _waiting(StoreLog.rebuild)
+    seal = _waiting(StoreLog.seal)
+
+
+class SyncAnnotations(_SyncPart[StoreAnnotations]):
+    """Labels and notes; see `StoreAnnotations`."""
+
+    annotate = _waiting(StoreAnnotations.annotate)
+    query = _waiting(StoreAnnotations.query)
+
+
+class SyncThreads(_SyncPart[StoreThreads]):
+    """Threads of checkpoints; see `StoreThreads`."""
+
+    save_checkpoint = _waiting(StoreThreads.save_checkpoint)
+    save_writes = _waiting(StoreThreads.save_writes)
+    get_checkpoint = _waiting(StoreThreads.get_checkpoint)
+    iterate_checkpoints = _iterating(StoreThreads.iterate_checkpoints)
+    list_places = _waiting(StoreThreads.list_places)
+    list_threads = _waiting(StoreThreads.list_threads)
+    delete = _waiting(StoreThreads.delete)
+    delete_runs = _waiting(StoreThreads.delete_runs)
+    prune = _waiting(StoreThreads.prune)
+    copy = _waiting(StoreThreads.copy)
+
+
+class SyncStore(_Sync[Store]):
     """A store whose methods return results instead of awaitables; everything else is as `Store` says."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store = self.target = store
         self._home: Home | None = None
         self._starting = threading.Lock()
 
@@ -80,6 +138,21 @@ class SyncStore:
     def capabilities(self) -> LightningStoreCapabilities:
         """What callers may rely on; an absent key means False."""
         return self.store.capabilities
+
+    @property
+    def log(self) -> SyncLog:
+        """The facts that the store recorded, and their proof."""
+        return SyncLog(self.store.log, self.home)
+
+    @property
+    def annotations(self) -> SyncAnnotations:
+        """Labels and notes of rollouts."""
+        return SyncAnnotations(self.store.annotations, self.home)
+
+    @property
+    def threads(self) -> SyncThreads:
+        """Threads of checkpoints, for LangGraph."""
+        return SyncThreads(self.store.threads, self.home)
 
     def otlp_traces_endpoint(self) -> str:
         return self.store.otlp_traces_endpoint()
@@ -117,11 +190,6 @@ class SyncStore:
     get_worker_by_id = _waiting(Store.get_worker_by_id)
     update_worker = _waiting(Store.update_worker)
     statistics = _waiting(Store.statistics)
-    history = _waiting(Store.history)
-    tail = _iterating(Store.tail)
-    verify = _waiting(Store.verify)
-    rebuild = _waiting(Store.rebuild)
-    seal = _waiting(Store.seal)
     append_run_events = _waiting(Store.append_run_events)
     query_run_events = _waiting(Store.query_run_events)
     get_run_graph = _waiting(Store.get_run_graph)
@@ -140,8 +208,6 @@ class SyncStore:
     move_head = _waiting(Store.move_head)
     list_lineage = _waiting(Store.list_lineage)
     compare_attempts = _waiting(Store.compare_attempts)
-    annotate_rollout = _waiting(Store.annotate_rollout)
-    query_annotations = _waiting(Store.query_annotations)
 
     def __enter__(self) -> Self:
         return self

@@ -346,7 +346,7 @@ def test_the_cursor_is_described_as_it_is() -> None:
     async def cursor() -> str:
         async with await store.open_store("memory://") as opened:
             await opened.enqueue_rollout(1)
-            return [event.cursor async for event in opened.tail()][-1]
+            return [event.cursor async for event in opened.log.tail()][-1]
 
     (described,) = [name for name in code(ROOT / "docs/log.md") if name.startswith("1.<")]
     fields = re.sub(r"<[^>]+>", "X", described)

@@ -211,7 +211,7 @@ def test_a_store_in_memory_that_nobody_closes_neither_holds_up_the_exit_nor_leav
         "memory = store.InMemoryLightningStore()\n"
         "asyncio.run(memory.enqueue_rollout(1))\n"
         "asyncio.run(memory.query_rollouts())\n"
-        "print(memory._dialect.path)"
+        "print(memory.core.dialect.path)"
     )
     path = Path(python(program).strip())
     assert not [each for each in path.parent.iterdir() if each.name.startswith(path.name)]

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from store.client import requests, run_requests
-from store.client.runs import HTTPRuns
-from store.interface.store import AsAt
+from store.client.core import HTTPCore
+from store.interface.annotations import StoreAnnotations
+from store.interface.runs import AsAt
 from store.models import AnnotateResult, Annotations
 from store.sql.commands import annotations as annotation_commands
 from store.validation import arguments
 from store.wire import encoding, paths
 
 
-class HTTPAnnotations(HTTPRuns):
-    """What a store over HTTP keeps of what is said about rollouts."""
+class HTTPAnnotations(StoreAnnotations):
+    """Labels and notes of a store behind a server."""
 
-    async def annotate_rollout(
+    def __init__(self, core: HTTPCore) -> None:
+        super().__init__("HTTPStore")
+        self.core = core
+
+    async def annotate(
         self,
         rollout_id: str,
         note: str | None = None,
@@ -27,12 +32,12 @@ class HTTPAnnotations(HTTPRuns):
         annotation_commands.check(note, add_labels, remove_labels)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
-        return await self._do("annotate_rollout", path, body, encoding.decode_annotated)
+        return await self.core.do("annotate_rollout", path, body, encoding.decode_annotated)
 
-    async def query_annotations(
+    async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
     ) -> Annotations:
         arguments.part_of_history(0, limit)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         asked = {"limit": limit, **requests.past(as_at, at)}
-        return await self._see("query_annotations", path, asked, encoding.decode_annotations)
+        return await self.core.see("query_annotations", path, asked, encoding.decode_annotations)

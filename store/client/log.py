@@ -1,4 +1,4 @@
-"""What a store over HTTP tells of its log: history, tail, verify, rebuild, seal."""
+"""The log of a store over HTTP: history, tail, verify, rebuild, seal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, Final
 import orjson
 
 from store.client import requests
-from store.client.reads import HTTPReads
+from store.client.core import HTTPCore
 from store.client.transport import Call, changing, reading
 from store.errors import Incompatible
-from store.interface.store import AsAt
+from store.interface.log import StoreLog
+from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.validation import arguments
 from store.wire import encoding, paths
@@ -26,8 +27,12 @@ _SHORTEST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 
-class HTTPProof(HTTPReads):
-    """The audit half of a store over HTTP."""
+class HTTPLog(StoreLog):
+    """The log of a store behind a server."""
+
+    def __init__(self, core: HTTPCore) -> None:
+        super().__init__("HTTPStore")
+        self.core = core
 
     async def history(
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
@@ -40,7 +45,9 @@ class HTTPProof(HTTPReads):
             # Of none that are wanted one is asked for, to hear of a rollout that does not exist.
             wanted = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
             asked = requests.query_string({**moment, "after": after, "limit": wanted})
-            page = await self._transport.ask(reading("history", path + asked, is_ours=True), encoding.decode_history)
+            page = await self.core.transport.ask(
+                reading("history", path + asked, is_ours=True), encoding.decode_history
+            )
             events += page[: None if limit < 0 else limit - len(events)]
             if len(page) < wanted or len(events) == limit or not limit:
                 return events
@@ -76,10 +83,11 @@ class HTTPProof(HTTPReads):
         pause = _SHORTEST_PAUSE
         while True:
             call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
-            stream = await self._transport.follow(call)
+            stream = await self.core.transport.follow(call)
             if stream is None:
                 raise Incompatible(
-                    f"{self._transport.address.base} answers tail with pages alone", "give the URL of a Rollbook server"
+                    f"{self.core.transport.address.base} answers tail with pages alone",
+                    "give the URL of a Rollbook server",
                 )
             try:
                 while frames := await stream.take():
@@ -90,42 +98,34 @@ class HTTPProof(HTTPReads):
                         break
             finally:
                 stream.close()
-            await self._transport.pause("tail", pause)
+            await self.core.transport.pause("tail", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _log_page(
         self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
     ) -> encoding.LogPage:
         call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
-        return await self._transport.ask(call, encoding.decode_log_page)
+        return await self.core.transport.ask(call, encoding.decode_log_page)
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
         body = None if given is None else requests.body(seal=given)
         call = Call("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)
-        return await self._transport.ask(call, encoding.decode_verify_report)
+        return await self.core.transport.ask(call, encoding.decode_verify_report)
 
     async def rebuild(self) -> RebuildReport:
-        self._writes("rebuild")
+        self.core.writes("rebuild")
         call = changing("rebuild", paths.REBUILD, waits=math.inf, is_ours=True)
-        return await self._transport.ask(call, encoding.decode_rebuild_report)
+        return await self.core.transport.ask(call, encoding.decode_rebuild_report)
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
             raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
         call = Call("seal", "POST", paths.SEAL, is_ours=True)
-        head = await self._transport.ask(call, encoding.decode_seal)
+        head = await self.core.transport.ask(call, encoding.decode_seal)
         await asyncio.to_thread(_write_seal, head, path)
         return head
-
-    def _writes(self, operation: str) -> None:
-        """Refuse what writes where the store was opened for reading.
-
-        Raises:
-            ReadOnly: it was.
-        """
-        raise NotImplementedError
 
 
 def _log_path(after: str | None, types: Sequence[str] | None, rollout_id: str | None) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from store.client import requests
-from store.client.transport import Call, Transport, reading
+from store.client.core import HTTPCore
+from store.client.transport import Call, reading
 from store.interface.store import AsAt, Store
 from store.models import (
     Attempt,
@@ -27,8 +28,7 @@ T = TypeVar("T")
 class HTTPReads(Store):
     """What a server answers from its store."""
 
-    _transport: Transport
-    _knows_server: bool
+    core: HTTPCore
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
@@ -99,14 +99,14 @@ class HTTPReads(Store):
         self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
     ) -> PaginatedResult[T]:
         call = Call(operation, "POST", path, requests.body(**await self._keys(query)))
-        return _echo(await self._transport.ask(call, decode), query.limit)
+        return _echo(await self.core.transport.ask(call, decode), query.limit)
 
     async def _keys(self, query: PageQuery) -> dict[str, Any]:
         """Return a query as keys of a request."""
         return {**requests.query(query), **await self._past(query.as_at, getattr(query, "at", None))}
 
     async def _read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:
-        return await self._transport.ask(reading(operation, path + requests.query_string(fields)), decode)
+        return await self.core.transport.ask(reading(operation, path + requests.query_string(fields)), decode)
 
     async def _find(
         self,
@@ -125,17 +125,9 @@ class HTTPReads(Store):
     async def _past(self, as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
         """Return the moment a read is about, having made sure that the server does not answer with the present."""
         moment = requests.past(as_at, at)
-        if moment and not self._knows_server:
-            await self._meet("as_at")
+        if moment and not self.core.knows_server:
+            await self.core.meet("as_at")
         return moment
-
-    async def _meet(self, operation: str) -> None:
-        """Make sure that the server is Rollbook's.
-
-        Raises:
-            Incompatible: it is another's, which would not know what the operation means.
-        """
-        raise NotImplementedError
 
 
 def _echo(page: PaginatedResult[T], limit: int) -> PaginatedResult[T]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from store.client import requests, run_requests
-from store.client.log import HTTPProof
-from store.client.transport import Call, changing, reading
+from store.client.reads import HTTPReads
 from store.interface.store import AsAt
 from store.models import (
     Artifact,
@@ -30,10 +29,8 @@ from store.models import (
 from store.validation import arguments
 from store.wire import encoding, paths
 
-T = TypeVar("T")
 
-
-class HTTPRuns(HTTPProof):
+class HTTPRuns(HTTPReads):
     """What a store over HTTP does for runs."""
 
     # -- what a run says ---------------------------------------------------------------------------------------------
@@ -46,7 +43,7 @@ class HTTPRuns(HTTPProof):
             return []
         path = run_requests.path(paths.ATTEMPT_EVENTS, rollout_id, attempt_id=attempt_id)
         body = run_requests.events(given, key)
-        return (await self._do("append_run_events", path, body, encoding.decode_appended)).versions
+        return (await self.core.do("append_run_events", path, body, encoding.decode_appended)).versions
 
     async def query_run_events(
         self,
@@ -68,7 +65,7 @@ class HTTPRuns(HTTPProof):
         if not bodies:
             asked["bodies"] = "false"
         part = {"after": after, "limit": limit}
-        return await self._see("query_run_events", path, asked | part, encoding.decode_run_events)
+        return await self.core.see("query_run_events", path, asked | part, encoding.decode_run_events)
 
     async def get_run_graph(
         self,
@@ -82,8 +79,8 @@ class HTTPRuns(HTTPProof):
         path = run_requests.path(paths.RUN_GRAPH, rollout_id)
         asked = run_requests.view(view, as_at, at)
         if graph is None:
-            return await self._see("get_run_graph", path, asked, encoding.decode_run_graph)
-        return await self._consider("get_run_graph", path, encoding.decode_run_graph, **asked, graph=graph)
+            return await self.core.see("get_run_graph", path, asked, encoding.decode_run_graph)
+        return await self.core.consider("get_run_graph", path, encoding.decode_run_graph, **asked, graph=graph)
 
     # -- what it leaves ----------------------------------------------------------------------------------------------
 
@@ -111,7 +108,7 @@ class HTTPRuns(HTTPProof):
             key=key,
             graph=graph,
         )
-        return await self._do("save_checkpoint", path, body, encoding.decode_checkpoint_or_none)
+        return await self.core.do("save_checkpoint", path, body, encoding.decode_checkpoint_or_none)
 
     async def get_checkpoint(
         self,
@@ -128,11 +125,11 @@ class HTTPRuns(HTTPProof):
         sought = {"scope": arguments.text(scope, "scope"), "name": arguments.text(name, "name")}
         path = run_requests.path(paths.LATEST_CHECKPOINT, rollout_id)
         asked = run_requests.view(view, as_at, at, **sought, search=search)
-        return await self._see("get_checkpoint", path, asked, encoding.decode_snapshot_or_none)
+        return await self.core.see("get_checkpoint", path, asked, encoding.decode_snapshot_or_none)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
         path = run_requests.path(paths.CHECKPOINT, rollout_id, checkpoint_id=checkpoint_id)
-        return await self._see("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
+        return await self.core.see("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
 
     async def list_checkpoints(
         self,
@@ -146,7 +143,7 @@ class HTTPRuns(HTTPProof):
     ) -> list[CheckpointRef]:
         path = run_requests.path(paths.CHECKPOINTS, rollout_id)
         asked = run_requests.view(view, as_at, at, scope=scope, name=name)
-        return await self._see("list_checkpoints", path, asked, encoding.decode_checkpoints)
+        return await self.core.see("list_checkpoints", path, asked, encoding.decode_checkpoints)
 
     async def save_artifact(
         self,
@@ -163,14 +160,14 @@ class HTTPRuns(HTTPProof):
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
         more = requests.given(phase=phase, media_type=media_type, key=key)
         body = requests.body(attempt_id=attempt_id, scope=scope, name=name, content=content, **more)
-        return await self._do("save_artifact", path, body, encoding.decode_artifact_ref)
+        return await self.core.do("save_artifact", path, body, encoding.decode_artifact_ref)
 
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
         path = run_requests.path(paths.RETRACT_ARTIFACT, rollout_id, artifact_id=artifact_id)
         body = run_requests.body(reason=reason, key=key)
-        return await self._do("retract_artifact", path, body, encoding.decode_artifact_ref)
+        return await self.core.do("retract_artifact", path, body, encoding.decode_artifact_ref)
 
     async def query_artifacts(
         self,
@@ -186,7 +183,7 @@ class HTTPRuns(HTTPProof):
         arguments.part_of_history(0, limit)
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
         asked = run_requests.view(view, as_at, at, scope=scope, name=name) | {"limit": limit}
-        return await self._see("query_artifacts", path, asked, encoding.decode_artifacts)
+        return await self.core.see("query_artifacts", path, asked, encoding.decode_artifacts)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
@@ -195,7 +192,7 @@ class HTTPRuns(HTTPProof):
         asked = {"scope": run_requests.text(scope, "scope"), "limit": limit, **requests.past(as_at)}
         if name is not None:
             asked["name"] = run_requests.text(name, "name")
-        return await self._see("scope_history", paths.SCOPE_HISTORY, asked, encoding.decode_artifact_refs)
+        return await self.core.see("scope_history", paths.SCOPE_HISTORY, asked, encoding.decode_artifact_refs)
 
     # -- running a part again ----------------------------------------------------------------------------------------
 
@@ -213,7 +210,7 @@ class HTTPRuns(HTTPProof):
     ) -> ForkPlan:
         asked = run_requests.part(node, phase, scopes, on_missing)
         path = run_requests.path(paths.PLAN_FORK, rollout_id)
-        return await self._consider(
+        return await self.core.consider(
             "plan_fork", path, encoding.decode_fork_plan, **asked, base=base, cascade=cascade, graph=graph
         )
 
@@ -255,7 +252,7 @@ class HTTPRuns(HTTPProof):
             graph=graph,
         )
         path = run_requests.path(paths.FORKS, rollout_id)
-        return await self._do("fork_attempt", path, body, encoding.decode_fork_result)
+        return await self.core.do("fork_attempt", path, body, encoding.decode_fork_result)
 
     async def resume_attempt(
         self,
@@ -277,39 +274,23 @@ class HTTPRuns(HTTPProof):
             graph=graph,
         )
         path = run_requests.path(paths.RESUME, rollout_id)
-        return await self._do("resume_attempt", path, body, encoding.decode_fork_result)
+        return await self.core.do("resume_attempt", path, body, encoding.decode_fork_result)
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         path = run_requests.path(paths.HEAD, rollout_id)
         body = run_requests.body(attempt_id=attempt_id, reason=reason, request_id=request_id)
-        return await self._do("move_head", path, body, encoding.decode_rollout)
+        return await self.core.do("move_head", path, body, encoding.decode_rollout)
 
     # -- looking back ------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         path = run_requests.path(paths.LINEAGE, rollout_id)
-        return await self._see("list_lineage", path, {}, encoding.decode_lineage)
+        return await self.core.see("list_lineage", path, {}, encoding.decode_lineage)
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
         for name, attempt in (("a", a), ("b", b)):
             arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
         path = run_requests.path(paths.COMPARE, rollout_id)
-        return await self._see("compare_attempts", path, {"a": a, "b": b}, encoding.decode_difference)
-
-    # -- calls -------------------------------------------------------------------------------------------------------
-
-    async def _do(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
-        """Return the answer to what changes something, which the server does once however often it is sent."""
-        self._writes(operation)
-        return await self._transport.ask(changing(operation, path, body, is_ours=True), decode)
-
-    async def _see(self, operation: str, path: str, asked: Mapping[str, Any], decode: Callable[[bytes], T]) -> T:
-        """Return the answer to a query."""
-        return await self._transport.ask(reading(operation, path + requests.query_string(asked), is_ours=True), decode)
-
-    async def _consider(self, operation: str, path: str, decode: Callable[[bytes], T], **asked: Any) -> T:
-        """Return the answer to a question that is too long for a query."""
-        call = Call(operation, "POST", path, run_requests.body(**asked), is_ours=True)
-        return await self._transport.ask(call, decode)
+        return await self.core.see("compare_attempts", path, {"a": a, "b": b}, encoding.decode_difference)

@@ -12,10 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
 from store.client import address, requests
+from store.client.annotations import HTTPAnnotations
+from store.client.core import HTTPCore
+from store.client.log import HTTPLog
 from store.client.retrying import Retries
 from store.client.streams import HTTPRunStream
-from store.client.transport import Call, Transport, changing, reading, trusting
-from store.errors import Incompatible, Invalid, ReadOnly
+from store.client.transport import Call, Transport, reading, trusting
+from store.errors import Incompatible, Invalid
 from store.models import (
     UNSET,
     Attempt,
@@ -95,16 +98,15 @@ class HTTPStore(HTTPRunStream):
             "connect_seconds": connect_seconds,
             "connections": connections,
         }
-        self._read_only = read_only
         retries = Retries(retry_seconds, timeout_seconds, connect_seconds)
         headers = _headers(self._settings["api_key"])
         where = address.parse(url)
         trust = trusting(ca_file) if where.base.startswith("https:") else None
         if ca_file is not None and trust is None:
             raise Invalid("ca_file", "is for https://, and the URL is not; leave it out")
-        self._transport = Transport(where, headers, retries, connections, trust)
-        self._knows_server = False
-        self.store_id = ""
+        self.core = HTTPCore(Transport(where, headers, retries, connections, trust), read_only=read_only)
+        self._log = HTTPLog(self.core)
+        self._annotations = HTTPAnnotations(self.core)
 
     @classmethod
     async def open(cls, url: str, **settings: Any) -> Self:
@@ -120,32 +122,39 @@ class HTTPStore(HTTPRunStream):
         store = cls(url, **settings)
         try:
             try:
-                await store._meet("open_store")
+                await store.core.meet("open_store")
             except Incompatible:
-                await store._transport.send(reading("open_store", paths.HEALTH))
+                await store.core.transport.send(reading("open_store", paths.HEALTH))
         except BaseException:
             await store.close()
             raise
         return store
 
-    async def _meet(self, operation: str) -> None:
-        call = reading(operation, paths.STORE, is_ours=True)
-        info = await self._transport.ask(call, encoding.decode_store_info)
-        self.store_id = info.store_id
-        self._knows_server = True
+    @property
+    def store_id(self) -> str:
+        """The id of the server's database; empty until the server has answered."""
+        return self.core.store_id
+
+    @property
+    def log(self) -> HTTPLog:
+        return self._log
+
+    @property
+    def annotations(self) -> HTTPAnnotations:
+        return self._annotations
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.url, self._settings)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._transport.address.base!r})"
+        return f"{type(self).__name__}({self.core.transport.address.base!r})"
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
 
     def otlp_traces_endpoint(self) -> str:
-        return self._transport.address.otlp_traces
+        return self.core.transport.address.otlp_traces
 
     # -- creation ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +170,7 @@ class HTTPStore(HTTPRunStream):
         body = requests.rollout(
             input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, worker_id=worker_id
         )
-        return await self._change("start_rollout", paths.ROLLOUTS, body, encoding.decode_attempted_rollout)
+        return await self.core.change("start_rollout", paths.ROLLOUTS, body, encoding.decode_attempted_rollout)
 
     async def enqueue_rollout(
         self,
@@ -174,7 +183,7 @@ class HTTPStore(HTTPRunStream):
         one = requests.rollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
         body = b'{"rollouts":[' + one + b"]}"
         try:
-            answer = await self._change("enqueue_rollout", paths.ENQUEUE, body, encoding.decode_rollouts)
+            answer = await self.core.change("enqueue_rollout", paths.ENQUEUE, body, encoding.decode_rollouts)
         except Invalid as error:
             raise requests.of_the_only_one(error) from None
         return answer[0]
@@ -184,7 +193,7 @@ class HTTPStore(HTTPRunStream):
         if not given:
             return []
         body = requests.rollouts(given)
-        return await self._change("enqueue_many_rollouts", paths.ENQUEUE, body, encoding.decode_rollouts)
+        return await self.core.change("enqueue_many_rollouts", paths.ENQUEUE, body, encoding.decode_rollouts)
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
@@ -210,14 +219,14 @@ class HTTPStore(HTTPRunStream):
             waits = {"wait_seconds": seconds} if seconds else {}
             body = requests.body(limit=limit, **requests.given(worker_id=worker_id), **waits)
             decode = encoding.decode_attempted_rollouts
-            return await self._change(operation, paths.DEQUEUE, body, decode, waits=seconds, claims=True)
+            return await self.core.change(operation, paths.DEQUEUE, body, decode, waits=seconds, claims=True)
 
         return await self._in_slices(operation, wait_seconds, claim, bool)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         path = requests.path(paths.ATTEMPTS, rollout_id=requests.name(rollout_id, "rollout_id"))
         body = requests.body(**requests.given(worker_id=worker_id))
-        return await self._change("start_attempt", path, body, encoding.decode_attempted_rollout)
+        return await self.core.change("start_attempt", path, body, encoding.decode_attempted_rollout)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -235,7 +244,7 @@ class HTTPStore(HTTPRunStream):
         body = requests.body(
             input=input, mode=mode, resources_id=resources_id, status=status, config=config, metadata=metadata
         )
-        return await self._change("update_rollout", path, body, encoding.decode_rollout)
+        return await self.core.change("update_rollout", path, body, encoding.decode_rollout)
 
     async def update_attempt(
         self,
@@ -259,12 +268,12 @@ class HTTPStore(HTTPRunStream):
             at = arguments.moment(at, "last_heartbeat_time")
         fields = {"worker_id": worker_id, "last_heartbeat_time": at, "metadata": metadata, "error": error}
         body = requests.body(status=status, **fields)
-        return await self._change("update_attempt", path, body, encoding.decode_attempt)
+        return await self.core.change("update_attempt", path, body, encoding.decode_attempt)
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        answer = await self._change("add_span", paths.SPANS, requests.span(span), encoding.decode_span_or_none)
+        answer = await self.core.change("add_span", paths.SPANS, requests.span(span), encoding.decode_span_or_none)
         if answer is None:
             _log_duplicate(span)
         return answer
@@ -273,7 +282,7 @@ class HTTPStore(HTTPRunStream):
         spans = arguments.several(spans, "spans")
         stored: list[int] = []
         for places, body in requests.span_batches(spans) if spans else []:
-            answer = await self._change(
+            answer = await self.core.change(
                 "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
             )
             stored += [places[index] for index, _ in answer.recorded]
@@ -294,7 +303,9 @@ class HTTPStore(HTTPRunStream):
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
-            answer = await self._change("record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True)
+            answer = await self.core.change(
+                "record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+            )
             recorded += [(places[index], sequence_id) for index, sequence_id in answer.recorded]
         return recorded
 
@@ -303,7 +314,9 @@ class HTTPStore(HTTPRunStream):
     ) -> Span | None:
         span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
         body = requests.batch([requests.span(span)], number=sequence_id is None)
-        answer = await self._change("add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True)
+        answer = await self.core.change(
+            "add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+        )
         if not answer.recorded:
             _log_duplicate(span)
             return None
@@ -315,7 +328,7 @@ class HTTPStore(HTTPRunStream):
             "attempt_id": arguments.text(attempt_id, "attempt_id"),
         }
         body = requests.body(**ids)
-        answer = await self._change("get_next_span_sequence_id", paths.NEXT_SPAN, body, encoding.decode_next_span)
+        answer = await self.core.change("get_next_span_sequence_id", paths.NEXT_SPAN, body, encoding.decode_next_span)
         return answer.sequence_id
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
@@ -323,7 +336,7 @@ class HTTPStore(HTTPRunStream):
         if not pairs:
             return []
         body = requests.body(rollout_attempt_ids=[list(pair) for pair in pairs])
-        answer = await self._change(
+        answer = await self.core.change(
             "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, is_ours=True
         )
         return answer.sequence_ids
@@ -332,18 +345,20 @@ class HTTPStore(HTTPRunStream):
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         body = requests.resources(resources)
-        return await self._change("add_resources", paths.RESOURCES, body, encoding.decode_resources)
+        return await self.core.change("add_resources", paths.RESOURCES, body, encoding.decode_resources)
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         path = requests.path(paths.RESOURCES_BY_ID, resources_id=requests.name(resources_id, "resources_id"))
-        return await self._change("update_resources", path, requests.resources(resources), encoding.decode_resources)
+        return await self.core.change(
+            "update_resources", path, requests.resources(resources), encoding.decode_resources
+        )
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
             raise TypeError("heartbeat_stats is None; leave it out to keep the last ones")
         path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))
         body = requests.body(heartbeat_stats=heartbeat_stats)
-        return await self._change("update_worker", path, body, encoding.decode_worker)
+        return await self.core.change("update_worker", path, body, encoding.decode_worker)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -358,7 +373,7 @@ class HTTPStore(HTTPRunStream):
             body = requests.body(rollout_ids=wanted, timeout=seconds)
             began = time.monotonic()
             call = Call("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
-            ended = await self._transport.ask(call, encoding.decode_rollouts)
+            ended = await self.core.transport.ask(call, encoding.decode_rollouts)
             asked_for, answered = seconds, time.monotonic() - began
             return ended
 
@@ -385,20 +400,12 @@ class HTTPStore(HTTPRunStream):
                 return answer
             if now - began < asked_for * _IN_TIME:
                 # This server does not wait, as Agent-lightning's do not.
-                await self._transport.pause(operation, min(left, _HASTE_SECONDS))
+                await self.core.transport.pause(operation, min(left, _HASTE_SECONDS))
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    async def _change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T], **details: Any) -> T:
-        self._writes(operation)
-        return await self._transport.ask(changing(operation, path, body, **details), decode)
-
-    def _writes(self, operation: str) -> None:
-        if self._read_only:
-            raise ReadOnly(operation)
-
     async def close(self) -> None:
-        await self._transport.close()
+        await self.core.transport.close()
 
 
 def _headers(api_key: str | None) -> dict[str, str]:

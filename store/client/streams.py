@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from store.client import requests
-from store.client.annotations import HTTPAnnotations
+from store.client.runs import HTTPRuns
 from store.client.transport import reading
 from store.errors import Incompatible
 from store.models import RunFrame
@@ -21,7 +21,7 @@ _LONGEST_PAUSE: Final = 2.0
 _ENDS: Final = frozenset({"error", "gap"})
 
 
-class HTTPRunStream(HTTPAnnotations):
+class HTTPRunStream(HTTPRuns):
     """What a server tells of a run while it goes."""
 
     async def follow_run(
@@ -42,9 +42,9 @@ class HTTPRunStream(HTTPAnnotations):
         while True:
             place = requests.given(after=after, until=until)
             call = reading("follow_run", path + requests.query_string({**asked, **place}), is_ours=True)
-            stream = await self._transport.follow(call)
+            stream = await self.core.transport.follow(call)
             if stream is None:
-                base = self._transport.address.base
+                base = self.core.transport.address.base
                 raise Incompatible(f"{base} does not stream runs", "give the URL of a Rollbook server")
             try:
                 while told := await stream.take():
@@ -56,7 +56,7 @@ class HTTPRunStream(HTTPAnnotations):
                         break
             finally:
                 stream.close()
-            await self._transport.pause("follow_run", pause)
+            await self.core.transport.pause("follow_run", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 

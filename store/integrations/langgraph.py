@@ -22,8 +22,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from store.domain.thread import CheckpointKey
 from store.errors import Invalid, Unsupported
 from store.interface.store import Store
+from store.interface.threads import StoreThreads
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
-from store.sql.threads import SQLThreads
 from store.sync import Ahead, SyncStore
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         """
         super().__init__(serde=serde)
         opened = store.store if isinstance(store, SyncStore) else store
-        if not isinstance(opened, SQLThreads):
+        if type(opened.threads) is StoreThreads:
             raise Unsupported("threads of checkpoints", type(opened).__name__)
         self.store = opened
         self._waiting = store if isinstance(store, SyncStore) else SyncStore(store)
@@ -72,7 +72,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        found = await self.store.get_thread_checkpoint(
+        found = await self.store.threads.get_checkpoint(
             _thread_id(config), ns=_namespace(config), checkpoint_id=get_checkpoint_id(config)
         )
         return None if found is None else self._tuple(found)
@@ -86,7 +86,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         left = -1 if limit is None else limit
-        listed = self.store.iterate_thread_checkpoints(
+        listed = self.store.threads.iterate_checkpoints(
             None if config is None else _thread_id(config),
             ns=None if config is None else _configurable(config).get("checkpoint_ns"),
             checkpoint_id=None if config is None else get_checkpoint_id(config),
@@ -139,7 +139,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             values={name: self.serde.dumps_typed(value) for name, value in checkpoint["channel_values"].items()},
             metadata=told,
         )
-        await self.store.keep_thread_checkpoint(kept, attempt_id=attempt_id)
+        await self.store.threads.save_checkpoint(kept, attempt_id=attempt_id)
         return _config(thread_id, ns, checkpoint["id"])
 
     async def aput_writes(
@@ -158,7 +158,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
             raise Invalid("checkpoint_id", "is not in the config; writes belong to a checkpoint")
-        await self.store.keep_thread_writes(
+        await self.store.threads.save_writes(
             _thread_id(config),
             given,
             ns=_namespace(config),
@@ -174,25 +174,25 @@ class RollbookSaver(BaseCheckpointSaver[str]):
     # -- taking away and copying -------------------------------------------------------------------------------------
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self.store.delete_thread(str(thread_id))
+        await self.store.threads.delete(str(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self.store.delete_thread_runs([str(run_id) for run_id in run_ids])
+        await self.store.threads.delete_runs([str(run_id) for run_id in run_ids])
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self.store.copy_thread(str(source_thread_id), str(target_thread_id))
+        await self.store.threads.copy(str(source_thread_id), str(target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = KEEP_LATEST) -> None:
         if strategy not in {KEEP_LATEST, DELETE}:
             raise Invalid("strategy", f"{strategy!r} is neither {KEEP_LATEST!r} nor {DELETE!r}")
         for thread_id in map(str, thread_ids):
             if strategy == DELETE:
-                await self.store.delete_thread(thread_id)
+                await self.store.threads.delete(thread_id)
             else:
                 await self._keep_latest(thread_id)
 
     async def _keep_latest(self, thread_id: str) -> None:
-        places = await self.store.list_thread_places(thread_id)
+        places = await self.store.threads.list_places(thread_id)
         latest: dict[str, ThreadPlace] = {}
         for place in places:
             latest.setdefault(place.ns, place)
@@ -202,17 +202,17 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             kept |= await self._ancestors_needed(place)
         gone = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in kept]
         if gone:
-            await self.store.prune_thread(thread_id, gone)
+            await self.store.threads.prune(thread_id, gone)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
         """Return the checkpoints without which channels that are kept as differences could not be read any more."""
         needed: set[CheckpointKey] = set()
-        found = await self.store.get_thread_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
+        found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
         if found is None:
             return needed
         lacking = set(found.metadata.get("counters_since_delta_snapshot") or ()) - found.values.keys()
         while lacking and found.parent_id is not None:
-            found = await self.store.get_thread_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=found.parent_id)
+            found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=found.parent_id)
             if found is None:
                 break
             needed.add((place.ns, found.checkpoint_id))

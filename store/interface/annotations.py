@@ -13,15 +13,21 @@ from store.interface.runs import AsAt
 from store.models.annotations import AnnotateResult, Annotations
 
 
-class AnnotationStore:
-    """The methods of a store that are about labels and notes.
+class StoreAnnotations:
+    """Labels and notes of rollouts. This class is the default of a store without them: its methods raise `Unsupported`.
 
     A label is up to 64 bytes of text without control characters, and without spaces at its ends; a rollout carries up
     to 64 of them. A note is up to 64 KiB of text. Both are events of the rollout's history, with their actor, and stay
     there when a label is taken off again.
+
+    Args:
+        backend: the name of the store's class, for the error.
     """
 
-    async def annotate_rollout(
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+
+    async def annotate(
         self,
         rollout_id: str,
         note: str | None = None,
@@ -46,9 +52,9 @@ class AnnotationStore:
                 labels than a rollout carries.
             TooLarge: a longer label or note, or more of them than fit one call.
         """
-        raise Unsupported("annotate_rollout", type(self).__name__)
+        raise Unsupported("annotations.annotate", self.backend)
 
-    async def query_annotations(
+    async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
     ) -> Annotations:
         """Return the labels of a rollout, and its notes.
@@ -62,4 +68,4 @@ class AnnotationStore:
         Raises:
             NotFound: no such rollout.
         """
-        raise Unsupported("query_annotations", type(self).__name__)
+        raise Unsupported("annotations.query", self.backend)

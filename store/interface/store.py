@@ -3,20 +3,21 @@
 The docstrings are the specification; every implementation passes the same contract suite. All times are float seconds
 since the epoch, all durations float seconds.
 """
-# ruff: noqa: A002, ARG002, ASYNC109 - names are Agent-lightning's, and a default that only refuses uses no argument.
+# ruff: noqa: A002, ASYNC109 - names are Agent-lightning's, and a default that only refuses uses no argument.
 
 from __future__ import annotations
 
 import abc
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from store.errors import Unsupported
-from store.interface.annotations import AnnotationStore
+from store.interface.annotations import StoreAnnotations
+from store.interface.log import StoreLog
 from store.interface.runs import AsAt, RunStore
+from store.interface.threads import StoreThreads
 from store.models import (
     UNSET,
     Attempt,
@@ -25,24 +26,19 @@ from store.models import (
     AttemptStatus,
     EnqueueRolloutRequest,
     FilterLogic,
-    HistoryEvent,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    LoggedEvent,
     NamedResources,
     PaginatedResult,
-    RebuildReport,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
-    Seal,
     SortOrder,
     Span,
     TaskInput,
     Unset,
-    VerifyReport,
     Worker,
     WorkerStatus,
 )
@@ -52,14 +48,15 @@ if TYPE_CHECKING:
     from store.sync import SyncStore
 
 
-class Store(RunStore, AnnotationStore, abc.ABC):
+class Store(RunStore, abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and the log they come from.
 
     Calls are atomic, may come from any task, event loop or thread, and return once what they did is committed. Besides
     the errors named at each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`, and
     every call that writes `ReadOnly`, `TooLarge`, and `Invalid` for what no database could give back as it came: NaN,
-    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `RunStore` says what there
-    is for runs with phases, and for running a part of them again, `AnnotationStore` what there is for labels and notes.
+    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `RunStore` has the
+    methods for runs with phases and for running a part of them again. `log`, `annotations` and `threads` group more
+    methods; where a store lacks one of them, its methods raise `Unsupported`.
 
     **Status.** An attempt is preparing until its first span makes it running, then succeeded or failed as reported. Its
     rollout follows the *latest* attempt, the one with the greatest sequence_id: preparing, running and succeeded are
@@ -74,9 +71,9 @@ class Store(RunStore, AnnotationStore, abc.ABC):
     **The past.** `as_at` on a read answers as the store stood at that moment of the log: an int is the position of the
     last event to be seen, an aware datetime the time by which it was recorded; what lies after the end of the log means
     its end, and no call is ever seen half done. Where one rollout is read, `at` is the number of one of its own events,
-    as `history` counts them. Signs of life that are not events (repeated heartbeats and polls) read None in the past.
-    Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a number the
-    rollout does not have, and `PastUnavailable` if too much changed since.
+    as `log.history` counts them. Signs of life that are not events (repeated heartbeats and polls) read None in the
+    past. Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a number
+    the rollout does not have, and `PastUnavailable` if too much changed since.
 
     **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="or"` any given
     condition suffices, with "and" all must hold; without conditions everything matches. `*_contains` is a
@@ -91,6 +88,21 @@ class Store(RunStore, AnnotationStore, abc.ABC):
     @abc.abstractmethod
     def capabilities(self) -> LightningStoreCapabilities:
         """What callers may rely on; an absent key means False."""
+
+    @property
+    def log(self) -> StoreLog:
+        """The facts that the store recorded, and their proof."""
+        return StoreLog(type(self).__name__)
+
+    @property
+    def annotations(self) -> StoreAnnotations:
+        """Labels and notes of rollouts."""
+        return StoreAnnotations(type(self).__name__)
+
+    @property
+    def threads(self) -> StoreThreads:
+        """Threads of checkpoints, for LangGraph."""
+        return StoreThreads(type(self).__name__)
 
     def otlp_traces_endpoint(self) -> str:
         """Return the URL to which OpenTelemetry exporters may post traces.
@@ -540,78 +552,6 @@ class Store(RunStore, AnnotationStore, abc.ABC):
     @abc.abstractmethod
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
         """Return how much the store holds; `uptime` is strictly greater at every call."""
-
-    async def history(
-        self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
-    ) -> list[HistoryEvent]:
-        """Return the facts of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without holes.
-
-        Args:
-            rollout_id: whose facts.
-            as_at: only what was there then.
-            after: only those beyond this number.
-            limit: at most so many; -1 for all.
-
-        Raises:
-            NotFound: no such rollout.
-            Unsupported: this store keeps no log.
-        """
-        raise Unsupported("history", type(self).__name__)
-
-    def tail(
-        self,
-        after: str | None = None,
-        *,
-        follow: bool = False,
-        types: Sequence[str] | None = None,
-        rollout_id: str | None = None,
-    ) -> AsyncIterator[LoggedEvent]:
-        """Yield the facts of the log in the order they were committed, none skipped and none twice.
-
-        Args:
-            after: the cursor of the last event that was dealt with; None starts at the beginning.
-            follow: at the end of the log, wait for more instead of stopping.
-            types: only these event types; None for all.
-            rollout_id: only the facts of this rollout.
-
-        Raises:
-            Invalid: `after` is not a cursor.
-            Incompatible: `after` is of another store, or of a part of the log this database does not have.
-            Unsupported: this store keeps no log.
-        """
-        raise Unsupported("tail", type(self).__name__)
-
-    async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
-        """Prove that the log is whole and that every table is what the log says; return what was found.
-
-        Checks, in one snapshot: the hash chain over all commits, the guards that make the log append-only, running
-        totals and counters, and every projected row against the fold of its stream. Changes nothing.
-
-        Args:
-            seal: a seal, or the path of one; then also proves that nothing before it changed or was cut off.
-
-        Raises:
-            Unsupported: this store keeps no log.
-        """
-        raise Unsupported("verify", type(self).__name__)
-
-    async def rebuild(self) -> RebuildReport:
-        """Fold the whole log anew and write the projected rows that differ, while readers and writers go on.
-
-        Raises:
-            Corrupt: the log itself is damaged; restore it first.
-            Unsupported: this store keeps no log.
-        """
-        raise Unsupported("rebuild", type(self).__name__)
-
-    async def seal(self, path: str | os.PathLike[str]) -> Seal:
-        """Write the head of the log to a new file, as JSON, and return it. Keep it where this database is not.
-
-        Raises:
-            FileExistsError: there is such a file; a seal is never overwritten.
-            Unsupported: this store keeps no log.
-        """
-        raise Unsupported("seal", type(self).__name__)
 
     @cached_property
     def sync(self) -> SyncStore:

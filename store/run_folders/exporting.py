@@ -153,7 +153,7 @@ async def _error(store: Store, rollout_id: str, lineage: list[AttemptNode]) -> s
     if not lineage:
         return None
     error: str | None = None
-    async for event in store.tail(types=["attempt.status_changed"], rollout_id=rollout_id):
+    async for event in store.log.tail(types=["attempt.status_changed"], rollout_id=rollout_id):
         if event.data.get("attempt_id") == lineage[-1].attempt_id:
             told: dict[str, Any] = event.data.get("error") or {}
             error = str(told.get("message") or told.get("type") or event.data.get("reason"))

@@ -72,7 +72,7 @@ class Mirror:
         changed: set[str] = set()
         cursor: str | None = None
         try:
-            async for event in self._store.tail(after):
+            async for event in self._store.log.tail(after):
                 cursor = event.cursor
                 kind, _, name = event.stream.partition("/")
                 if kind == "rollout":
@@ -86,7 +86,7 @@ class Mirror:
 
     async def _something_new(self) -> None:
         try:
-            async with aclosing(cast("Any", self._store.tail(self._place(), follow=True))) as events:
+            async with aclosing(cast("Any", self._store.log.tail(self._place(), follow=True))) as events:
                 async for _ in events:
                     return
         except (StoreError, OSError) as error:

@@ -6,10 +6,11 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
+from store.interface.annotations import StoreAnnotations
+from store.interface.log import StoreLog
 from store.interface.store import Store
+from store.interface.threads import StoreThreads
 from store.models import (
-    AnnotateResult,
-    Annotations,
     Artifact,
     ArtifactRef,
     Attempt,
@@ -19,20 +20,15 @@ from store.models import (
     CheckpointRef,
     ForkPlan,
     ForkResult,
-    HistoryEvent,
     LightningStoreStatistics,
-    LoggedEvent,
     PaginatedResult,
-    RebuildReport,
     ResourcesUpdate,
     Rollout,
     RunEventPage,
     RunFrame,
     RunGraph,
-    Seal,
     Snapshot,
     Span,
-    VerifyReport,
     Worker,
 )
 
@@ -44,6 +40,18 @@ class DelegatingStore(Store):
     @abstractmethod
     def target(self) -> Store:
         """The store that answers."""
+
+    @property
+    def log(self) -> StoreLog:
+        return self.target.log
+
+    @property
+    def annotations(self) -> StoreAnnotations:
+        return self.target.annotations
+
+    @property
+    def threads(self) -> StoreThreads:
+        return self.target.threads
 
     async def start_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
         return await self.target.start_rollout(*args, **kwargs)
@@ -129,18 +137,6 @@ class DelegatingStore(Store):
     async def statistics(self, *args: Any, **kwargs: Any) -> LightningStoreStatistics:
         return await self.target.statistics(*args, **kwargs)
 
-    async def history(self, *args: Any, **kwargs: Any) -> list[HistoryEvent]:
-        return await self.target.history(*args, **kwargs)
-
-    async def verify(self, *args: Any, **kwargs: Any) -> VerifyReport:
-        return await self.target.verify(*args, **kwargs)
-
-    async def rebuild(self, *args: Any, **kwargs: Any) -> RebuildReport:
-        return await self.target.rebuild(*args, **kwargs)
-
-    async def seal(self, *args: Any, **kwargs: Any) -> Seal:
-        return await self.target.seal(*args, **kwargs)
-
     async def append_run_events(self, *args: Any, **kwargs: Any) -> list[int]:
         return await self.target.append_run_events(*args, **kwargs)
 
@@ -192,14 +188,5 @@ class DelegatingStore(Store):
     async def compare_attempts(self, *args: Any, **kwargs: Any) -> AttemptDiff:
         return await self.target.compare_attempts(*args, **kwargs)
 
-    async def annotate_rollout(self, *args: Any, **kwargs: Any) -> AnnotateResult:
-        return await self.target.annotate_rollout(*args, **kwargs)
-
-    async def query_annotations(self, *args: Any, **kwargs: Any) -> Annotations:
-        return await self.target.query_annotations(*args, **kwargs)
-
     def follow_run(self, *args: Any, **kwargs: Any) -> AsyncIterator[RunFrame]:
         return self.target.follow_run(*args, **kwargs)
-
-    def tail(self, *args: Any, **kwargs: Any) -> AsyncIterator[LoggedEvent]:
-        return self.target.tail(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Sequence
 
 from store.db.dialect import ReadSession
@@ -11,17 +10,22 @@ from store.db.queries.annotations import END
 from store.domain.decide_annotations import AnnotationView
 from store.domain.idempotency import Repeat
 from store.errors import NotFound
-from store.interface.store import AsAt
+from store.interface.annotations import StoreAnnotations
+from store.interface.runs import AsAt
 from store.models.annotations import AnnotateResult, Annotations
 from store.sql.commands import annotations as annotation_commands
-from store.sql.run_writes import SQLRunWrites
+from store.sql.core import SQLCore
 from store.validation import arguments
 
 
-class SQLAnnotations(SQLRunWrites, ABC):
-    """What a SQL store keeps of what is said about rollouts."""
+class SQLAnnotations(StoreAnnotations):
+    """Labels and notes in a SQL database."""
 
-    async def annotate_rollout(
+    def __init__(self, core: SQLCore) -> None:
+        super().__init__("SQLStore")
+        self.core = core
+
+    async def annotate(
         self,
         rollout_id: str,
         note: str | None = None,
@@ -30,18 +34,18 @@ class SQLAnnotations(SQLRunWrites, ABC):
         remove_labels: Sequence[str] = (),
     ) -> AnnotateResult:
         command = annotation_commands.annotate(rollout_id, note, add_labels, remove_labels)
-        answer: AnnotationView | Repeat = await self._call(command)
+        answer: AnnotationView | Repeat = await self.core.call(command)
         if isinstance(answer, Repeat):
-            then = await self.query_annotations(rollout_id, limit=0, as_at=answer.position)
+            then = await self.query(rollout_id, limit=0, as_at=answer.position)
             return AnnotateResult(labels=then.labels, number=answer.reply["number"])
         return AnnotateResult(labels=answer.labels, number=answer.version)
 
-    async def query_annotations(
+    async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
     ) -> Annotations:
         arguments.text(rollout_id, "rollout_id")
         arguments.part_of_history(0, limit)
-        dialect = self._dialect
+        dialect = self.core.dialect
 
         async def past(session: ReadSession, until: int) -> Annotations:
             life = await annotation_queries.life(dialect, session, rollout_id)
@@ -55,6 +59,6 @@ class SQLAnnotations(SQLRunWrites, ABC):
                 labels=labels, notes=await annotation_queries.notes(dialect, session, rollout_id, until, limit)
             )
 
-        return await self._answer(
+        return await self.core.answer(
             lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
         )

@@ -15,7 +15,6 @@ from store.db.queries import run_follow, run_views
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.run_views import View
 from store.errors import NotFound
-from store.journal import tail as tails
 from store.models import Fork, RunEventRow, RunFrame
 from store.planning.follow import Following, Form, Page, Place, Source
 from store.planning.run_state import TURNS, Turn
@@ -71,32 +70,32 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], Place]:
             stream = f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}"
-            last = await run_follow.last_of(self._dialect, session, stream)
+            last = await run_follow.last_of(self.core.dialect, session, stream)
             if last is None:
                 raise NotFound.rollout(rollout_id)
-            rows = await run_follow.turns(self._dialect, session, stream, TURNS, last[0])
+            rows = await run_follow.turns(self.core.dialect, session, stream, TURNS, last[0])
             return [_turn(row, {}) for row in rows], Place(*last)
 
-        return await self._read(read, snapshot=True)
+        return await self.core.read(read, snapshot=True)
 
     async def run_place(self, rollout_id: str, version: int) -> Place:
         """Return the moment of an event of a run that is there."""
 
         async def read(session: ReadSession) -> Place:
             stream = f"rollout/{rollout_id}"
-            rows = await log_queries.stream_events(self._dialect, session, stream, after=version - 1, limit=1)
+            rows = await log_queries.stream_events(self.core.dialect, session, stream, after=version - 1, limit=1)
             return Place(version, rows[0][0])
 
-        return await self._read(read)
+        return await self.core.read(read)
 
     async def run_page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
         """Return the next facts of a run: see `store.planning.follow.Source.page`."""
 
         async def read(session: ReadSession) -> Page:
-            commit = await log_queries.last_commit(self._dialect, session)
+            commit = await log_queries.last_commit(self.core.dialect, session)
             end = _NOTHING if commit is None else commit[3]
             rows = await log_queries.stream_events(
-                self._dialect, session, f"rollout/{rollout_id}", after=after, limit=_AT_ONCE
+                self.core.dialect, session, f"rollout/{rollout_id}", after=after, limit=_AT_ONCE
             )
             if not rows:
                 return Page([], Place(after, _NOTHING), is_last=True, end=end)
@@ -107,25 +106,25 @@ class SQLRunFollowing(SQLRunIds, ABC):
             facts.sort(key=_version)
             return Page(facts, place, is_last=len(rows) < _AT_ONCE, end=end)
 
-        return await self._read(read, snapshot=True)
+        return await self.core.read(read, snapshot=True)
 
     async def run_view(self, rollout_id: str, view: View, after: int, *, bodies: bool) -> Sequence[RunEventRow]:
         """Return the next events of a view that is cut at a moment."""
-        return await self._read(
+        return await self.core.read(
             lambda session: self._events(session, rollout_id, view, after, _AT_ONCE, bodies=bodies), snapshot=True
         )
 
     async def _events(
         self, session: ReadSession, rollout_id: str, view: View, after: int, limit: int, *, bodies: bool
     ) -> list[RunEventRow]:
-        rows = await run_views.events(self._dialect, session, rollout_id, view, after=after, limit=limit)
+        rows = await run_views.events(self.core.dialect, session, rollout_id, view, after=after, limit=limit)
         payloads, texts = await self._payload_of(session, rows) if bodies else ({}, {})
         return [run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in rows]
 
     async def _forks_among(self, session: ReadSession, rollout_id: str, rows: Sequence[Row]) -> dict[int, Fork]:
         if all(row[5] != "attempt.forked" for row in rows):
             return {}
-        standing = await run_views.standing(self._dialect, session, rollout_id)
+        standing = await run_views.standing(self.core.dialect, session, rollout_id)
         assert standing is not None  # there are events of it
         return dict((await self._family(session, rollout_id, standing)).forks)
 
@@ -137,8 +136,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
         Raises:
             Closed: the store was closed.
         """
-        self._check()
-        await self._home.run(self._news_after(tails.Cursor(self.store_id, position=end)))
+        await self.core.log_news(end)
 
 
 def _turn(row: Row, forks: dict[int, Fork]) -> Turn:

@@ -134,7 +134,7 @@ class SQLForks(SQLRunWrites, ABC):
         async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
             if standing.head is None:
                 raise NotFound.attempts(rollout_id)
-            active = await run_queries.active(self._dialect, session, rollout_id) if rejects_active else None
+            active = await run_queries.active(self.core.dialect, session, rollout_id) if rejects_active else None
             if active is not None:
                 # Under the lock it is judged again; here, so that nobody is told of what is not the point.
                 raise AttemptActive(rollout_id, active)
@@ -146,7 +146,7 @@ class SQLForks(SQLRunWrites, ABC):
         return await self._seen(rollout_id, base, None, None, read)
 
     async def _ground(self, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> Ground:
-        saved = await run_views.checkpoints(self._dialect, session, rollout_id, seen)
+        saved = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen)
         family = await self._family(session, rollout_id, standing)
         status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
         return Ground(
@@ -154,9 +154,9 @@ class SQLForks(SQLRunWrites, ABC):
             head=standing.head,
             ground=standing.run_version or 0,
             base=seen.attempt,
-            rows=[Alike(*row) for row in await run_views.outline(self._dialect, session, rollout_id, seen)],
+            rows=[Alike(*row) for row in await run_views.outline(self.core.dialect, session, rollout_id, seen)],
             checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
-            scopes=await run_views.scopes(self._dialect, session, rollout_id),
+            scopes=await run_views.scopes(self.core.dialect, session, rollout_id),
             has_succeeded=status == "succeeded",
         )
 
@@ -193,7 +193,7 @@ class SQLForks(SQLRunWrites, ABC):
         arguments.text(request_id, "request_id")
 
         async def read(session: ReadSession, _: View, __: Standing) -> int | None:
-            return await run_queries.forked(self._dialect, session, rollout_id, request_id)
+            return await run_queries.forked(self.core.dialect, session, rollout_id, request_id)
 
         attempt = await self._seen(rollout_id, "raw", None, None, read)
         return None if attempt is None else await self._result(rollout_id, attempt)
@@ -205,8 +205,10 @@ class SQLForks(SQLRunWrites, ABC):
             family = await self._family(session, rollout_id, standing)
             fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
             every = filters.query(filters.ATTEMPTS)
-            attempts = await pages.attempts(self._dialect, session, rollout_id, every, rollout_mapping.attempt_of_page)
-            return fork, await pages.rollout(self._dialect, session, rollout_id), attempts.items
+            attempts = await pages.attempts(
+                self.core.dialect, session, rollout_id, every, rollout_mapping.attempt_of_page
+            )
+            return fork, await pages.rollout(self.core.dialect, session, rollout_id), attempts.items
 
         fork, row, attempts = await self._seen(rollout_id, "raw", None, None, read)
         assert fork is not None and row is not None  # noqa: PT018 - the attempt was forked, of this rollout

@@ -144,7 +144,7 @@ class SQLTexts(SQLReads):
             query: which rollouts, as for `find_rollouts`.
         """
         asked = filters.of(query)
-        dialect = self._dialect
+        dialect = self.core.dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
             # Rows of the past are folded in any order, and their number is bounded.
@@ -155,7 +155,7 @@ class SQLTexts(SQLReads):
                 write(text)
             return page.total
 
-        return await self._answer(
+        return await self.core.answer(
             lambda session: pages.take_rollouts(dialect, session, asked, _written(rollouts, write), batch=_AT_ONCE),
             write_past,
             query.as_at,
@@ -170,7 +170,7 @@ class SQLTexts(SQLReads):
             query: which spans, as for `find_spans`.
         """
         asked = filters.of(query)
-        dialect = self._dialect
+        dialect = self.core.dialect
 
         take = _written(spans, write)
         rollout_id, attempt_id = query.rollout_id, query.attempt_id
@@ -181,7 +181,7 @@ class SQLTexts(SQLReads):
             )
             return page.total
 
-        return await self._answer(
+        return await self.core.answer(
             lambda session: pages.take_spans(dialect, session, rollout_id, attempt_id, asked, take, batch=_AT_ONCE),
             write_past,
             query.as_at,
@@ -195,13 +195,13 @@ class SQLTexts(SQLReads):
         None if the database has no such mark. Two pages of one query that were read in one state are equal. A call of
         its own, it asks the watchdog first, as the query does.
         """
-        self._check()
-        await self._sweep_if_due()
-        return self._dialect.state()
+        self.core.check()
+        await self.core.watchdog.sweep_if_due()
+        return self.core.dialect.state()
 
     def _is_cut_up(self, asked: Query) -> bool:
         """Say whether rows come in batches for which the database needs a transaction; the others are spared it."""
-        return self._dialect.batches_need_snapshot and not 0 <= asked.limit <= _AT_ONCE
+        return self.core.dialect.batches_need_snapshot and not 0 <= asked.limit <= _AT_ONCE
 
 
 def _written(text: Callable[[Sequence[Row]], bytes], write: Write) -> Callable[[Sequence[Row]], None]:

@@ -26,11 +26,11 @@ class SQLRunIds(SQLForks, ABC):
         """
 
         async def read(session: ReadSession) -> str:
-            if await pages.rollout(self._dialect, session, name) is not None:
+            if await pages.rollout(self.core.dialect, session, name) is not None:
                 return name
-            if imported := await run_ids.imported(self._dialect, session, name):
+            if imported := await run_ids.imported(self.core.dialect, session, name):
                 return imported[0]
-            found = await run_ids.of_flow(self._dialect, session, name)
+            found = await run_ids.of_flow(self.core.dialect, session, name)
             if not found:
                 raise NotFound("run", name)
             if len(found) > 1:
@@ -38,15 +38,15 @@ class SQLRunIds(SQLForks, ABC):
             return found[0]
 
         arguments.text(name, "run_id")
-        return await self._read(read, snapshot=True)
+        return await self.core.read(read, snapshot=True)
 
     async def runs_of_flows(self, limit: int, offset: int) -> list[str]:
         """Return the rollouts that belong to flows, the newest first."""
-        return await self._read(lambda session: run_ids.of_flows(self._dialect, session, limit, offset))
+        return await self.core.read(lambda session: run_ids.of_flows(self.core.dialect, session, limit, offset))
 
     async def run_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
         """Return how often each of some runs was run again, and what its last error said."""
-        rows = await self._read(lambda session: run_ids.ends(self._dialect, session, rollout_ids))
+        rows = await self.core.read(lambda session: run_ids.ends(self.core.dialect, session, rollout_ids))
         return {row[0]: (row[1], _said(row[2])) for row in rows}
 
 

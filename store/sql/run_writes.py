@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from store.db.queries import run_refs
-from store.domain.commands import Command
 from store.domain.decide_runs import GroundMoved, Told
 from store.domain.idempotency import Repeat
 from store.domain.run_commands import TellRun
@@ -23,14 +22,6 @@ from store.validation import arguments
 
 class SQLRunWrites(SQLRunReads, ABC):
     """The methods that are one command for the writer each."""
-
-    @abstractmethod
-    async def _call(self, command: Command) -> Any:
-        """Return the answer to a command, after its commit."""
-
-    @abstractmethod
-    async def _swept_call(self, command: Command) -> Any:
-        """As `_call`, once the watchdog had its turn."""
 
     async def append_run_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
@@ -56,8 +47,8 @@ class SQLRunWrites(SQLRunReads, ABC):
     ) -> CheckpointRef | None:
         declared = await self._phase_graph(rollout_id, graph)
         taken = saving.taken(declared, scope=scope, name=name, state=state, after_phase=after_phase)
-        parent_id = await self._read(
-            lambda session: run_refs.last_checkpoint(self._dialect, session, rollout_id, taken.scope, name)
+        parent_id = await self.core.read(
+            lambda session: run_refs.last_checkpoint(self.core.dialect, session, rollout_id, taken.scope, name)
         )
         command = intake_runs.checkpoint(
             rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
@@ -65,7 +56,9 @@ class SQLRunWrites(SQLRunReads, ABC):
         told = await self._tell(command)
         if told.kind != "checkpoint.saved":
             return None
-        fields = await self._read(lambda session: run_refs.checkpoint(self._dialect, session, rollout_id, told.first))
+        fields = await self.core.read(
+            lambda session: run_refs.checkpoint(self.core.dialect, session, rollout_id, told.first)
+        )
         return CheckpointRef(**fields)
 
     async def save_artifact(
@@ -96,21 +89,23 @@ class SQLRunWrites(SQLRunReads, ABC):
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
-        saved: int = await self._call(intake_runs.retract(rollout_id, artifact_id, reason, key))
+        saved: int = await self.core.call(intake_runs.retract(rollout_id, artifact_id, reason, key))
         return await self._artifact_ref(rollout_id, saved)
 
     async def _tell(self, command: TellRun) -> Told:
-        answer: Told | Repeat = await self._call(command)
+        answer: Told | Repeat = await self.core.call(command)
         return replies.told(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
-        fields = await self._read(lambda session: run_refs.artifact(self._dialect, session, rollout_id, version))
+        fields = await self.core.read(
+            lambda session: run_refs.artifact(self.core.dialect, session, rollout_id, version)
+        )
         return ArtifactRef(**fields)
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
-        answer = await self._swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
+        answer = await self.core.swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
         return (
             await replies.rollout(self, answer)
             if isinstance(answer, Repeat)
@@ -143,7 +138,7 @@ class SQLRunWrites(SQLRunReads, ABC):
             supersede=supersede,
             worker_id=worker_id,
         )
-        answer = await self._swept_call(command)
+        answer = await self.core.swept_call(command)
         if isinstance(answer, GroundMoved):
             return None
         started = rollout_mapping.rollout_of_view(answer)

@@ -30,7 +30,7 @@ from store.models import (
 from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning.rows import RESULTS, Told
-from store.sql.log import SQLProof
+from store.sql.json_pages import SQLTexts
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
 from store.sql.mapping.runs import Family
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
 
 
-class SQLRunReads(SQLProof, ABC):
+class SQLRunReads(SQLTexts, ABC):
     """What a SQL store tells of runs."""
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class SQLRunReads(SQLProof, ABC):
             # One more than asked for tells whether there is more.
             most = -1 if limit < 0 else limit + 1
             rows = await run_views.events(
-                self._dialect,
+                self.core.dialect,
                 session,
                 rollout_id,
                 seen,
@@ -89,9 +89,9 @@ class SQLRunReads(SQLProof, ABC):
     async def _payload_of(
         self, session: ReadSession, rows: Sequence[Row]
     ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-        payloads = await run_queries.payloads(self._dialect, session, [row[1] for row in rows])
+        payloads = await run_queries.payloads(self.core.dialect, session, [row[1] for row in rows])
         hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
-        return payloads, await run_queries.texts(self._dialect, session, hashes)
+        return payloads, await run_queries.texts(self.core.dialect, session, hashes)
 
     async def get_run_graph(
         self,
@@ -112,7 +112,7 @@ class SQLRunReads(SQLProof, ABC):
         return await self._seen(rollout_id, view, as_at, at, read)
 
     async def _told(self, session: ReadSession, rollout_id: str, seen: View) -> list[Told]:
-        return list(map(run_mapping.told, await run_views.events(self._dialect, session, rollout_id, seen)))
+        return list(map(run_mapping.told, await run_views.events(self.core.dialect, session, rollout_id, seen)))
 
     # -- checkpoints and artefacts -----------------------------------------------------------------------------------
 
@@ -153,22 +153,22 @@ class SQLRunReads(SQLProof, ABC):
     async def _newest_checkpoint(
         self, session: ReadSession, rollout_id: str, seen: View, **only: str
     ) -> Snapshot | None:
-        rows = await run_views.checkpoints(self._dialect, session, rollout_id, seen, newest=True, **only)
+        rows = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen, newest=True, **only)
         if not rows:
             return None
-        payloads = await run_queries.payloads(self._dialect, session, [rows[0][1]])
+        payloads = await run_queries.payloads(self.core.dialect, session, [rows[0][1]])
         return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
 
     async def _in_group(
         self, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
     ) -> Snapshot | None:
         """Return the newest checkpoint in the head of another run of the group, about the same date."""
-        date = _date_of(await run_queries.input_of(self._dialect, session, rollout_id))
+        date = _date_of(await run_queries.input_of(self.core.dialect, session, rollout_id))
         best: Snapshot | None = None
-        for other, codec, body in await run_queries.companions(self._dialect, session, group_id, scope, name):
+        for other, codec, body in await run_queries.companions(self.core.dialect, session, group_id, scope, name):
             if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
                 continue
-            standing = await run_views.standing(self._dialect, session, other, until)
+            standing = await run_views.standing(self.core.dialect, session, other, until)
             if standing is None or standing.head is None:
                 continue
             seen = View("seen", standing.head, until)
@@ -188,7 +188,7 @@ class SQLRunReads(SQLProof, ABC):
         at: int | None = None,
     ) -> list[CheckpointRef]:
         async def read(session: ReadSession, seen: View, _: Standing) -> list[CheckpointRef]:
-            rows = await run_views.checkpoints(self._dialect, session, rollout_id, seen, scope=scope, name=name)
+            rows = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen, scope=scope, name=name)
             return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
         return await self._seen(rollout_id, view, as_at, at, read)
@@ -207,7 +207,7 @@ class SQLRunReads(SQLProof, ABC):
         arguments.part_of_history(0, limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> list[Artifact]:
-            dialect = self._dialect
+            dialect = self.core.dialect
             cut = END if seen.until == END else await run_views.version_at(dialect, session, rollout_id, seen.until)
             rows = await run_views.artifacts(
                 dialect, session, rollout_id, seen, scope=scope, name=name, limit=limit, cut_version=cut
@@ -226,10 +226,10 @@ class SQLRunReads(SQLProof, ABC):
         arguments.part_of_history(0, limit)
 
         async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
-            rows = await run_queries.made_for(self._dialect, session, scope, name, min(limit, END), until)
+            rows = await run_queries.made_for(self.core.dialect, session, scope, name, min(limit, END), until)
             return [run_mapping.made(row, until) for row in rows]
 
-        return await self._answer(lambda session: then(session, END), then, as_at, sweeps=False)
+        return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class SQLRunReads(SQLProof, ABC):
         return await self._seen(rollout_id, "raw", None, None, read)
 
     async def _family(self, session: ReadSession, rollout_id: str, standing: Standing) -> Family:
-        dialect = self._dialect
+        dialect = self.core.dialect
         rows = await run_queries.forks(dialect, session, rollout_id)
         payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
         saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
@@ -262,7 +262,9 @@ class SQLRunReads(SQLProof, ABC):
             for attempt in (a, b):
                 if attempt not in forks:
                     raise NotFound.attempt(str(attempt), rollout_id)
-            views = [await run_views.events(self._dialect, session, rollout_id, View("seen", each)) for each in (a, b)]
+            views = [
+                await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
+            ]
             # What both hold is the same, whatever it says, and its payload need not be read.
             common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
             before, after = [await self._with_responses(session, rows, common) for rows in views]
@@ -280,7 +282,7 @@ class SQLRunReads(SQLProof, ABC):
             for position, event in events.items()
             if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
         ]
-        for position, body in (await run_queries.payloads(self._dialect, session, short)).items():
+        for position, body in (await run_queries.payloads(self.core.dialect, session, short)).items():
             events[position] = replace(events[position], response_sha256=_hash_of(body))
         return list(events.values())
 
@@ -304,7 +306,7 @@ class SQLRunReads(SQLProof, ABC):
     async def _graph_of(self, session: ReadSession, standing: Standing) -> PhaseGraph | None:
         if standing.resources_id is None:
             return None
-        row = await pages.resources_by_id(self._dialect, session, standing.resources_id)
+        row = await pages.resources_by_id(self.core.dialect, session, standing.resources_id)
         published = {} if row is None else rollout_mapping.resources_of_page(row).resources
         graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
         if len(graphs) > 1:
@@ -320,16 +322,16 @@ class SQLRunReads(SQLProof, ABC):
         form, attempt = run_views.parse(arguments.text(view, "view"))
 
         async def past(session: ReadSession, until: int) -> T:
-            standing = await run_views.standing(self._dialect, session, rollout_id, until)
+            standing = await run_views.standing(self.core.dialect, session, rollout_id, until)
             if standing is None:
                 raise NotFound.rollout(rollout_id)
             if attempt is not None and not await run_views.has_attempt(
-                self._dialect, session, rollout_id, attempt, until
+                self.core.dialect, session, rollout_id, attempt, until
             ):
                 raise NotFound.attempt(str(attempt), rollout_id)
             return await read(session, View(form, attempt or standing.head or 0, until), standing)
 
-        return await self._answer(
+        return await self.core.answer(
             lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
         )
 

@@ -139,7 +139,7 @@ async def newest_cursor(store: Store) -> str | None:
     cursor = None
     if newest:
         with suppress(Unsupported, Incompatible):
-            async for event in store.tail(rollout_id=newest[0].rollout_id):
+            async for event in store.log.tail(rollout_id=newest[0].rollout_id):
                 cursor = event.cursor
     return cursor
 
@@ -191,7 +191,7 @@ def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
     # Every tail is a generator, and has to be closed when it is left early.
-    return cast("AsyncGenerator[LoggedEvent]", store.tail(after, follow=follow, types=types, rollout_id=rollout_id))
+    return cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
 
 
 async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:

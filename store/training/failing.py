@@ -66,7 +66,7 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
 
 
 def _news(store: Store, after: str | None) -> Any:
-    return store.tail(after, follow=True, types=[_BEGUN, _ENDED])
+    return store.log.tail(after, follow=True, types=[_BEGUN, _ENDED])
 
 
 async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:

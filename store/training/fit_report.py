@@ -146,7 +146,7 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
     stories: dict[str, _Story] = defaultdict(_Story)
     ended: dict[str, _Story] = {}
     try:
-        async for event in store.tail(after, types=_TYPES):
+        async for event in store.log.tail(after, types=_TYPES):
             rollout_id = event.stream.removeprefix(_STREAM)
             story = stories[rollout_id]
             story.tell(event)
@@ -174,7 +174,7 @@ async def _complete(store: Store, stories: dict[str, _Story]) -> None:
     """Read what happened before the training began, to rollouts that it took up again."""
     for rollout_id, story in stories.items():
         so_far = _Story()
-        async for event in store.tail(rollout_id=rollout_id, types=_TYPES):
+        async for event in store.log.tail(rollout_id=rollout_id, types=_TYPES):
             so_far.tell(event)
         for name in _Story.__slots__:
             setattr(story, name, getattr(so_far, name))

@@ -71,9 +71,9 @@ class Watch:
             try:
                 if cursor is None:
                     # A cursor of now: that of the last event of a rollout that has just begun.
-                    async for event in self._store.tail(rollout_id=first):
+                    async for event in self._store.log.tail(rollout_id=first):
                         cursor = self._see(event)
-                async for event in _at_leisure(self._store.tail(cursor, follow=True, types=_TYPES)):
+                async for event in _at_leisure(self._store.log.tail(cursor, follow=True, types=_TYPES)):
                     cursor = self._see(event)
             except (Unsupported, Incompatible) as error:
                 logger.info("cancelled rollouts are noticed by heartbeats alone: %s", error)

@@ -52,25 +52,25 @@ async def test_history_the_past_and_the_log_work_without_another_line(plain: Sto
     )
     await plain.add_span(span)
     await plain.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    history = await plain.history(rollout.rollout_id)
+    history = await plain.log.history(rollout.rollout_id)
     assert history[0].type == "rollout.enqueued"
     assert history[-1].data["to"] == "succeeded"
     then = await plain.get_rollout_by_id(rollout.rollout_id, as_at=history[0].position)
     assert then is not None
     assert then.status == "queuing"
-    told = [event async for event in plain.tail(rollout_id=rollout.rollout_id)]
+    told = [event async for event in plain.log.tail(rollout_id=rollout.rollout_id)]
     assert [event.position for event in told] == [event.position for event in history]
 
 
 async def test_verify_and_rebuild_work_without_another_line(plain: Store, tmp_path: Path) -> None:
     for number in range(3):
         await plain.start_rollout(number, worker_id="worker")
-    seal = await plain.seal(tmp_path / "seal.json")
+    seal = await plain.log.seal(tmp_path / "seal.json")
     await plain.enqueue_rollout("later")
-    report = await plain.verify(seal)
+    report = await plain.log.verify(seal)
     assert report.ok
     assert report.rows["rollouts"] == 4
-    rebuilt = await plain.rebuild()
+    rebuilt = await plain.log.rebuild()
     assert rebuilt.written == {}
     assert rebuilt.state_hash == report.state_hash
 

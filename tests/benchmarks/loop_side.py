@@ -70,11 +70,11 @@ class Loop:
             running = asyncio.create_task(runner.iter(event=stop))
             try:
                 await _done(store, 2 * runners)
-                commits = store.writer_statistics.commits
+                commits = store.core.writer_statistics.commits
                 begun, spent = time.perf_counter(), cpu_seconds()
                 await _done(store, count)
                 seconds, spent = time.perf_counter() - begun, cpu_seconds() - spent
-                commits = store.writer_statistics.commits - commits
+                commits = store.core.writer_statistics.commits - commits
             finally:
                 stop.set()
                 await running

@@ -106,7 +106,7 @@ class Rollbook:
         return await self._counting(self._work.record_traces(**arguments))
 
     async def _counting(self, work: Any) -> Any:
-        statistics, begun = self._live.writer_statistics, time.perf_counter()
+        statistics, begun = self._live.core.writer_statistics, time.perf_counter()
         calls, commits = statistics.calls, statistics.commits
         measured = await work
         took = time.perf_counter() - begun
@@ -150,12 +150,12 @@ class Rollbook:
     async def fill(self, name: str, events: int, spans: int) -> int:
         """Run lifecycles of so many spans, in large calls, until this process has written so many events."""
         await asyncio.gather(*(self._fill(f"{name}-{number}", events, spans) for number in range(_FILL_CALLERS)))
-        return self._live.writer_statistics.events
+        return self._live.core.writer_statistics.events
 
     async def _fill(self, worker: str, events: int, spans: int) -> None:
         store = self._live
         requests = [EnqueueRolloutRequest(input=INPUT) for _ in range(_FILL_ROLLOUTS)]
-        while store.writer_statistics.events < events:
+        while store.core.writer_statistics.events < events:
             await store.enqueue_many_rollouts(requests)
             claimed = await store.dequeue_many_rollouts(_FILL_ROLLOUTS, worker)
             if spans:
@@ -167,14 +167,14 @@ class Rollbook:
     async def verify(self) -> dict[str, float]:
         """Verify; return events, seconds, those of CPU, and the process's memory before and at its highest, in MiB."""
         before, cpu = max_rss_mib(), cpu_seconds()
-        report = await self._live.verify()
+        report = await self._live.log.verify()
         assert report.ok, report.differences
         return _proved(report.events, report.seconds, before, cpu)
 
     async def rebuild(self) -> dict[str, float]:
         """Rebuild; as `verify`."""
         before, cpu = max_rss_mib(), cpu_seconds()
-        report = await self._live.rebuild()
+        report = await self._live.log.rebuild()
         assert not report.written, report.written
         return _proved(report.events, report.seconds, before, cpu)
 

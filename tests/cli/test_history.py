@@ -42,7 +42,7 @@ def test_a_cause_in_the_same_rollout_is_its_number(rollbook: Rollbook, filled: F
 def test_history_as_json_is_the_events_themselves(rollbook: Rollbook, filled: Filled) -> None:
     async def read() -> list[dict[str, object]]:
         async with await open_store(filled.url, read_only=True) as store:
-            return [event.model_dump() for event in await store.history(filled.retried)]
+            return [event.model_dump() for event in await store.log.history(filled.retried)]
 
     assert rollbook("history", filled.retried, "--json").json == asyncio.run(read())
 

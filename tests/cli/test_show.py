@@ -238,7 +238,7 @@ def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Roll
                 values={},
                 metadata={"source": "loop", "step": 3},
             )
-            await store.keep_thread_checkpoint(kept)
+            await store.threads.save_checkpoint(kept)
 
     asyncio.run(keep())
     shown = rollbook("show", filled.retried).out

@@ -45,7 +45,7 @@ class Load:
     async def follow(self) -> None:
         """Hear all that is recorded."""
         async with HTTPStore(self.url, retry_seconds=120) as store:
-            async for event in store.tail(follow=True):
+            async for event in store.log.tail(follow=True):
                 self.heard.append(event.position)
 
     async def has_finished(self, count: int) -> None:
@@ -64,7 +64,7 @@ class Load:
         self.is_over = True
         await asyncio.gather(*clients)
         async with await open_store(store_url) as store:
-            recorded = [event.position async for event in store.tail()]
+            recorded = [event.position async for event in store.log.tail()]
             async with asyncio.timeout(60):
                 while not self.heard or self.heard[-1] < recorded[-1]:
                     await asyncio.wait([follower], timeout=0.1)
@@ -75,7 +75,7 @@ class Load:
             for one in rollouts:
                 assert (await store.query_attempts(one.rollout_id)).total == 1
                 assert (await store.query_spans(one.rollout_id)).total == 1
-            assert (await store.verify()).ok
+            assert (await store.log.verify()).ok
         follower.cancel()
         with suppress(asyncio.CancelledError):
             await follower

@@ -98,7 +98,7 @@ async def test_a_refusal_reads_the_same_over_http_as_beside_the_store(store: HTT
         lambda each: each.query_rollouts(as_at="5"),
         lambda each: each.get_rollout_by_id(ro, at=99),
         lambda each: each.get_rollout_by_id(ro, at=1, as_at=1),
-        lambda each: each.history("ro-none"),
+        lambda each: each.log.history("ro-none"),
     ]
     for call in calls:
         with pytest.raises(StoreError) as beside:

@@ -55,7 +55,7 @@ async def test_a_lost_reply_to_a_call_that_waited_never_claims_twice(url: str, b
     with LossyProxy.losing_first(url, "/dequeue") as proxy:
         async with HTTPStore(proxy.url) as store:
             waiting = asyncio.ensure_future(store.dequeue_rollout("w1", wait_seconds=20))
-            await anext(behind.tail(follow=True, types=["worker.seen"]))  # which tells that it waits
+            await anext(behind.log.tail(follow=True, types=["worker.seen"]))  # which tells that it waits
             for number in range(3):
                 await behind.enqueue_rollout(number)
             claimed = await waiting
@@ -116,7 +116,7 @@ async def test_a_reply_that_comes_again_is_the_one_that_was_lost(url: str, behin
         async with HTTPStore(proxy.url) as store:
             ended = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     assert await behind.get_latest_attempt(rollout.rollout_id) == ended
-    types = [event.type for event in await behind.history(rollout.rollout_id)]
+    types = [event.type for event in await behind.log.history(rollout.rollout_id)]
     assert types.count("attempt.status_changed") == 1
 
 
@@ -159,4 +159,4 @@ async def test_whole_lives_through_a_proxy_that_loses_a_tenth_of_all_answers(
         for rollout_id in entered:
             assert (await behind.query_attempts(rollout_id)).total == 1
             assert [span.sequence_id for span in await behind.query_spans(rollout_id)] == [1, 2, 3]
-        assert (await behind.verify()).ok
+        assert (await behind.log.verify()).ok

@@ -45,7 +45,7 @@ async def test_a_store_with_a_key_is_a_store(keyed: Keyed) -> None:
         claimed = await store.dequeue_rollout("w")
         assert claimed is not None
         assert claimed.rollout_id == rollout.rollout_id
-        events = [event.type async for event in store.tail()]
+        events = [event.type async for event in store.log.tail()]
         assert "rollout.enqueued" in events
 
 
@@ -73,7 +73,7 @@ async def test_who_may_not_is_told_at_once_by_an_error_of_its_own(keyed: Keyed) 
             await store.enqueue_rollout(1)
         assert refused.value.cure == "use a key with the role algorithm"
         with pytest.raises(Forbidden, match="asks for admin"):
-            await store.rebuild()
+            await store.log.rebuild()
 
 
 async def test_a_partition_is_made_by_opening_it_with_an_admins_key(keyed: Keyed) -> None:
@@ -96,7 +96,7 @@ async def test_whoever_follows_is_told_when_the_key_counts_no_more(
     async with HTTPStore(keyed.api.url, api_key=text) as store:
 
         async def follow() -> None:
-            async for event in store.tail(follow=True):
+            async for event in store.log.tail(follow=True):
                 if event.type == "rollout.enqueued":
                     await keyed.revoke(key)
 

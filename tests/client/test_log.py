@@ -43,18 +43,20 @@ async def lived(store: Store) -> AttemptedRollout:
 
 async def test_history_and_tail_are_those_of_the_store(store: HTTPStore, behind: Store) -> None:
     rollout = await lived(store)
-    assert await store.history(rollout.rollout_id) == await behind.history(rollout.rollout_id)
-    assert await store.history(rollout.rollout_id, as_at=3) == await behind.history(rollout.rollout_id, as_at=3)
-    everything = [event async for event in behind.tail()]
-    assert [event async for event in store.tail()] == everything
+    assert await store.log.history(rollout.rollout_id) == await behind.log.history(rollout.rollout_id)
+    assert await store.log.history(rollout.rollout_id, as_at=3) == await behind.log.history(rollout.rollout_id, as_at=3)
+    everything = [event async for event in behind.log.tail()]
+    assert [event async for event in store.log.tail()] == everything
     choices: list[dict[str, Any]] = [
         {"types": ["span.recorded", "rollout.enqueued"]},
         {"rollout_id": rollout.rollout_id},
     ]
     for chosen in choices:
-        assert [event async for event in store.tail(**chosen)] == [event async for event in behind.tail(**chosen)]
-    assert [event async for event in store.tail(everything[2].cursor)] == everything[3:]
-    assert [event async for event in store.tail(types=[])] == [event async for event in behind.tail(types=[])]
+        assert [event async for event in store.log.tail(**chosen)] == [
+            event async for event in behind.log.tail(**chosen)
+        ]
+    assert [event async for event in store.log.tail(everything[2].cursor)] == everything[3:]
+    assert [event async for event in store.log.tail(types=[])] == [event async for event in behind.log.tail(types=[])]
 
 
 async def test_a_history_longer_than_a_page_is_read_to_its_end_once(
@@ -62,22 +64,22 @@ async def test_a_history_longer_than_a_page_is_read_to_its_end_once(
 ) -> None:
     monkeypatch.setattr(client_log, "_PAGE", 2)
     ro = (await lived(store)).rollout_id
-    whole = await behind.history(ro)
+    whole = await behind.log.history(ro)
     assert len(whole) > 4
     parts: list[dict[str, int]] = [{}, {"limit": 0}, {"limit": 1}, {"limit": 3}, {"after": 1}, {"after": 2, "limit": 3}]
     for part in [*parts, {"after": len(whole)}, {"after": 2**70}, {"limit": 2**70}]:
         after, limit = part.get("after", 0), part.get("limit", -1)
         expected = [each for each in whole if each.number > after][: None if limit < 0 else limit]
-        assert await store.history(ro, **part) == await behind.history(ro, **part) == expected
+        assert await store.log.history(ro, **part) == await behind.log.history(ro, **part) == expected
     with pytest.raises(NotFound):
-        await store.history("ro-none", after=1, limit=0)
+        await store.log.history("ro-none", after=1, limit=0)
 
 
 async def test_a_log_longer_than_a_page_is_read_to_its_end_once(store: HTTPStore, behind: Store) -> None:
     for _ in range(13):
         await asyncio.gather(*[behind.enqueue_rollout(number) for number in range(100)])
-    positions = [event.position async for event in store.tail()]
-    assert positions == [event.position async for event in behind.tail()]
+    positions = [event.position async for event in store.log.tail()]
+    assert positions == [event.position async for event in behind.log.tail()]
     assert len(positions) == 1300
 
 
@@ -85,7 +87,7 @@ async def test_a_reader_that_follows_hears_of_each_fact_once(store: HTTPStore, b
     heard: list[LoggedEvent] = []
 
     async def follow() -> None:
-        async for event in store.tail(follow=True, types=["rollout.enqueued"]):
+        async for event in store.log.tail(follow=True, types=["rollout.enqueued"]):
             heard.append(event)
             if len(heard) == 30:
                 return
@@ -96,12 +98,12 @@ async def test_a_reader_that_follows_hears_of_each_fact_once(store: HTTPStore, b
         await asyncio.sleep(number % 3 / 100)
     async with asyncio.timeout(HUNG):
         await following
-    assert heard == [event async for event in behind.tail(types=["rollout.enqueued"])]
+    assert heard == [event async for event in behind.log.tail(types=["rollout.enqueued"])]
 
 
 async def test_closing_ends_a_reader_that_follows(store: HTTPStore) -> None:
     await store.enqueue_rollout(1)
-    reader = store.tail(follow=True)
+    reader = store.log.tail(follow=True)
     assert (await anext(reader)).type == "rollout.enqueued"
     waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0)
@@ -113,9 +115,9 @@ async def test_closing_ends_a_reader_that_follows(store: HTTPStore) -> None:
 
 async def test_a_cursor_of_another_store_is_refused(store: HTTPStore) -> None:
     with pytest.raises(Invalid, match="after"):
-        await anext(store.tail("nonsense"))
+        await anext(store.log.tail("nonsense"))
     with pytest.raises(Incompatible, match="is of store other"):
-        await anext(store.tail("1.other.0." + "0" * 16 + ".0"))
+        await anext(store.log.tail("1.other.0." + "0" * 16 + ".0"))
 
 
 async def test_the_past_is_read_as_beside_the_store(store: HTTPStore, behind: Store) -> None:
@@ -134,7 +136,7 @@ async def test_the_past_is_read_as_beside_the_store(store: HTTPStore, behind: St
         assert await store.query_resources(as_at=as_at) == await behind.query_resources(as_at=as_at)
         here, there = await store.statistics(as_at=as_at), await behind.statistics(as_at=as_at)
         assert {**here, "uptime": 0, "name": ""} == {**there, "uptime": 0, "name": ""}
-    for at in range(1, 1 + len(await behind.history(ro))):
+    for at in range(1, 1 + len(await behind.log.history(ro))):
         assert await store.get_rollout_by_id(ro, at=at) == await behind.get_rollout_by_id(ro, at=at)
         assert await store.query_attempts(ro, at=at) == await behind.query_attempts(ro, at=at)
         assert await store.query_spans(ro, at=at) == await behind.query_spans(ro, at=at)
@@ -143,10 +145,10 @@ async def test_the_past_is_read_as_beside_the_store(store: HTTPStore, behind: St
 
 async def test_verify_and_rebuild_report_what_they_do_beside_the_store(store: HTTPStore, behind: Store) -> None:
     await lived(store)
-    here, there = await store.verify(), await behind.verify()
+    here, there = await store.log.verify(), await behind.log.verify()
     assert here.model_copy(update={"seconds": there.seconds}) == there
     assert here.ok
-    assert (await store.rebuild()).state_hash == there.state_hash
+    assert (await store.log.rebuild()).state_hash == there.state_hash
 
 
 # The stream
@@ -170,7 +172,7 @@ def stream(*frames: bytes) -> bytes:
 async def numbers_of(url: str, count: int) -> list[int]:
     async with HTTPStore(url) as store, asyncio.timeout(HUNG):
         found: list[int] = []
-        async for each in store.tail("c0", follow=True):
+        async for each in store.log.tail("c0", follow=True):
             found.append(each.number)
             if len(found) == count:
                 break
@@ -220,7 +222,7 @@ async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> N
         store = HTTPStore(first.endpoint)
 
         async def follow() -> None:
-            async for each in store.tail(follow=True, types=["rollout.enqueued"]):
+            async for each in store.log.tail(follow=True, types=["rollout.enqueued"]):
                 heard.append(each.position)
                 if len(heard) == 40:
                     return
@@ -234,6 +236,6 @@ async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> N
                 await first.start()
         async with asyncio.timeout(HUNG):
             await following
-        assert heard == [each.position async for each in behind.tail(types=["rollout.enqueued"])]
+        assert heard == [each.position async for each in behind.log.tail(types=["rollout.enqueued"])]
         await store.close()
         await first.stop()

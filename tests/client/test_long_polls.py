@@ -47,7 +47,7 @@ def watched(url: str, path: bytes, times: int) -> Generator[tuple[str, Event]]:
 async def is_waiting(behind: Store, worker_id: str) -> None:
     """Return when the store has heard of a worker, which is when its call begins to wait."""
     async with asyncio.timeout(HUNG):
-        async for event in behind.tail(follow=True, types=["worker.seen"]):
+        async for event in behind.log.tail(follow=True, types=["worker.seen"]):
             if event.stream == f"worker/{worker_id}":
                 return
 

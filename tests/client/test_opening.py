@@ -40,11 +40,11 @@ async def test_a_clock_belongs_to_the_server(url: str, clock: ManualClock) -> No
 async def test_a_store_opened_for_reading_refuses_to_write_and_reads(url: str, behind: Store) -> None:
     rollout = await behind.enqueue_rollout(1)
     async with await open_store(url, read_only=True) as store:
-        for call in (store.enqueue_rollout(2), store.dequeue_rollout(), store.update_worker("w1"), store.rebuild()):
+        for call in (store.enqueue_rollout(2), store.dequeue_rollout(), store.update_worker("w1"), store.log.rebuild()):
             with pytest.raises(ReadOnly):
                 await call
         assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
     assert (await behind.query_rollouts()).total == 1
 
 
@@ -82,7 +82,7 @@ def test_without_await_it_works_the_same(url: str) -> None:
         assert claimed.rollout_id == rollout.rollout_id
         sync.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         assert [one.status for one in sync.wait_for_rollouts([rollout.rollout_id])] == ["succeeded"]
-        assert next(sync.tail()).type == "rollout.enqueued"
+        assert next(sync.log.tail()).type == "rollout.enqueued"
 
 
 async def test_agent_lightnings_client_is_here_by_its_name_and_arguments(url: str) -> None:
@@ -125,12 +125,12 @@ async def test_ids_that_nothing_can_have_find_nothing(store: HTTPStore) -> None:
 
 async def test_a_seal_is_written_where_the_client_is(store: HTTPStore, tmp_path: Path) -> None:
     await store.enqueue_rollout(1)
-    seal = await store.seal(tmp_path / "run.seal")
+    seal = await store.log.seal(tmp_path / "run.seal")
     await store.enqueue_rollout(2)
-    report = await store.verify(tmp_path / "run.seal")
+    report = await store.log.verify(tmp_path / "run.seal")
     assert (report.ok, report.seal_checked, report.store_id) == (True, True, seal.store_id)
-    assert (await store.verify(seal)).seal_checked
+    assert (await store.log.verify(seal)).seal_checked
     with pytest.raises(FileExistsError):
-        await store.seal(tmp_path / "run.seal")
+        await store.log.seal(tmp_path / "run.seal")
     with pytest.raises(FileNotFoundError):
-        await store.verify(tmp_path / "none.seal")
+        await store.log.verify(tmp_path / "none.seal")

@@ -144,7 +144,7 @@ async def test_closing_ends_the_waits_of_every_loop(store: HTTPStore, behind: St
     async def wait() -> None:
         call = asyncio.ensure_future(store.dequeue_rollout("w1", wait_seconds=1000))
         # The worker is known from the moment at which its call begins to wait.
-        await anext(behind.tail(follow=True, types=["worker.seen", "worker.status_changed"]))
+        await anext(behind.log.tail(follow=True, types=["worker.seen", "worker.status_changed"]))
         waiting.set()
         await call
 

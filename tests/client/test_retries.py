@@ -193,7 +193,7 @@ def mutations(attempt: Attempt) -> dict[str, Callable[[HTTPStore], Awaitable[obj
         "/resources": lambda store: store.add_resources({"llm": LLM(endpoint="e", model="m")}),
         "/rs-1": lambda store: store.update_resources("rs-1", {}),
         "/w1": lambda store: store.update_worker("w1"),
-        "/rebuild": lambda store: store.rebuild(),
+        "/rebuild": lambda store: store.log.rebuild(),
     }
 
 
@@ -227,7 +227,7 @@ async def test_reads_carry_no_key(url: str, store: HTTPStore) -> None:
             await through.query_spans(rollout.rollout_id)
             await through.statistics()
             await through.wait_for_rollouts([rollout.rollout_id], timeout=0)
-            assert await through.history(rollout.rollout_id)
+            assert await through.log.history(rollout.rollout_id)
         assert len(proxy.heads) == 6
         assert keys_of(proxy) == []
 

@@ -16,19 +16,19 @@ NO_MOMENT: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
 
 
 async def _tail(store: Any, **arguments: Any) -> None:
-    async for _ in store.tail(**arguments):
+    async for _ in store.log.tail(**arguments):
         pass
 
 
 CALLS: list[tuple[str, Callable[[Any, str, Any], Awaitable[Any]], Sequence[Any]]] = [
-    ("rollout_id", lambda store, _, value: store.history(value), (*NO_TEXT, None)),
-    ("after", lambda store, ro, value: store.history(ro, after=value), (*NO_WHOLE_NUMBER, None, -1)),
-    ("limit", lambda store, ro, value: store.history(ro, limit=value), (*NO_WHOLE_NUMBER, None, -2)),
-    ("as_at", lambda store, ro, value: store.history(ro, as_at=value), NO_MOMENT),
+    ("rollout_id", lambda store, _, value: store.log.history(value), (*NO_TEXT, None)),
+    ("after", lambda store, ro, value: store.log.history(ro, after=value), (*NO_WHOLE_NUMBER, None, -1)),
+    ("limit", lambda store, ro, value: store.log.history(ro, limit=value), (*NO_WHOLE_NUMBER, None, -2)),
+    ("as_at", lambda store, ro, value: store.log.history(ro, as_at=value), NO_MOMENT),
     ("after", lambda store, _, value: _tail(store, after=value), NO_TEXT),
     ("types", lambda store, _, value: _tail(store, types=value), NO_TEXTS),
     ("rollout_id", lambda store, _, value: _tail(store, rollout_id=value), NO_TEXT),
-    ("seal", lambda store, _, value: store.verify(value), (7, True, ["x"], {"a": 1}, object())),
+    ("seal", lambda store, _, value: store.log.verify(value), (7, True, ["x"], {"a": 1}, object())),
     ("at", lambda store, ro, value: store.get_rollout_by_id(ro, at=value), NO_WHOLE_NUMBER),
     ("at", lambda store, ro, value: store.query_attempts(ro, at=value), NO_WHOLE_NUMBER),
     ("at", lambda store, ro, value: store.query_spans(ro, at=value), NO_WHOLE_NUMBER),

@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from store.errors import Closed, NotFound, WrongProcess
+from store.interface.annotations import StoreAnnotations
+from store.interface.log import StoreLog
 from store.interface.store import Store
+from store.interface.threads import StoreThreads
 from store.models import Span
-from store.sync import Ahead, Home, SyncStore
+from store.sync import Ahead, Home, SyncAnnotations, SyncLog, SyncStore, SyncThreads
 
 PLAIN = {"capabilities", "otlp_traces_endpoint", "close"}
 """What needs no waiting in either form, and `close`, which also ends the thread."""
@@ -45,13 +48,26 @@ async def store() -> AsyncIterator[Store]:
 # The form
 
 
-def test_every_method_of_the_store_is_there_under_its_name() -> None:
-    assert public(SyncStore) - {"home"} == public(Store) - {"sync"}
+FORMS: dict[type, type] = {
+    Store: SyncStore,
+    StoreLog: SyncLog,
+    StoreAnnotations: SyncAnnotations,
+    StoreThreads: SyncThreads,
+}
+PARTS = {"log", "annotations", "threads"}
 
 
-@pytest.mark.parametrize("name", sorted(public(Store) - {"sync", "capabilities"}))
-def test_a_method_takes_the_arguments_of_the_stores_and_is_no_coroutine(name: str) -> None:
-    theirs, ours = getattr(Store, name), getattr(SyncStore, name)
+@pytest.mark.parametrize("theirs", FORMS)
+def test_every_method_of_the_store_is_there_under_its_name(theirs: type) -> None:
+    assert public(FORMS[theirs]) - {"home"} == public(theirs) - {"sync"}
+
+
+@pytest.mark.parametrize(
+    "kind,name",
+    [(kind, name) for kind in FORMS for name in sorted(public(kind) - PARTS - {"sync", "capabilities"})],
+)
+def test_a_method_takes_the_arguments_of_the_stores_and_is_no_coroutine(kind: type, name: str) -> None:
+    theirs, ours = getattr(kind, name), getattr(FORMS[kind], name)
     assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters
     assert not inspect.iscoroutinefunction(ours)
     assert name in PLAIN or ours.__wrapped__ is theirs
@@ -187,14 +203,14 @@ def test_a_rollout_goes_from_the_queue_to_its_end(store: Store) -> None:
     sync.update_attempt(queued.rollout_id, "latest", status="succeeded")
     (done,) = sync.wait_for_rollouts([queued.rollout_id], timeout=0)
     assert done.status == "succeeded"
-    types = [event.type for event in sync.tail(rollout_id=queued.rollout_id)]
-    assert types == [event.type for event in sync.history(queued.rollout_id)]
+    types = [event.type for event in sync.log.tail(rollout_id=queued.rollout_id)]
+    assert types == [event.type for event in sync.log.history(queued.rollout_id)]
     assert types[0] == "rollout.enqueued"
 
 
 def test_a_tail_that_follows_is_left_by_break(store: Store) -> None:
     store.sync.enqueue_rollout(1)
-    for event in store.sync.tail(follow=True):
+    for event in store.sync.log.tail(follow=True):
         assert event.type == "rollout.enqueued"
         break
     assert store.sync.statistics()["total_rollouts"] == 1  # pyright: ignore[reportTypedDictNotRequiredAccess]

@@ -128,8 +128,8 @@ async def test_the_database_is_described_without_its_password(keyed: Keyed, stor
     whole = page["whole"]
     assert (whole["rollouts"], whole["attempts"]) == (1, 1)
     assert whole["size_bytes"] > 0
-    assert whole["events"] == len([event async for event in store.tail()])
-    assert whole["chain_head"] == (await store.verify()).chain_head
+    assert whole["events"] == len([event async for event in store.log.tail()])
+    assert whole["chain_head"] == (await store.log.verify()).chain_head
     text = Read((await keyed.ask(None, path="//ui/admin")).body).text
     assert "Nothing is ever dropped" in text
     assert re.search(r"Migrations revision \d{4}", text)

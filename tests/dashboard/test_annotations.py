@@ -13,8 +13,8 @@ from tests.server.api import Api
 
 async def test_labels_and_notes_are_on_the_page_and_in_its_twin(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
-    await store.annotate_rollout(rollout.rollout_id, "first", add_labels=["infra"])
-    await store.annotate_rollout(rollout.rollout_id, "second")
+    await store.annotations.annotate(rollout.rollout_id, "first", add_labels=["infra"])
+    await store.annotations.annotate(rollout.rollout_id, "second")
     twin = (await api.get(f"//ui/rollouts/{rollout.rollout_id}.json")).ok()["annotations"]
     assert twin["labels"] == ["infra"]
     assert [note["text"] for note in twin["notes"]] == ["second", "first"]
@@ -25,8 +25,8 @@ async def test_labels_and_notes_are_on_the_page_and_in_its_twin(store: Store, ap
 
 async def test_the_past_shows_what_was_said_by_then_and_asks_for_nothing(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
-    await store.annotate_rollout(rollout.rollout_id, "first", add_labels=["infra"])
-    await store.annotate_rollout(rollout.rollout_id, "second", remove_labels=["infra"])
+    await store.annotations.annotate(rollout.rollout_id, "first", add_labels=["infra"])
+    await store.annotations.annotate(rollout.rollout_id, "second", remove_labels=["infra"])
     path = f"//ui/rollouts/{rollout.rollout_id}"
     twin = (await api.get(f"{path}.json?at=2")).ok()["annotations"]
     assert twin["labels"] == ["infra"]
@@ -38,7 +38,7 @@ async def test_the_past_shows_what_was_said_by_then_and_asks_for_nothing(store: 
 async def test_hostile_labels_and_notes_stay_text(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
     label = HOSTILE[:60]
-    await store.annotate_rollout(rollout.rollout_id, HOSTILE, add_labels=[label])
+    await store.annotations.annotate(rollout.rollout_id, HOSTILE, add_labels=[label])
     for path in (f"//ui/rollouts/{rollout.rollout_id}", "//ui/rollouts"):
         answer = await api.get(path)
         assert answer.status == 200
@@ -58,11 +58,11 @@ async def say(api: Api, rollout_id: str, **form: str) -> str:
 
 async def test_the_form_makes_one_event_in_the_visitors_name(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
-    await store.annotate_rollout(rollout.rollout_id, add_labels=["new"])
+    await store.annotations.annotate(rollout.rollout_id, add_labels=["new"])
     note = "two\r\nlines "
     led = await say(api, rollout.rollout_id, add="infra, needs review,", remove="new", note=note, tab="events")
     assert led == f"/ui/rollouts/{rollout.rollout_id}/events"
-    found = await store.query_annotations(rollout.rollout_id)
+    found = await store.annotations.query(rollout.rollout_id)
     assert found.labels == ["infra", "needs review"]
     assert [(note.number, note.text, note.actor) for note in found.notes] == [(3, "two\nlines", "dashboard")]
 
@@ -70,7 +70,7 @@ async def test_the_form_makes_one_event_in_the_visitors_name(store: Store, api: 
 async def test_a_form_that_says_nothing_records_nothing(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
     assert await say(api, rollout.rollout_id, note=" ", add=" , ") == f"/ui/rollouts/{rollout.rollout_id}"
-    assert len(await store.history(rollout.rollout_id)) == 1
+    assert len(await store.log.history(rollout.rollout_id)) == 1
 
 
 @pytest.mark.parametrize("tab", ["//evil.example", "../../login", "nothing"])
@@ -81,8 +81,8 @@ async def test_a_form_leads_to_no_other_place(store: Store, api: Api, tab: str) 
 
 async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, api: Api) -> None:
     first, second = [await store.enqueue_rollout({"q": number}) for number in (1, 2)]
-    await store.annotate_rollout(first.rollout_id, add_labels=["infra", "new"])
-    await store.annotate_rollout(second.rollout_id, add_labels=["new"])
+    await store.annotations.annotate(first.rollout_id, add_labels=["infra", "new"])
+    await store.annotations.annotate(second.rollout_id, add_labels=["new"])
     found = (await api.get("//ui/rollouts.json?label=infra")).ok()
     assert [row["rollout_id"] for row in found["rollouts"]] == [first.rollout_id]
     assert found["labels"] == {first.rollout_id: ["infra", "new"]}
@@ -90,14 +90,14 @@ async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, ap
 
 
 async def test_labels_in_use_are_found_once_each_and_in_order(store: SQLStore) -> None:
-    assert await store.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == []
+    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == []
     rollouts = [await store.enqueue_rollout({"q": number}) for number in range(3)]
     for number, rollout in enumerate(rollouts):
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["all", *(["some"] if number else [])])
-    await store.annotate_rollout(rollouts[0].rollout_id, add_labels=["gone"])
-    await store.annotate_rollout(rollouts[0].rollout_id, remove_labels=["gone"])
-    assert await store.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == ["all", "some"]
-    assert await store.look(lambda dialect, session: labels_in_use(dialect, session, limit=1)) == ["all"]
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["all", *(["some"] if number else [])])
+    await store.annotations.annotate(rollouts[0].rollout_id, add_labels=["gone"])
+    await store.annotations.annotate(rollouts[0].rollout_id, remove_labels=["gone"])
+    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == ["all", "some"]
+    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=1)) == ["all"]
     ids = [rollout.rollout_id for rollout in rollouts]
-    of_each = await store.look(lambda dialect, session: labels_of(dialect, session, rollout_ids=ids[:2]))
+    of_each = await store.core.look(lambda dialect, session: labels_of(dialect, session, rollout_ids=ids[:2]))
     assert of_each == {ids[0]: ["all"], ids[1]: ["all", "some"]}

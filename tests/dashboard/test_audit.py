@@ -19,7 +19,7 @@ from tests.server.api import Api
 
 async def logged(store: Store) -> list[LoggedEvent]:
     """Return the whole log, newest first."""
-    return [event async for event in store.tail()][::-1]
+    return [event async for event in store.log.tail()][::-1]
 
 
 async def walked(api: Api, query: str = "") -> list[Any]:
@@ -124,7 +124,7 @@ async def test_what_is_verified_is_told_with_the_head_that_the_page_shows(api: A
     report = Read((await api.send("POST", "//ui/audit/verify")).body)
     assert "Intact" in report.text
     assert head in report.text
-    assert head == (await store.verify()).chain_head
+    assert head == (await store.log.verify()).chain_head
 
 
 async def test_what_somebody_changed_beside_the_log_is_found(api: Api, store: Store, store_url: str) -> None:
@@ -155,8 +155,8 @@ async def test_a_seal_from_the_page_seals_the_log(api: Api, store: Store, tmp_pa
     assert answer.headers["content-disposition"].startswith("attachment; ")
     file = tmp_path / "kept.json"
     file.write_bytes(answer.body)
-    assert Seal.model_validate_json(answer.body).chain_head == (await store.verify()).chain_head
+    assert Seal.model_validate_json(answer.body).chain_head == (await store.log.verify()).chain_head
     await succeeded(store)
-    report = await store.verify(file)
+    report = await store.log.verify(file)
     assert report.ok
     assert report.seal_checked

@@ -77,7 +77,9 @@ async def test_a_person_logs_in_and_out_and_acts_between(browser: Browser, tmp_p
             server.should_exit = True
             await serving
             await ring.close()
-        (cancelled,) = [event for event in await store.history(rollout.rollout_id) if "cancelled" in str(event.data)]
+        (cancelled,) = [
+            event for event in await store.log.history(rollout.rollout_id) if "cancelled" in str(event.data)
+        ]
         assert cancelled.actor is not None
         assert cancelled.actor.startswith("key:")
 
@@ -125,7 +127,7 @@ async def test_what_is_being_worked_with_is_drawn_anew_when_that_is_done(page: P
     dialog = page.locator("dialog[open]")
     await expect(dialog).to_be_visible()
     await site.store.dequeue_rollout(worker_id="w-1")
-    position = await site.store.position()
+    position = await site.store.core.position()
     await expect(page.locator("body")).to_have_attribute("data-heard", str(position))
     await expect(dialog).to_be_visible()
     await dialog.get_by_role("button", name="Leave it").click()

@@ -25,10 +25,10 @@ async def told(store: Store, after: int) -> dict[str, Any]:
 async def test_a_page_hears_which_streams_changed_since_it_was_drawn(store: Store) -> None:
     made = [await store.enqueue_rollout(number) for number in range(3)]
     assert isinstance(store, SQLStore)
-    drawn = await store.position()
+    drawn = await store.core.position()
     await store.update_rollout(made[1].rollout_id, status="cancelled")
     assert await told(store, drawn) == {
-        "position": await store.position(),
+        "position": await store.core.position(),
         "streams": [f"rollout/{made[1].rollout_id}"],
     }
 
@@ -37,4 +37,4 @@ async def test_a_page_that_was_drawn_from_a_longer_log_hears_that_all_may_have_c
     """A database was restored, or another one is served in its place."""
     await store.enqueue_rollout(1)
     assert isinstance(store, SQLStore)
-    assert await told(store, 1_000_000) == {"position": await store.position(), "streams": None}
+    assert await told(store, 1_000_000) == {"position": await store.core.position(), "streams": None}

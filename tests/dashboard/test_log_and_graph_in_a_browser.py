@@ -28,7 +28,7 @@ def asked(count: int) -> list[EnqueueRolloutRequest]:
 
 async def newest(store: Store, count: int) -> list[int]:
     """Return the last positions of the log."""
-    return [event.position async for event in store.tail()][::-1][:count]
+    return [event.position async for event in store.log.tail()][::-1][:count]
 
 
 async def test_the_log_on_a_page_is_the_log_whatever_happens_to_the_server(browser: Browser, durable_url: str) -> None:

@@ -35,7 +35,7 @@ async def confirm(api: Api, run: AttemptedRollout, form: dict[str, str], **ticke
 async def test_from_a_node_on_only_its_phase_runs_again_and_what_follows_from_it(api: Api, store: Store) -> None:
     assert isinstance(store, SQLStore)
     run = await auto_run(store)
-    before = await store.position()
+    before = await store.core.position()
     page = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json?{TRADER}")).ok()
     again = {(node["scope"], node["node_id"]) for node in page["nodes"] if node["runs_again"]}
     reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
@@ -45,7 +45,7 @@ async def test_from_a_node_on_only_its_phase_runs_again_and_what_follows_from_it
     assert page["sums"]["again"]["tokens"] == 15 * len(again)
     plan = (await api.post(f"/rollouts/{run.rollout_id}/forks:plan", {"node": "Trader", "scopes": ["RIG"]})).ok()
     assert page["plan"] == plan
-    assert await store.position() == before
+    assert await store.core.position() == before
 
 
 async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) -> None:
@@ -60,7 +60,7 @@ async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) ->
     (_, second) = await store.list_lineage(run.rollout_id)
     assert second.fork is not None
     assert (second.fork.state_patch, second.fork.reason) == ({"news": "a strike"}, HOSTILE)
-    (forked,) = [event for event in await store.history(run.rollout_id) if event.type == "attempt.forked"]
+    (forked,) = [event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked"]
     assert forked.actor == "dashboard"
     assert HOSTILE in Read((await api.get(f"//ui/runs/{run.rollout_id}")).body).text
 
@@ -162,7 +162,7 @@ async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, stor
     answer = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data=fields, allow_redirects=False)
     assert (answer.status, answer.headers["location"]) == (303, f"/ui/runs/{run.rollout_id}")
     assert (await seen(store, run)).items == before.items
-    (*_, moved) = await store.history(run.rollout_id)
+    (*_, moved) = await store.log.history(run.rollout_id)
     assert (moved.type, moved.actor, moved.data["to"]) == ("rollout.head_moved", "dashboard", 1)
     missing = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data={"attempt": "9"})
     assert missing.status == 404

@@ -71,7 +71,7 @@ async def test_as_of_each_of_its_events_the_page_shows_what_the_store_says_of_th
     store: SQLStore, api: Api
 ) -> None:
     rollout_id = await _story(store)
-    history = await store.history(rollout_id)
+    history = await store.log.history(rollout_id)
     for event in history:
         then = await store.get_rollout_by_id(rollout_id, at=event.number)
         attempts = (await store.query_attempts(rollout_id, at=event.number)).items
@@ -161,7 +161,7 @@ async def test_no_page_is_larger_than_two_megabytes_unasked(store: SQLStore, api
 
 async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
-    history = await store.history(rollout_id)
+    history = await store.log.history(rollout_id)
     first = await _twin(api, rollout_id, "/events", limit=4)
     assert [each["number"] for each in first["events"]] == [1, 2, 3, 4]
     assert first["more"]
@@ -207,7 +207,7 @@ async def test_a_rollout_is_cancelled_and_tried_again_by_who_asks(store: SQLStor
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
     assert found.status == "requeuing"
-    changes = [event for event in await store.history(rollout.rollout_id) if event.type == "rollout.status_changed"]
+    changes = [event for event in await store.log.history(rollout.rollout_id) if event.type == "rollout.status_changed"]
     assert [(event.data["to"], event.actor) for event in changes] == [
         ("cancelled", "dashboard"),
         ("requeuing", "dashboard"),
@@ -231,7 +231,7 @@ async def test_a_call_is_of_whom_its_task_acts_for_unless_it_says_so_itself(stor
     finally:
         context.actor.reset(token)
     third = await store.enqueue_rollout(3)
-    named = [(await store.history(each.rollout_id))[0].actor for each in (first, second, third)]
+    named = [(await store.log.history(each.rollout_id))[0].actor for each in (first, second, third)]
     assert named == ["key:k-1", "worker:w-1", None]
 
 

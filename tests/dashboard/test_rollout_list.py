@@ -112,7 +112,7 @@ async def test_each_filter_finds_its_rollouts(api: Api, store: Store) -> None:
     await store.update_resources("prompts", {})
     one = await failed(store, AttemptError(type="KeyError"), worker="w 1", metadata=metadata, resources_id="prompts")
     other = await succeeded(store, worker_id="w 2", resources_id="none", metadata={"rollbook.step": 5})
-    await store.annotate_rollout(one.rollout_id, add_labels=["odd one"])
+    await store.annotations.annotate(one.rollout_id, add_labels=["odd one"])
     for name, value in (
         ("label", "odd one"),
         ("group", "g/1"),

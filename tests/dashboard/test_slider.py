@@ -52,7 +52,7 @@ async def _shows(page: Page, site: Site, rollout_id: str, number: int) -> None:
 @pytest.mark.timeout(120)
 async def test_wherever_the_slider_is_put_the_page_shows_that_event(page: Page, site: Site) -> None:
     rollout_id = await _story(site)
-    last = len(await site.store.history(rollout_id))
+    last = len(await site.store.log.history(rollout_id))
     await page.goto(site.at(f"rollouts/{rollout_id}"))
     slider = page.locator("#slider input[type=range]")
     for number in random.Random(6).sample(range(1, last + 1), 6):
@@ -67,7 +67,7 @@ async def test_wherever_the_slider_is_put_the_page_shows_that_event(page: Page, 
 @pytest.mark.timeout(120)
 async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Page, site: Site) -> None:
     rollout_id = await _story(site)
-    last = len(await site.store.history(rollout_id))
+    last = len(await site.store.log.history(rollout_id))
     await page.goto(site.at(f"rollouts/{rollout_id}"))
     # Its programs have begun.
     await expect(page.locator("#live-state")).to_have_text("live")
@@ -118,7 +118,7 @@ _NEXT_REFRESH = """() => {
 async def test_what_was_asked_for_before_one_went_back_in_time_is_not_drawn_there(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout("task")
     # At the event before this one the tab shows the same.
-    await site.store.annotate_rollout(rollout.rollout_id, add_labels=["odd"])
+    await site.store.annotations.annotate(rollout.rollout_id, add_labels=["odd"])
     await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
     await expect(page.locator("#live-state")).to_have_text("live")
     asked, may_go_on = asyncio.Event(), asyncio.Event()

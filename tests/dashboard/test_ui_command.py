@@ -50,7 +50,7 @@ async def test_a_database_is_shown_and_left_as_it_was(durable_url: str) -> None:
         code, logged = finish(process)
     assert (code, logged) == (0, [])
     async with await open_store(durable_url) as store:
-        assert [event.type for event in await store.history(rollout.rollout_id)] == ["rollout.enqueued"]
+        assert [event.type for event in await store.log.history(rollout.rollout_id)] == ["rollout.enqueued"]
 
 
 async def test_what_others_write_meanwhile_is_seen(durable_url: str) -> None:

@@ -135,7 +135,7 @@ async def test_spans_appear_as_they_come_and_what_was_chosen_stays(page: Page, s
 async def test_the_slider_takes_spans_away_and_brings_them_back(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout("task")
     await site.store.add_many_spans([a_span(rollout, 1, "first")])
-    at = (await site.store.history(rollout.rollout_id))[-1].number
+    at = (await site.store.log.history(rollout.rollout_id))[-1].number
     await site.store.add_many_spans([a_span(rollout, 2, "second")])
     await page.goto(site.at(path(rollout)))
     await expect(page.locator(".wf-row:visible")).to_have_count(2)

@@ -46,7 +46,7 @@ async def test_a_claim_that_was_given_back_counts_for_nobody(api: Api, store: St
     claimed = await store.dequeue_rollout(worker_id="w-1")
     assert claimed is not None
     assert isinstance(store, SQLStore)
-    await store.release_claims([claimed])
+    await store.queue.release_claims([claimed])
     found = (await api.get("//ui/workers/w-1.json")).ok()
     assert (found["hour"], found["lane"], found["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
 

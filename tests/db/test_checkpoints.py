@@ -148,7 +148,7 @@ async def test_a_store_that_writes_much_keeps_its_log_short_and_sound(
         copied_bytes = size(path)
         assert copied_bytes > 5 * FRAMES * PAGE, "nothing was copied"
         assert size(log) < copied_bytes
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
     assert size(log) == 0
     checked = sqlite3.connect(path)
     assert checked.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -83,20 +83,20 @@ async def test_when_it_was_used_is_kept_for_those_that_exist(keys: Keys) -> None
 async def test_keys_leave_no_trace_in_the_log_nor_in_its_proof(keys: Keys, url: str) -> None:
     async with await open_store(url) as store:
         await store.enqueue_rollout(1)
-        before = await store.verify()
+        before = await store.log.verify()
         made, _ = await keys.create("reader")
         await keys.revoke(made.key_id)
-        after = await store.verify()
+        after = await store.log.verify()
         assert after.ok
         assert after == before.model_copy(update={"seconds": after.seconds})
         await store.enqueue_rollout(2)
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 async def test_keys_are_made_while_others_write(keys: Keys, url: str) -> None:
     async with await open_store(url) as store:
         await asyncio.gather(*(keys.create("reader") for _ in range(5)), *(store.enqueue_rollout(n) for n in range(20)))
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
         assert (await store.statistics()).get("total_rollouts") == 20
     assert len(await keys.unrevoked()) == 5
 

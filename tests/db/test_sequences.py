@@ -71,7 +71,7 @@ async def test_a_rollback_leaves_a_hole_in_the_positions_on_postgres_and_none_on
     lost = 3 if database.kind == "postgresql" else 0
     assert added[0] == before[-1] + 1 + lost
     assert await commit_ids(database) == ([1, 2] if database.kind == "sqlite" else [1, 3])
-    assert (await opened.verify()).ok
+    assert (await opened.log.verify()).ok
 
 
 async def test_a_rollback_leaves_no_hole_in_the_span_numbers(opened: Store, database: Database) -> None:

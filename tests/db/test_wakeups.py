@@ -20,8 +20,8 @@ class Party:
         self.store = store
 
     async def hears(self, seconds: float) -> bool:
-        wakeups = self.store._at_work._wakeups  # pyright: ignore[reportPrivateUsage]
-        return await self.store._home.run(wakeups.wait(seconds))  # pyright: ignore[reportPrivateUsage]
+        wakeups = self.store.core.waiting._wakeups  # pyright: ignore[reportPrivateUsage]
+        return await self.store.core.home.run(wakeups.wait(seconds))  # pyright: ignore[reportPrivateUsage]
 
     async def commit(self) -> None:
         await self.store.enqueue_rollout("more")

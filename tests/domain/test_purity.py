@@ -172,7 +172,7 @@ from store import open_store
 
 async def replay(url):
     async with await open_store(url) as store:
-        rebuilt, verified = await store.rebuild(), await store.verify()
+        rebuilt, verified = await store.log.rebuild(), await store.log.verify()
         assert rebuilt.written == {} and verified.ok, verified.differences
         print(verified.state_hash, rebuilt.state_hash, verified.chain_head)
 
@@ -202,7 +202,7 @@ async def _fill(url: str) -> tuple[str, str]:
         clock.advance(2)
         await opened.dequeue_rollout("İ")
         await opened.update_rollout(claims[0].rollout_id, status="cancelled")
-        report = await opened.verify()
+        report = await opened.log.verify()
         assert report.ok, report.differences
         return report.state_hash, report.chain_head
 

@@ -156,9 +156,11 @@ async def _check(store: Store, jobs: int) -> None:
     rollouts = await store.query_rollouts()
     assert len(rollouts) == len({(one.metadata or {})["rollbook.key"] for one in rollouts}) == count
     assert Counter(one.status for one in rollouts) == {"succeeded": count}
-    ends = [event async for event in store.tail(types=["attempt.status_changed"]) if event.data["to"] == "succeeded"]
+    ends = [
+        event async for event in store.log.tail(types=["attempt.status_changed"]) if event.data["to"] == "succeeded"
+    ]
     assert len(ends) == count
-    assert (await store.verify()).ok
+    assert (await store.log.verify()).ok
 
 
 async def test_a_job_runs_in_memory_too(start: Start) -> None:

@@ -66,7 +66,7 @@ async def until_version(store: Store, number: int, process: subprocess.Popen[str
 async def learned(store: Store) -> list[str]:
     """Return the rollouts that the versions were learned from, one after the other, as the log has them."""
     batches: dict[int, list[str]] = {}
-    async for event in store.tail(types=["resources.published", "resources.replaced"]):
+    async for event in store.log.tail(types=["resources.published", "resources.replaced"]):
         then = await store.get_resources_by_id(LIVE, as_at=event.position)
         if then is not None:
             told = _told(then.resources[LEARNED])
@@ -79,7 +79,7 @@ async def ended(store: Store) -> list[str]:
     """Return the rollouts that have ended, in the order of their ends."""
     return [
         event.stream.removeprefix("rollout/")
-        async for event in store.tail(types=["rollout.status_changed"])
+        async for event in store.log.tail(types=["rollout.status_changed"])
         if event.data["to"] in ENDED
     ]
 
@@ -116,4 +116,4 @@ async def test_killed_and_started_again_it_misses_no_rollout_and_learns_from_non
         assert len(done) >= (6 if IS_TORTURE else 4) * BATCH
         assert done == all_ended[: len(done)]
         assert len(set(done)) == len(done)
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok

@@ -108,7 +108,7 @@ async def check(store: Store, rollouts: list[Rollout]) -> None:
         token: int = calls[-1].response["token_ids"][0]
         won = GAME.words[token]
         assert won == str(rollout.input["secret"]), "the last call that was recorded is the one that won"
-    assert (await store.verify()).ok
+    assert (await store.log.verify()).ok
 
 
 @pytest.mark.parametrize("which", ["proxy", "policy"])
@@ -130,7 +130,7 @@ async def test_killed_again_and_again_it_costs_no_game(table: Table, missed: Mis
 async def test_attempts_fail_while_the_proxy_is_gone_for_long_and_are_retried(table: Table) -> None:
     await asyncio.to_thread(table.proxy.kill)
     plan, rollouts = await enqueue(table)
-    events = cast("AsyncGenerator[LoggedEvent]", table.store.tail(follow=True, types=["attempt.status_changed"]))
+    events = cast("AsyncGenerator[LoggedEvent]", table.store.log.tail(follow=True, types=["attempt.status_changed"]))
     async with aclosing(events):
         async for event in events:
             if event.data["to"] == "failed":

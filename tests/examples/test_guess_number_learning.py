@@ -179,7 +179,7 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(tmp_path: Path
             kept = await store.query_resources(resources_id_contains="/weights/")
             assert len(kept) == 21, "each version, and the last"
             assert len({str(each.resources) for each in kept}) == 21
-            assert (await store.verify()).ok
+            assert (await store.log.verify()).ok
 
     asyncio.run(look())
 

@@ -108,7 +108,7 @@ async def killed_after(store: Store, url: str, events: int) -> AttemptedRollout:
     try:
         log = cast(
             "AsyncGenerator[LoggedEvent]",
-            store.tail(follow=True, types=["run.event"], rollout_id=run.rollout_id),
+            store.log.tail(follow=True, types=["run.event"], rollout_id=run.rollout_id),
         )
         async with aclosing(log):
             async for _ in log:
@@ -149,7 +149,7 @@ async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(
             assert not done_of(before) & {(event.scope, event.phase) for event in own}, "done, and run once more"
             lost = (await store.query_attempts(run.rollout_id)).items[0]
             assert lost.status == "failed"
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 @pytest.mark.slow

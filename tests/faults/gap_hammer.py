@@ -219,7 +219,7 @@ async def _tail(store: Store, seen: list[int]) -> None:
     """Follow the log, and let go and resume at a cursor every now and then."""
     after: str | None = None
     while True:
-        events = cast("AsyncGenerator[LoggedEvent]", store.tail(after=after, follow=True))
+        events = cast("AsyncGenerator[LoggedEvent]", store.log.tail(after=after, follow=True))
         async with aclosing(events):
             async for event in events:
                 seen.append(event.position)

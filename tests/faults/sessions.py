@@ -148,5 +148,5 @@ async def taken(trouble: Trouble, call: Coroutine[Any, Any, T]) -> asyncio.Task[
 async def waiting(store: SQLStore, *calls: Coroutine[Any, Any, T]) -> list[asyncio.Task[T]]:
     """Send calls and return once they wait in the inbox of a writer that holds on."""
     tasks = [asyncio.create_task(call) for call in calls]
-    await until(lambda: store._writer.waiting == len(tasks))
+    await until(lambda: store.core.writer.waiting == len(tasks))
     return tasks

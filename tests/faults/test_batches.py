@@ -52,7 +52,7 @@ async def inputs_of(store: Store) -> list[Any]:
 
 
 async def assert_sound(store: Store) -> None:
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.ok, report.differences
 
 
@@ -164,7 +164,7 @@ async def test_a_command_that_cannot_be_handled_fails_alone(
 ) -> None:
     first = await taken(trouble, troubled.enqueue_rollout("first"))
     calls = [troubled.enqueue_rollout(number) for number in range(10)]
-    tasks = await waiting(troubled, *calls[:5], troubled._writer.call(Unknown()), *calls[5:])
+    tasks = await waiting(troubled, *calls[:5], troubled.core.writer.call(Unknown()), *calls[5:])
     poison = tasks.pop(5)
     with caplog.at_level(logging.ERROR, "store.journal"):
         trouble.holds = False

@@ -70,7 +70,7 @@ async def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
     assert await acknowledged.missing(database) == []
     await database.close()
     async with await open_store(url) as store:
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.ok, report.differences
         assert (await store.query_rollouts(limit=1)).total == len(names)
 
@@ -82,7 +82,7 @@ async def set_pragma(store: SQLStore, name: str, value: object) -> None:
         assert isinstance(session, SQLiteWriter)
         session._connection.execute(f"PRAGMA {name} = {value}")
 
-    await store._home.run(store._writer.errand(execute))
+    await store.core.home.run(store.core.writer.errand(execute))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_a_file_that_may_not_be_written_says_so_at_once(url: str) -> None:
     assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before"]
     await set_pragma(store, "query_only", "OFF")
     await store.enqueue_rollout("after")
-    assert (await store.verify()).ok
+    assert (await store.log.verify()).ok
     await store.close()
 
 
@@ -128,7 +128,7 @@ async def test_a_store_opened_for_reading_refuses_each_write(url: str) -> None:
             store.update_rollout(rollout.rollout_id, status="cancelled"),
             store.update_worker("w1", {}),
             store.get_next_span_sequence_id(rollout.rollout_id, "at-1"),
-            store.rebuild(),
+            store.log.rebuild(),
         ):
             with pytest.raises(ReadOnly, match="opened with read_only=True; open it without"):
                 await call

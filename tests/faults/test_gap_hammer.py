@@ -23,7 +23,7 @@ async def test_readers_miss_nothing_beside_writers_that_roll_back_and_die(
     for reading in result.readings:
         assert list(reading.seen) == list(reading.log), str(reading)
     async with await open_store(durable_url, read_only=True) as store:
-        report = await store.verify()
+        report = await store.log.verify()
     assert report.ok, report.differences
 
 

@@ -68,7 +68,7 @@ async def test_a_writer_killed_while_it_creates_the_store_leaves_one_that_opens(
             await asyncio.sleep(random.uniform(0, CREATING_SECONDS))
         async with await open_store(url) as store:
             await store.enqueue_rollout("after the kill")
-            report = await store.verify()
+            report = await store.log.verify()
             assert report.ok, report.differences
 
 
@@ -116,7 +116,7 @@ async def _assert_sound(url: str, acknowledged: Acknowledged) -> None:
     finally:
         await database.close()
     async with await open_store(url, read_only=True) as store:
-        report = await store.verify()
+        report = await store.log.verify()
     assert report.ok, report.differences
 
 

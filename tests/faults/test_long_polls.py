@@ -26,7 +26,7 @@ WORKERS = ("w1", "w2", None)
 
 async def parked_poll(store: SQLStore, worker_id: str | None) -> asyncio.Task[AttemptedRollout | None]:
     """Start a long poll on an empty queue and return once it waits, behind those that wait already."""
-    in_line = store._at_work._claimers
+    in_line = store.core.waiting._claimers
     ahead = len(in_line)
     poll = asyncio.create_task(store.dequeue_rollout(worker_id, wait_seconds=60))
     await until(lambda: len(in_line) > ahead)
@@ -37,12 +37,12 @@ async def parked_poll(store: SQLStore, worker_id: str | None) -> asyncio.Task[At
 
 
 async def types_of(store: Store, rollout_id: str) -> list[str]:
-    return [event.type for event in await store.history(rollout_id)]
+    return [event.type for event in await store.log.history(rollout_id)]
 
 
 async def released(store: Store, rollout_id: str) -> None:
     """Return once the claim of a rollout was released."""
-    async for event in store.tail(follow=True, types=["claim.released"], rollout_id=rollout_id):
+    async for event in store.log.tail(follow=True, types=["claim.released"], rollout_id=rollout_id):
         assert event.stream == f"rollout/{rollout_id}"
         return
 
@@ -100,7 +100,7 @@ async def test_a_claim_nobody_wants_goes_back_to_its_old_place_and_uses_up_no_at
     ]
     attempts = (await troubled.query_attempts(first_id)).items
     assert [(attempt.worker_id, attempt.sequence_id) for attempt in attempts] == [("w2", 1)]
-    report = await troubled.verify()
+    report = await troubled.log.verify()
     assert report.ok, report.differences
 
 
@@ -142,8 +142,8 @@ async def test_cancelled_long_polls_leave_no_rollout_stuck_and_use_up_no_attempt
         async with asyncio.timeout(30):
             while len(taken) + len(left) < len(enqueued):
                 left += await store.dequeue_many_rollouts(len(enqueued), "last")
-        given_back = len([event async for event in store.tail(types=["claim.released"])])
-        report = await store.verify()
+        given_back = len([event async for event in store.log.tail(types=["claim.released"])])
+        report = await store.log.verify()
     print(
         f"\n{durable_url.partition(':')[0]}: {polls} polls cancelled, {len(enqueued)} rollouts, {given_back} claims"
         f" released, {len(taken)} claims taken in spite of it, {len(left)} left for the last worker"

@@ -27,7 +27,7 @@ CALLERS = 16
 
 
 async def assert_sound(store: Store) -> None:
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.ok, report.differences
 
 

@@ -34,7 +34,7 @@ async def begin(url):
 
 async def use(store):
     for call in (store.enqueue_rollout("child"), store.query_rollouts(), store.dequeue_rollout("w", wait_seconds=1),
-                 store.wait_for_rollouts(["ro-1"]), store.verify(), store.close()):
+                 store.wait_for_rollouts(["ro-1"]), store.log.verify(), store.close()):
         try:
             await call
         except WrongProcess as error:
@@ -45,7 +45,7 @@ async def use(store):
 async def go_on(store):
     for number in range(20):
         await store.enqueue_rollout(number)
-    print("rollouts", len((await store.query_rollouts()).items), "sound", (await store.verify()).ok)
+    print("rollouts", len((await store.query_rollouts()).items), "sound", (await store.log.verify()).ok)
     await store.close()
 
 store = asyncio.run(begin(sys.argv[1]))
@@ -138,7 +138,7 @@ def seconds_to_leave(file: Path) -> float:
 
 async def inputs_of(url: str) -> list[object]:
     async with await open_store(url) as store:
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.ok, report.differences
         rollouts: list[Rollout] = list((await store.query_rollouts()).items)
         return [rollout.input for rollout in rollouts]

@@ -67,7 +67,7 @@ async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
             assert {key: found.get(key) for key in acknowledged} == acknowledged
             assert {len(versions) for versions in found.values()} <= {EVENTS_PER_CALL}
             assert all(versions == list(range(versions[0], versions[-1] + 1)) for versions in found.values())
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.differences == []
         key = max(acknowledged)
         assert await store.append_run_events(*where, call(key), key=key) == acknowledged[key]

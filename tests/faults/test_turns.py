@@ -33,7 +33,7 @@ async def test_light_writers_get_their_turn_beside_saturating_ones(tmp_path: Pat
     assert measured.errors == []
     assert all(measured.shares)
     async with await open_store(url) as store:
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.ok, report.differences
         assert (await store.query_rollouts(limit=1)).total == sum(measured.shares) + len(measured.light_seconds)
 
@@ -58,7 +58,7 @@ async def test_processes_that_open_a_new_file_at_once_make_one_store(
             _assert_left_well(openers)
         async with await open_store(url) as store:
             assert sorted(rollout.input for rollout in (await store.query_rollouts()).items) == [*range(OPENERS)]
-            report = await store.verify()
+            report = await store.log.verify()
             assert report.ok, report.differences
 
 

@@ -59,14 +59,14 @@ async def claimed(store: Store, worker_id: str | None = None) -> AttemptedRollou
 
 async def untouched(store: Store) -> None:
     """Demand that the store is what its log says."""
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.differences == []
 
 
 async def is_there(store: Store, rollout_id: str) -> bool:
     """Say whether a rollout has a history."""
     try:
-        return bool(await store.history(rollout_id))
+        return bool(await store.log.history(rollout_id))
     except NotFound:
         return False
 

@@ -38,7 +38,7 @@ async def started(store: Store) -> AttemptedRollout:
 
 
 async def events_of(store: Store) -> int:
-    return len([event async for event in store.tail()])
+    return len([event async for event in store.log.tail()])
 
 
 SPAN = make_sdk_span()

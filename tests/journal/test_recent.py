@@ -36,7 +36,7 @@ async def test_a_store_decides_on_what_another_has_written(two: tuple[Store, Sto
     assert claimed is not None
     assert claimed.attempt.sequence_id == 8
     for store in two:
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 async def test_a_store_sees_the_resources_that_another_has_published(two: tuple[Store, Store]) -> None:
@@ -47,7 +47,7 @@ async def test_a_store_sees_the_resources_that_another_has_published(two: tuple[
     assert (await one.enqueue_rollout(2)).resources_id == second.resources_id
     await other.update_resources(first.resources_id, {})
     assert (await one.update_resources(first.resources_id, {})).version == 3
-    assert (await other.verify()).ok
+    assert (await other.log.verify()).ok
 
 
 async def test_an_older_attempt_can_be_named_after_many_batches(two: tuple[Store, Store]) -> None:
@@ -59,7 +59,7 @@ async def test_an_older_attempt_can_be_named_after_many_batches(two: tuple[Store
     await other.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1})
     changed = await other.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
     assert (changed.attempt_id, changed.status) == (rollout.attempt.attempt_id, "failed")
-    assert (await one.verify()).ok
+    assert (await one.log.verify()).ok
 
 
 async def test_a_queue_is_shared(two: tuple[Store, Store]) -> None:
@@ -67,4 +67,4 @@ async def test_a_queue_is_shared(two: tuple[Store, Store]) -> None:
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(10)])
     claimed = [await two[number % 2].dequeue_rollout() for number in range(11)]
     assert [each and each.input for each in claimed] == [*range(10), None]
-    assert (await other.verify()).ok
+    assert (await other.log.verify()).ok

@@ -154,14 +154,14 @@ async def test_a_damaged_run_becomes_what_it_was(
         for seed in range(rounds(100)):
             history = History(store, clock, seed)
             await history.play()
-            sound = await store.verify()
+            sound = await store.log.verify()
             assert sound.differences == [], seed
             before = {table: sorted(await ask(durable_url, f"SELECT * FROM {table}")) for table in TABLES}
             await run_sql(durable_url, *history.damages())
-            assert not (await store.verify()).ok
-            rebuilt = await store.rebuild()
+            assert not (await store.log.verify()).ok
+            rebuilt = await store.log.rebuild()
             assert rebuilt.state_hash == sound.state_hash, seed
             after = {table: sorted(await ask(durable_url, f"SELECT * FROM {table}")) for table in TABLES}
             assert after == before, seed
-        kinds = {event.type for event in await store.history(history.rollout_id)}  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
+        kinds = {event.type for event in await store.log.history(history.rollout_id)}  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
         assert {"run.event", "attempt.forked", "checkpoint.saved", "artifact.saved", "rollout.head_moved"} <= kinds

@@ -21,7 +21,7 @@ async def started(store: Store) -> tuple[str, str]:
 
 
 async def bodies(store: Store, rollout_id: str) -> list[Any]:
-    return [event.body for event in await store.history(rollout_id) if event.type == "run.event"]
+    return [event.body for event in await store.log.history(rollout_id) if event.type == "run.event"]
 
 
 async def test_what_is_sent_comes_back_as_it_was(store: Store) -> None:
@@ -38,7 +38,7 @@ async def test_a_text_of_a_kilobyte_is_a_blob(store: Store, length: int, is_blob
     where = await started(store)
     text = "é" * (length // 2) + "x" * (length % 2)
     await store.append_run_events(*where, [RunEvent(kind="result", node_id="N", prompt=text, response=text)])
-    (event,) = [event for event in await store.history(where[0]) if event.type == "run.event"]
+    (event,) = [event for event in await store.log.history(where[0]) if event.type == "run.event"]
     assert ("prompt_sha256" in event.data, "response_sha256" in event.data) == (is_blob, is_blob)
     assert event.body == (None if is_blob else {"prompt": text, "response": text})
     (shown,) = (await store.query_run_events(where[0])).items
@@ -53,7 +53,7 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
         kept = await store.save_artifact(*where, scope="RIG", name="report", content=1, key="a")
         assert await store.save_checkpoint(*where, scope="rig", name="debated", state={}, key="no", graph=GRAPH) is None
     async with await open_store(durable_url) as store:
-        before = await store.history(where[0])
+        before = await store.log.history(where[0])
         assert await tell(store, *where, "Bull", "Bear", key="k") == versions
         again = await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "y"}, key="c")
         assert again == saved
@@ -62,7 +62,7 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
         assert (
             await store.save_checkpoint(*where, scope="rig", name="debated", state=state, key="no", graph=GRAPH) is None
         )
-        assert await store.history(where[0]) == before
+        assert await store.log.history(where[0]) == before
 
 
 async def test_a_key_stands_for_one_kind_of_call(store: Store) -> None:
@@ -85,7 +85,7 @@ async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
     assert saved is not None
     assert (saved.scope, saved.after_phase, saved.graph) == ("RIG", "debate", GRAPH.digest)
     assert await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": ""}, graph=GRAPH) is None
-    (rejected,) = [event for event in await store.history(where[0]) if event.type == "checkpoint.rejected"]
+    (rejected,) = [event for event in await store.log.history(where[0]) if event.type == "checkpoint.rejected"]
     assert "plan" in rejected.data["reason"]
     later = await store.save_checkpoint(*where, scope="RIG", name="debated", state={"plan": "sell"}, graph=GRAPH)
     assert later is not None
@@ -150,21 +150,21 @@ async def test_a_retracted_artifact_says_so_and_can_be_retracted_again(store: St
     for _ in range(2):
         taken = await store.retract_artifact(where[0], kept.artifact_id, reason="wrong")
         assert taken == kept.model_copy(update={"retracted": True})
-    assert [event.type for event in await store.history(where[0])].count("artifact.retracted") == 1
+    assert [event.type for event in await store.log.history(where[0])].count("artifact.retracted") == 1
 
 
 async def test_no_events_are_no_call(store: Store) -> None:
     where = await started(store)
-    before = await store.history(where[0])
+    before = await store.log.history(where[0])
     assert await store.append_run_events(*where, []) == []
-    assert await store.history(where[0]) == before
+    assert await store.log.history(where[0]) == before
 
 
 async def test_a_move_of_the_head_asked_for_twice_is_one(store: Store) -> None:
     rerun = await run(store)
     attempts = (await store.query_attempts(rerun.rollout_id)).items
-    before = await store.history(rerun.rollout_id)
+    before = await store.log.history(rerun.rollout_id)
     await store.move_head(rerun.rollout_id, attempts[0].attempt_id, request_id="back")
-    assert await store.history(rerun.rollout_id) == before
+    assert await store.log.history(rerun.rollout_id) == before
     await store.move_head(rerun.rollout_id, attempts[1].attempt_id)
     assert (await store.query_run_events(rerun.rollout_id)).head == 2

@@ -46,7 +46,7 @@ async def filled(store: Store, clock: ManualClock) -> Store:
 
 def following(store: Store, after: str | None = None, **wanted: Any) -> aclosing[AsyncGenerator[LoggedEvent, None]]:
     """Return a tail that is closed at the end of its block, as whoever leaves it early should."""
-    return aclosing(cast("AsyncGenerator[LoggedEvent, None]", store.tail(after, **wanted)))
+    return aclosing(cast("AsyncGenerator[LoggedEvent, None]", store.log.tail(after, **wanted)))
 
 
 async def read(store: Store, after: str | None = None, limit: int | None = None, **wanted: Any) -> list[LoggedEvent]:
@@ -64,7 +64,7 @@ async def read(store: Store, after: str | None = None, limit: int | None = None,
 
 async def test_the_whole_log_comes_in_order(filled: Store) -> None:
     events = await read(filled)
-    report = await filled.verify()
+    report = await filled.log.verify()
     assert [event.position for event in events] == list(range(1, report.events + 1))
     assert [event.commit_id for event in events] == sorted(event.commit_id for event in events)
     assert len({event.cursor for event in events}) == len(events)
@@ -189,7 +189,7 @@ async def test_a_follower_wakes_for_commits_of_another_process(durable_url: str,
 
 async def test_closing_the_store_ends_a_follower(store_url: str) -> None:
     store = await open_store(store_url)
-    events = store.tail(follow=True)
+    events = store.log.tail(follow=True)
     waiting = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0.05)
     await store.close()
@@ -241,7 +241,7 @@ async def test_a_cursor_beyond_a_restored_log_is_refused(durable_url: str, clock
 async def test_history_numbers_the_facts_of_a_rollout_without_holes(filled: Store) -> None:
     events = await read(filled)
     stream = next(event.stream for event in events if event.type == "span.recorded")
-    history = await filled.history(stream.removeprefix("rollout/"))
+    history = await filled.log.history(stream.removeprefix("rollout/"))
     assert [event.number for event in history] == list(range(1, len(history) + 1))
     assert [event.position for event in history] == [event.position for event in events if event.stream == stream]
     claim = history[1]
@@ -253,7 +253,7 @@ async def test_history_numbers_the_facts_of_a_rollout_without_holes(filled: Stor
 
 async def test_history_tells_what_caused_an_event(filled: Store) -> None:
     stream = next(event.stream for event in await read(filled) if event.type == "span.recorded")
-    history = {event.position: event for event in await filled.history(stream.removeprefix("rollout/"))}
+    history = {event.position: event for event in await filled.log.history(stream.removeprefix("rollout/"))}
     caused = [event for event in history.values() if event.cause is not None]
     assert caused
     assert all(history[event.cause].position < event.position for event in caused if event.cause in history)
@@ -263,16 +263,16 @@ async def test_history_as_at_ends_there(store: Store) -> None:
     await store.add_resources({})
     rollout = await store.enqueue_rollout({"q": 1})
     await store.update_rollout(rollout.rollout_id, metadata={"a": 1})
-    history = await store.history(rollout.rollout_id)
-    assert await store.history(rollout.rollout_id, as_at=history[0].position) == history[:1]
-    assert await store.history(rollout.rollout_id, as_at=datetime.now(UTC)) == history
+    history = await store.log.history(rollout.rollout_id)
+    assert await store.log.history(rollout.rollout_id, as_at=history[0].position) == history[:1]
+    assert await store.log.history(rollout.rollout_id, as_at=datetime.now(UTC)) == history
     with pytest.raises(NotFound):
-        await store.history(rollout.rollout_id, as_at=1)
+        await store.log.history(rollout.rollout_id, as_at=1)
 
 
 async def test_the_history_of_an_unknown_rollout_is_not_found(filled: Store) -> None:
     with pytest.raises(NotFound, match="ro-nobody"):
-        await filled.history("ro-nobody")
+        await filled.log.history("ro-nobody")
     assert not await is_there(filled, "ro-nobody")
 
 
@@ -281,7 +281,7 @@ async def test_a_long_history_is_whole(store: Store, monkeypatch: pytest.MonkeyP
     (rollout,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={})])
     for number in range(20):
         await store.update_rollout(rollout.rollout_id, metadata={"number": number})
-    history = await store.history(rollout.rollout_id)
+    history = await store.log.history(rollout.rollout_id)
     assert [event.number for event in history] == list(range(1, 22))
 
 

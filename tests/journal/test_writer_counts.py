@@ -64,7 +64,7 @@ async def counting(store: SQLStore) -> Counting:
         counted.append(Counting(session._connection))
         session._connection = counted[0]  # type: ignore[assignment]
 
-    await store._home.run(store._writer.errand(replace))
+    await store.core.home.run(store.core.writer.errand(replace))
     return counted[0]
 
 
@@ -84,7 +84,7 @@ def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("callers", [8, 32, 128])
 @pytest.mark.slow
 async def test_a_commit_carries_nearly_all_who_wait(opened: SQLStore, callers: int) -> None:
-    statistics = opened.writer_statistics
+    statistics = opened.core.writer_statistics
 
     async def call() -> None:
         for number in range(CALLS_EACH):
@@ -111,7 +111,7 @@ async def test_a_commit_of_hundreds_takes_hardly_more_statements_than_a_commit_o
 
     async def statements_per_commit(size: int) -> float:
         """Take so many rollouts from the queue to their end."""
-        statements, commits = len(counted.statements), opened.writer_statistics.commits
+        statements, commits = len(counted.statements), opened.core.writer_statistics.commits
         await opened.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(size)])
         claims = await opened.dequeue_many_rollouts(size, "w1")
         await opened.add_many_spans([make_span(claim.attempt, number) for claim in claims for number in (1, 2)])
@@ -120,7 +120,7 @@ async def test_a_commit_of_hundreds_takes_hardly_more_statements_than_a_commit_o
         ]
         await asyncio.gather(*ends)
         assert len(claims) == size
-        return (len(counted.statements) - statements) / (opened.writer_statistics.commits - commits)
+        return (len(counted.statements) - statements) / (opened.core.writer_statistics.commits - commits)
 
     await opened.dequeue_many_rollouts(10, "w1")
     await statements_per_commit(1)
@@ -142,7 +142,7 @@ async def test_a_payload_is_stored_once(durable_url: str) -> None:
             claim.rollout_id, claim.attempt.attempt_id, status="succeeded", metadata={"note": "payload-of-attempt"}
         )
         await store.get_rollout_by_id(rollout.rollout_id)
-        await store.rebuild()
+        await store.log.rebuild()
     copies = await _copies(durable_url)
     for payload in ("input", "metadata", "span", "resources", "attempt"):
         assert copies.count(f"payload-of-{payload}".encode()) == 1, payload
@@ -164,11 +164,11 @@ async def _copies(url: str) -> bytes:
 async def test_a_batch_takes_one_hop_back_however_many_it_answers(
     opened: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = count_hops(opened._home.loop, monkeypatch)
+    there = count_hops(opened.core.home.loop, monkeypatch)
     back = count_hops(asyncio.get_running_loop(), monkeypatch)
-    commits = opened.writer_statistics.commits
+    commits = opened.core.writer_statistics.commits
     await asyncio.gather(*(opened.enqueue_rollout(number) for number in range(200)))
-    batches = opened.writer_statistics.commits - commits
+    batches = opened.core.writer_statistics.commits - commits
     print(f"\n200 calls in {batches} commits: {len(there)} hops there, {len(back)} back")
     assert batches <= 20
     assert len(back) == batches

@@ -57,14 +57,14 @@ class Backend:
     async def _open(self) -> SQLStore:
         opened: Any = await open_store(self.url, clock=self._clock, scan_debounce_seconds=0)
         assert isinstance(opened, SQLStore)
-        inside: Any = opened
-        sweep = inside._sweep
+        watchdog = opened.core.watchdog
+        sweep = watchdog.sweep
 
         async def recorded() -> int:
             self.swept = True
             return await sweep()
 
-        inside._sweep = recorded
+        watchdog.sweep = recorded
         return opened
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class Backend:
     async def call_in_one_commit(self, calls: Sequence[Call]) -> list[Any]:
         """Return the answers to calls that wait in the inbox together, in this order."""
         answers: list[asyncio.Task[Any]] = []
-        writer = self._inside._writer
+        writer = self._inside.core.writer
         with self._own_dice():
             async with self._held(), self._undisturbed():
                 for number, call in enumerate(calls, 1):
@@ -112,7 +112,7 @@ class Backend:
     @asynccontextmanager
     async def _held(self) -> AsyncGenerator[None]:
         """Keep the writer from taking anything."""
-        home = self._inside._home
+        home = self._inside.core.home
         taken, go_on = asyncio.Event(), asyncio.Event()
         is_held = asyncio.Event()
         here = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Backend:
             taken.set()
             await go_on.wait()
 
-        errand = asyncio.create_task(home.run(self._inside._writer.errand(wait)))
+        errand = asyncio.create_task(home.run(self._inside.core.writer.errand(wait)))
         await is_held.wait()
         try:
             yield
@@ -134,11 +134,12 @@ class Backend:
     async def _undisturbed(self) -> AsyncGenerator[None]:
         """Let no call look for overdue attempts first."""
         store = self._inside
-        before, store._debounce, store._swept_at = store._debounce, float("inf"), 0.0
+        watchdog = store.core.watchdog
+        before, watchdog.debounce_seconds, watchdog.swept_at = watchdog.debounce_seconds, float("inf"), 0.0
         try:
             yield
         finally:
-            store._debounce = before
+            watchdog.debounce_seconds = before
 
     def _own_dice(self) -> _Dice:
         return _Dice(self._dice, self._rising)
@@ -150,20 +151,20 @@ class Backend:
 
     async def verify(self) -> VerifyReport:
         """Hold the tables against the log."""
-        return await self.store.verify()
+        return await self.store.log.verify()
 
     async def rebuild(self) -> RebuildReport:
         """Fold the log anew."""
-        return await self.store.rebuild()
+        return await self.store.log.rebuild()
 
     async def news(self) -> list[tuple[Any, ...]]:
         """Read the rows of the log that were written since this was last asked."""
         after = self.events[-1][0] if self.events else 0
 
         async def read(session: ReadSession) -> Sequence[Any]:
-            return await log_queries.events(self._inside._dialect, session, after=after)
+            return await log_queries.events(self._inside.core.dialect, session, after=after)
 
-        rows = await self._inside._read(read, snapshot=False)
+        rows = await self._inside.core.read(read, snapshot=False)
         new = [tuple(row) for row in rows]
         self.events += new
         return new
@@ -184,9 +185,9 @@ class Backend:
 
     async def _all_rows(self, table: Any) -> list[Any]:
         async def read(session: ReadSession) -> list[Any]:
-            return [row async for rows in scan.all_rows(self._inside._dialect, session, table) for row in rows]
+            return [row async for rows in scan.all_rows(self._inside.core.dialect, session, table) for row in rows]
 
-        return await self._inside._read(read, snapshot=True)
+        return await self._inside.core.read(read, snapshot=True)
 
 
 class _Dice:

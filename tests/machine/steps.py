@@ -234,7 +234,7 @@ def _claim(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op:
     limit, worker = args["limit"], args["worker"]
 
     async def call(store: Any) -> Any:
-        found = await store._claim(limit, worker, 0.0)
+        found = await store.queue.claim(limit, worker, 0.0)
         rollouts = [plain(rollout_mapping.rollout_of_view(view.rollout)) for view in found]
         claims.views.update({_attempt_id(rollout): view for rollout, view in zip(rollouts, found, strict=True)})
         return rollouts
@@ -249,7 +249,7 @@ def _release(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op | None
     attempt_id = sorted(claims.views)[number % len(claims.views)]
     command = release_of(claims.views.pop(attempt_id))
     return Op(
-        lambda store: store._call(command),
+        lambda store: store.core.call(command),
         lambda model, _: model.release(command.rollout_id, attempt_id),
         sweeps=False,
     )
@@ -326,7 +326,7 @@ def _annotate(args: Json, model: Model, *_: Any) -> Op:
 
     async def call(store: Store) -> list[str]:
         # The number of its event counts facts of all kinds, which the model has not numbered.
-        return (await store.annotate_rollout(rollout_id, note, add_labels=added, remove_labels=removed)).labels
+        return (await store.annotations.annotate(rollout_id, note, add_labels=added, remove_labels=removed)).labels
 
     return Op(call, lambda model, _: model.annotate(rollout_id, added, removed, note), sweeps=False)
 
@@ -411,7 +411,7 @@ def _update_worker(args: Json, *_: Any) -> Op:
 
 def sweep(store: Any) -> Awaitable[int]:
     """Send the watchdog, due or not: whatever is overdue at the stamp must be found."""
-    return store._call(Sweep(actor="watchdog"))
+    return store.core.call(Sweep(actor="watchdog"))
 
 
 def release_of(view: ClaimView) -> ReleaseClaim:

@@ -32,7 +32,7 @@ async def claimed(backend: Backend) -> ClaimView:
     views: list[ClaimView] = []
 
     async def claim(store: Any) -> None:
-        views.extend(await store._claim(1, "w1", 0.0))
+        views.extend(await store.queue.claim(1, "w1", 0.0))
 
     await backend.call(claim)
     return views[0]
@@ -76,7 +76,7 @@ async def test_a_claim_given_back_is_claimed_again_in_the_same_commit(backend: B
     await backend.store.enqueue_rollout({"task": 1})
     view = await claimed(backend)
     released, again = await backend.call_in_one_commit(
-        [lambda store: store._call(release_of(view)), lambda store: store.dequeue_rollout("w2")]
+        [lambda store: store.core.call(release_of(view)), lambda store: store.dequeue_rollout("w2")]
     )
     assert (released, again["input"], again["attempt"]["sequence_id"]) == (True, {"task": 1}, 1)
 
@@ -89,7 +89,7 @@ async def test_behind_a_claim_given_back_the_attempt_before_it_is_the_latest(bac
     await backend.open()
     released, attempt = await backend.call_in_one_commit(
         [
-            lambda store: store._call(release_of(view)),
+            lambda store: store.core.call(release_of(view)),
             lambda store: store.update_attempt(rollout.rollout_id, "latest", status="succeeded"),
         ]
     )
@@ -105,7 +105,7 @@ async def test_a_rollout_set_going_behind_a_claim_given_back_is_watched(backend:
     await backend.open()
     await backend.call_in_one_commit(
         [
-            lambda store: store._call(release_of(view)),
+            lambda store: store.core.call(release_of(view)),
             lambda store: store.update_rollout(rollout.rollout_id, status="running"),
         ]
     )
@@ -150,7 +150,7 @@ async def test_a_span_for_a_claim_given_back_does_not_hide_an_earlier_attempt(ba
     first = await backend.store.start_rollout(1, config=RETRY)
     await backend.store.update_attempt(first.rollout_id, "latest", status="failed")
     gone = release_of(await claimed(backend))
-    assert await backend.call(lambda store: store._call(gone)) is True
+    assert await backend.call(lambda store: store.core.call(gone)) is True
     assert await backend.store.dequeue_rollout("w2") is not None
     await backend.close()
     await backend.open()

@@ -17,8 +17,8 @@ async def test_an_upgraded_store_takes_annotations(own_url: str, clock: ManualCl
     await migrate(own_url)
     async with await open_store(own_url, clock=clock, scan_debounce_seconds=0) as store:
         rollout = await store.enqueue_rollout({"n": 1})
-        await store.annotate_rollout(rollout.rollout_id, "odd", add_labels=["new"])
-        report = await store.verify()
+        await store.annotations.annotate(rollout.rollout_id, "odd", add_labels=["new"])
+        report = await store.log.verify()
         assert report.differences == []
         assert (report.rows["labels"], report.rows["notes"]) == (1, 1)
 

@@ -85,7 +85,7 @@ async def old(own_url: str, clock: ManualClock, tmp_path_factory: pytest.TempPat
 async def test_every_row_of_an_upgraded_store_is_what_its_log_says(old: str) -> None:
     await migrate(old)
     async with await open_store(old) as store:
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.differences == []
         assert report.rows["run_events"] == 2
 
@@ -103,7 +103,7 @@ async def test_an_upgraded_store_goes_on_where_it_was(old: str, clock: ManualClo
         query = f"SELECT sequence_id, tries, head_before FROM attempts WHERE {ours} ORDER BY sequence_id"
         assert await found.rows(query) == [(1, 1, None), (2, 2, 1), (3, 3, 2)]
         await found.close()
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 async def test_an_app_role_from_before_may_use_the_new_tables(postgres_url: str) -> None:

@@ -42,7 +42,7 @@ async def answers(store: Store) -> dict[str, Any]:
         "latest resources": await store.get_latest_resources(),
         "workers": await store.query_workers(sort_by="worker_id", sort_order="desc"),
         "busy workers at a time": await store.query_workers(status_in=["busy"], as_at=moment),
-        "history": await store.history(retried),
+        "history": await store.log.history(retried),
         "events of a run": await store.query_run_events(run, scope="RIG", limit=5, after=3),
         "versions of the head": [row.version for row in (await store.query_run_events(run, limit=-1)).items],
         "graph": await store.get_run_graph(run),
@@ -55,8 +55,8 @@ async def answers(store: Store) -> dict[str, Any]:
         "lineage": await store.list_lineage(run),
         "lineage of the resumed run": await store.list_lineage(resumed),
         "difference": await store.compare_attempts(run, 1, 2),
-        "annotations": await store.query_annotations(run),
-        "annotations at an event": await store.query_annotations(run, at=1),
+        "annotations": await store.annotations.query(run),
+        "annotations at an event": await store.annotations.query(run, at=1),
     }
     for view in ("raw", "attempt:1", "attempt:3", "own:2"):
         page = await store.query_run_events(run, view=view, limit=-1, bodies=False)
@@ -69,14 +69,14 @@ async def answers(store: Store) -> dict[str, Any]:
 async def thread_answers(store: SQLStore) -> dict[str, Any]:
     """Return the answers of reads of threads, which a SQL store alone has."""
     ids = [each.rollout_id for each in await store.query_rollouts()]
-    (run,) = [rollout_id for rollout_id in ids if await store.list_threads(rollout_id)]
-    found: dict[str, Any] = {"threads": await store.list_threads(run)}
+    (run,) = [rollout_id for rollout_id in ids if await store.threads.list_threads(rollout_id)]
+    found: dict[str, Any] = {"threads": await store.threads.list_threads(run)}
     for thread_id in (f"{run}:RIG", "copied", "chat", "deleted"):
         name = thread_id.replace(run, "run")
-        found[f"places of {name}"] = await store.list_thread_places(thread_id)
-        found[f"latest of {name}"] = await store.get_thread_checkpoint(thread_id)
+        found[f"places of {name}"] = await store.threads.list_places(thread_id)
+        found[f"latest of {name}"] = await store.threads.get_checkpoint(thread_id)
     found["all threads"] = [
-        (each.thread_id, each.ns, each.checkpoint_id) async for each in store.iterate_thread_checkpoints(limit=9)
+        (each.thread_id, each.ns, each.checkpoint_id) async for each in store.threads.iterate_checkpoints(limit=9)
     ]
     # Values as LangGraph's own serializer reads them.
     graph = await RollbookSaver(store).aget_tuple({"configurable": {"thread_id": "chat"}})

@@ -80,10 +80,10 @@ def clock_at(seconds: float) -> ManualClock:
 
 async def facts(store: SQLStore) -> dict[str, Any]:
     """Prove a partition and return what is the same on every database: hashes, counts, events by type."""
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.differences == []
     proven = {name: value for name, value in report.model_dump(mode="json").items() if name in _PROVEN}
-    return {**proven, "types": dict(sorted(Counter([event.type async for event in store.tail()]).items()))}
+    return {**proven, "types": dict(sorted(Counter([event.type async for event in store.log.tail()]).items()))}
 
 
 async def _write_keys(url: str) -> list[dict[str, Any]]:

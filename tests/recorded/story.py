@@ -126,7 +126,7 @@ async def write_second(store: SQLStore, clock: ManualClock) -> None:
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
     claimed = await _claimed(store, "other-1")
     await _span(store, claimed.attempt, 1)
-    await store.annotate_rollout(claimed.rollout_id, add_labels=["other"])
+    await store.annotations.annotate(claimed.rollout_id, add_labels=["other"])
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ async def _released(store: SQLStore, clock: ManualClock) -> None:
     claimed = await store.dequeue_many_rollouts(2, "worker-5")
     assert len(claimed) == 2
     clock.advance(0.25)
-    await store.release_claims(claimed)
+    await store.queue.release_claims(claimed)
     clock.advance(0.25)
     again = await _claimed(store, "worker-6")
     assert again.rollout_id == claimed[0].rollout_id
@@ -414,38 +414,38 @@ async def _threads(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -
     """Keep threads: one of a run, one copied, one pruned, one deleted, one with a subgraph."""
     of_run = f"{run.rollout_id}:RIG"
     for number in (1, 2, 3):
-        await store.keep_thread_checkpoint(_checkpoint(number, of_run), attempt_id=run.attempt.attempt_id)
+        await store.threads.save_checkpoint(_checkpoint(number, of_run), attempt_id=run.attempt.attempt_id)
         clock.advance(0.25)
     writes = [
         ThreadWrite("task-1", 0, "said", ("json", b'["written"]'), task_path="~a"),
         ThreadWrite("task-1", -1, "__error__", ("json", b'"boom"')),
         ThreadWrite("task-2", 0, "said", ("json", b'["too"]')),
     ]
-    await store.keep_thread_writes(of_run, writes, checkpoint_id="cp-0003", attempt_id=run.attempt.attempt_id)
-    await store.keep_thread_writes(
+    await store.threads.save_writes(of_run, writes, checkpoint_id="cp-0003", attempt_id=run.attempt.attempt_id)
+    await store.threads.save_writes(
         of_run, [ThreadWrite("task-1", -1, "__error__", ("json", b'"boom again"'))], checkpoint_id="cp-0003"
     )
-    await store.keep_thread_checkpoint(_checkpoint(1, of_run, "inner:1"))
-    await store.copy_thread(of_run, "copied")
-    await store.prune_thread("copied", [("", "cp-0001")])
-    await store.keep_thread_checkpoint(_checkpoint(1, "deleted"))
-    await store.delete_thread("deleted")
-    await store.keep_thread_checkpoint(_checkpoint(2, "chat"))
-    await store.keep_thread_checkpoint(
+    await store.threads.save_checkpoint(_checkpoint(1, of_run, "inner:1"))
+    await store.threads.copy(of_run, "copied")
+    await store.threads.prune("copied", [("", "cp-0001")])
+    await store.threads.save_checkpoint(_checkpoint(1, "deleted"))
+    await store.threads.delete("deleted")
+    await store.threads.save_checkpoint(_checkpoint(2, "chat"))
+    await store.threads.save_checkpoint(
         _checkpoint(3, "chat", metadata={"step": 3, "source": "update", "run_id": "run-3"})
     )
-    await store.delete_thread_runs(["run-3"])
+    await store.threads.delete_runs(["run-3"])
     clock.advance(0.25)
 
 
 async def _annotations(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -> None:
-    await store.annotate_rollout(run.rollout_id, "Looks right.", add_labels=["good", "to keep"])
+    await store.annotations.annotate(run.rollout_id, "Looks right.", add_labels=["good", "to keep"])
     clock.advance(0.25)
     acting = context.actor.set("cli")
-    await store.annotate_rollout(run.rollout_id, LONG, add_labels=["long"], remove_labels=["good"])
+    await store.annotations.annotate(run.rollout_id, LONG, add_labels=["long"], remove_labels=["good"])
     context.actor.reset(acting)
     (failed,) = await store.query_rollouts(status_in=["failed"], limit=1)
-    await store.annotate_rollout(failed.rollout_id, add_labels=["to look at"])
+    await store.annotations.annotate(failed.rollout_id, add_labels=["to look at"])
     clock.advance(0.25)
 
 

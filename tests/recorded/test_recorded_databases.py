@@ -99,7 +99,7 @@ async def test_a_recorded_database_is_whole_and_has_the_recorded_hashes(url: str
 
 
 async def test_a_rebuild_of_a_recorded_database_changes_nothing(store: SQLStore) -> None:
-    report = await store.rebuild()
+    report = await store.log.rebuild()
     assert (report.written, report.differences) == ({}, [])
     assert report.state_hash == FACTS_RECORDED["main"]["state_hash"]
     assert await recording.facts(store) == FACTS_RECORDED["main"]
@@ -108,10 +108,10 @@ async def test_a_rebuild_of_a_recorded_database_changes_nothing(store: SQLStore)
 async def test_a_rebuild_repairs_every_projection_of_a_recorded_database(url: str, store: SQLStore) -> None:
     assert DAMAGE.keys() == {table.name for table in PROJECTIONS}
     await run_sql(url, *DAMAGE.values())
-    damaged = await store.verify()
+    damaged = await store.log.verify()
     assert damaged.chain_head == FACTS_RECORDED["main"]["chain_head"]
     assert damaged.state_hash != FACTS_RECORDED["main"]["state_hash"]
-    report = await store.rebuild()
+    report = await store.log.rebuild()
     assert report.written.keys() == DAMAGE.keys()
     assert report.state_hash == FACTS_RECORDED["main"]["state_hash"]
     assert await recording.facts(store) == FACTS_RECORDED["main"]
@@ -161,7 +161,7 @@ async def test_a_recorded_database_is_written_further(store: SQLStore) -> None:
     assert {each.rollout_id for each in claimed} == {each.rollout_id for each in waiting}
     for each in claimed:
         await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.differences == []
     assert report.events > FACTS_RECORDED["main"]["events"]
 

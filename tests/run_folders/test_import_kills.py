@@ -63,4 +63,4 @@ async def test_killed_imports_add_up_to_one(durable_url: str, tmp_path: Path) ->
             assert report.rollout_id is not None
             out = await export_run_folder(store, report.rollout_id, tmp_path / "out")
             assert tree(out) == tree(Path(report.path))
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok

@@ -64,7 +64,7 @@ async def test_golden_folders_are_read_as_ever_and_come_out_as_they_are(store: S
         assert report.rollout_id is not None
         out = await export_run_folder(store, report.rollout_id, tmp_path)
         assert tree(out) == tree(Path(report.path))
-    verified = await store.verify()
+    verified = await store.log.verify()
     assert verified.ok
 
 
@@ -99,7 +99,7 @@ async def test_the_run_is_what_its_folder_says(store: Store, tmp_path: Path) -> 
         "user_id": "anonymous",
         "date": DAY,
     }
-    ended = [each for each in await store.history(report.rollout_id) if each.type == "attempt.status_changed"]
+    ended = [each for each in await store.log.history(report.rollout_id) if each.type == "attempt.status_changed"]
     assert ended[-1].data["error"]["message"] == "no key"
 
 
@@ -186,10 +186,10 @@ async def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> 
     Written(events=lines(EVENTS)[:-3]).write(tmp_path)
     (first,) = await imported(store, tmp_path)
     assert first.rollout_id is not None
-    before = await store.history(first.rollout_id)
+    before = await store.log.history(first.rollout_id)
     (again,) = await imported(store, tmp_path)
     assert (again.outcome, again.rollout_id, again.warnings) == ("unchanged", first.rollout_id, first.warnings)
-    assert await store.history(first.rollout_id) == before
+    assert await store.log.history(first.rollout_id) == before
 
 
 async def test_of_a_folder_that_has_grown_only_what_is_new_comes_in(store: Store, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Reader:
 
 async def last_of(store: Store, run: AttemptedRollout) -> int:
     """Return the version of the last event of a run."""
-    return (await store.history(run.rollout_id))[-1].number
+    return (await store.log.history(run.rollout_id))[-1].number
 
 
 async def kinds_after(store: Store, run: AttemptedRollout, after: int, count: int, view: str = "head") -> list[str]:

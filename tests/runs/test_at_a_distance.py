@@ -149,14 +149,14 @@ async def test_a_change_whose_answer_is_lost_is_made_once(
 ) -> None:
     run = await _in_an_ended_run(behind)
     made = await behind.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
-    before = len(await behind.history(run.rollout_id))
+    before = len(await behind.log.history(run.rollout_id))
     with LossyProxy.losing_first(url, path, times=2) as proxy:
         async with HTTPStore(proxy.url) as store:
             result = await change(store, run, made.artifact_id)
         assert proxy.lost == 2
-    assert len(await behind.history(run.rollout_id)) == before + facts, what
+    assert len(await behind.log.history(run.rollout_id)) == before + facts, what
     assert (result is None) == (what == "rejected checkpoint")
-    assert (await behind.verify()).differences == []
+    assert (await behind.log.verify()).differences == []
 
 
 async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLStore) -> None:
@@ -166,7 +166,7 @@ async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLSt
         async with HTTPStore(proxy.url) as store:
             moved = await store.move_head(run.rollout_id, run.attempt.attempt_id, reason="undo")
     assert moved == await behind.move_head(run.rollout_id, run.attempt.attempt_id)
-    types = [event.type for event in await behind.history(run.rollout_id)]
+    types = [event.type for event in await behind.log.history(run.rollout_id)]
     assert types.count("rollout.head_moved") == 1
     assert [each.sequence_id for each in await behind.list_lineage(run.rollout_id) if each.is_head] == [1]
     assert again.attempt.sequence_id == 2
@@ -185,7 +185,7 @@ async def test_a_run_told_through_a_bad_line_is_the_run_that_was_told(url: str, 
         for page in [await seen(behind, each, "raw") for each in (run, whole)]
     ]
     assert told == expected
-    types = [[event.type for event in await behind.history(each.rollout_id)] for each in (run, whole)]
+    types = [[event.type for event in await behind.log.history(each.rollout_id)] for each in (run, whole)]
     assert types[0] == types[1]
 
 

@@ -36,7 +36,7 @@ async def test_some_reports_are_enough_and_none_is_not(store: Store) -> None:
     assert await state_of(store, run, "analysts_checkpoint") == {"market_report": "up", "news_report": "war"}
     assert await save(store, run, "analysts_checkpoint", dict.fromkeys(REPORTS, ""), "TSDD") is None
     assert await state_of(store, run, "analysts_checkpoint", "TSDD") is None
-    rejected = (await store.history(run.rollout_id))[-1]
+    rejected = (await store.log.history(run.rollout_id))[-1]
     assert rejected.type == "checkpoint.rejected"
     assert rejected.data["reason"].startswith("nothing in any of market_report")
 
@@ -53,7 +53,7 @@ async def test_without_a_plan_there_is_no_trader_checkpoint_and_risk_runs_everyt
     assert (again.fork.phase, again.fork.checkpoints) == ("analysts", [])
     assert again.fork.degraded is not None
     assert (again.fork.degraded.phase, again.fork.degraded.scopes) == ("risk", ["RIG"])
-    forked = next(event for event in await store.history(run.rollout_id) if event.type == "attempt.forked")
+    forked = next(event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked")
     assert forked.data["degraded"]["checkpoint"] == "trader_checkpoint"
 
 
@@ -226,7 +226,7 @@ async def test_artefacts_follow_the_view_and_a_retracted_one_is_gone(store: Stor
     )
     found = await store.query_artifacts(run.rollout_id)
     assert [(each.name, each.content) for each in found] == [("plan", {"buy": 1}), ("report", "# Up")]
-    then = len(await store.history(run.rollout_id))
+    then = len(await store.log.history(run.rollout_id))
     assert (await store.retract_artifact(run.rollout_id, report.artifact_id, reason="wrong")).retracted
     assert [each.artifact_id for each in await store.query_artifacts(run.rollout_id)] == [plan.artifact_id]
     assert len(await store.query_artifacts(run.rollout_id, at=then)) == 2

@@ -134,5 +134,5 @@ async def _see_the_log(
         assert [frame.attempt for frame in head if frame.kind == "fork"] == [2]
         connections = sum(frame.kind == "hello" for frame in raw)
         assert connections > 1
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
         print(f"\n{len(everything)} events told over {connections} connections")

@@ -88,13 +88,13 @@ async def test_a_claim_in_the_very_batch_that_put_it_back_into_the_queue_is_told
         first = await taken(trouble, store.update_worker("w1"))
         (requeued,) = await waiting(store, put_back)
         claiming = asyncio.create_task(store.dequeue_rollout(worker_id="w2"))
-        await until(lambda: store._writer.waiting == 2)
+        await until(lambda: store.core.writer.waiting == 2)
         trouble.holds = False
         await asyncio.gather(first, requeued)
         claimed = await claiming
         assert claimed is not None
         assert told(claimed.attempt) == begun.fork
-        *_, back, started, moved = [event async for event in store.tail(rollout_id=run.rollout_id)]
+        *_, back, started, moved = [event async for event in store.log.tail(rollout_id=run.rollout_id)]
         assert back.commit_id == started.commit_id == moved.commit_id
 
 
@@ -118,16 +118,16 @@ async def test_a_rerun_of_a_rerun_carries_its_own(store: Store) -> None:
 async def test_a_request_that_is_repeated_writes_nothing_again(store: Store) -> None:
     run = await auto_run(store)
     first = await rerun(store, run, phase="risk", scopes=["RIG"], request_id="r1")
-    history = [event.type for event in await store.history(run.rollout_id)]
+    history = [event.type for event in await store.log.history(run.rollout_id)]
     assert history[-4:] == ["attempt.started", "attempt.forked", "attempt.amended", "rollout.status_changed"]
     assert await rerun(store, run, phase="risk", scopes=["RIG"], request_id="r1") == first
-    assert [event.type for event in await store.history(run.rollout_id)] == history
+    assert [event.type for event in await store.log.history(run.rollout_id)] == history
 
 
 async def test_the_past_and_the_tables_made_anew_say_the_same(behind: SQLStore) -> None:
     run = await auto_run(behind, config=RETRIED)
     begun = await rerun(behind, run, phase="risk", scopes=["RIG"], state_patch={"extra": 2})
-    at = (await behind.history(run.rollout_id))[-1].position
+    at = (await behind.log.history(run.rollout_id))[-1].position
     await ended(behind, begun.rollout, "failed")
     claimed = await behind.dequeue_rollout()
     assert claimed is not None
@@ -136,8 +136,8 @@ async def test_the_past_and_the_tables_made_anew_say_the_same(behind: SQLStore) 
     )
     then = await behind.query_attempts(run.rollout_id, as_at=at)
     assert [attempt.metadata for attempt in then] == [None, begun.attempt.metadata]
-    assert (await behind.verify()).differences == []
-    assert (await behind.rebuild()).written == {}
+    assert (await behind.log.verify()).differences == []
+    assert (await behind.log.rebuild()).written == {}
 
 
 async def test_a_state_that_is_no_json_is_refused_by_its_own_name(store: Store) -> None:

@@ -87,16 +87,16 @@ async def test_a_scope_is_spelled_as_its_kind_says(store: Store) -> None:
 
 async def test_a_plan_changes_nothing(store: Store) -> None:
     run = await auto_run(store)
-    before = await store.history(run.rollout_id)
+    before = await store.log.history(run.rollout_id)
     await store.plan_fork(run.rollout_id, node="Trader", scopes=["RIG"])
-    assert await store.history(run.rollout_id) == before
+    assert await store.log.history(run.rollout_id) == before
 
 
 async def test_the_log_before_a_rerun_is_the_beginning_of_the_log_after_it(store: Store) -> None:
     run = await auto_run(store)
-    before, view = await store.history(run.rollout_id), await seen(store, run, "attempt:1")
+    before, view = await store.log.history(run.rollout_id), await seen(store, run, "attempt:1")
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
-    assert (await store.history(run.rollout_id))[: len(before)] == before
+    assert (await store.log.history(run.rollout_id))[: len(before)] == before
     raw = await seen(store, again, "raw")
     assert {event.version for event in raw.items} >= {event.version for event in view.items}
     assert (await seen(store, again, "attempt:1")).items == view.items

@@ -72,10 +72,10 @@ async def test_of_two_forks_at_once_one_begins(durable_url: str) -> None:
         asked = [rerun(each, run, phase="risk", scopes=["RIG"]) for each in (one, other, one, other)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert sorted(type(result).__name__ for result in results) == [*["AttemptActive"] * 3, "ForkResult"]
-        types = [event.type for event in await one.history(run.rollout_id)]
+        types = [event.type for event in await one.log.history(run.rollout_id)]
         start = types.index("attempt.forked")
         assert types[start - 1 :] == ["attempt.started", "attempt.forked", "attempt.amended", "rollout.status_changed"]
-        assert (await one.verify()).differences == []
+        assert (await one.log.verify()).differences == []
 
 
 async def test_a_plan_whose_ground_moves_is_made_again(store: Store) -> None:
@@ -86,7 +86,7 @@ async def test_a_plan_whose_ground_moves_is_made_again(store: Store) -> None:
             tasks.create_task(say(store, run, [RunEvent(kind="log", scope="TSDD", node_id="Trader")]))
     forked = forking.result()
     # Whatever came before the fork is seen, whatever came after it is not.
-    history = {event.number: event.type for event in await store.history(run.rollout_id)}
+    history = {event.number: event.type for event in await store.log.history(run.rollout_id)}
     (at,) = [number for number, type_ in history.items() if type_ == "attempt.forked"]
     known = [event.version for event in (await seen(store, run, "own:1")).items]
     view = [event.version for event in (await seen(store, run, scope="TSDD")).items]
@@ -102,7 +102,7 @@ async def test_a_side_effect_is_repeated_only_where_that_is_confirmed(store: Sto
         await store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG", "TSDD"])
     again = await rerun(store, run, phase="risk", scopes=["RIG", "TSDD"])
     assert again.fork.cascade == ["portfolio"]
-    (forked,) = [event for event in await store.history(run.rollout_id) if event.type == "attempt.forked"]
+    (forked,) = [event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked"]
     assert forked.data["confirmed"] is True
     for scope in ("RIG", "TSDD"):
         await do_phase(store, again.rollout, "risk", scope)
@@ -137,7 +137,7 @@ async def test_a_refused_append_leaves_no_hole(store: Store) -> None:
     with pytest.raises(Invalid):
         await say(store, run, [RunEvent(kind="log"), RunEvent(kind="phase.started", scope="RIG")])
     second = await say(store, run, node("Trader", "RIG"))
-    numbers = [event.number for event in await store.history(run.rollout_id)]
+    numbers = [event.number for event in await store.log.history(run.rollout_id)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert [event.version for event in (await seen(store, run)).items] == [*first, *second]
 
@@ -148,10 +148,10 @@ async def test_the_tables_of_runs_are_what_the_log_says(store: Store) -> None:
     await store.move_head(run.rollout_id, run.attempt.attempt_id)
     made = await store.save_artifact(again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1)
     await store.retract_artifact(again.rollout_id, made.artifact_id)
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.differences == []
     assert report.rows["forks"] == 1
-    assert (await store.rebuild()).written == {}
+    assert (await store.log.rebuild()).written == {}
 
 
 async def test_everything_is_there_after_a_restart(durable_url: str) -> None:

@@ -103,7 +103,7 @@ async def test_a_linear_history_is_filtered_as_the_pipeline_filtered_it(
             await linear_history(store, random.Random(seed))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert (await store.verify()).differences == []
+    assert (await store.log.verify()).differences == []
 
 
 class AnyHistory:
@@ -167,7 +167,7 @@ class AnyHistory:
         self.reference.start(number, Attempt(started, fork.base, fork.base_version, fork.masks))
 
     async def started(self, number: int) -> int:
-        history = await self.store.history(self.rollout_id)
+        history = await self.store.log.history(self.rollout_id)
         starts = [each.number for each in history if (each.type, each.data.get("sequence")) == (STARTED, number)]
         return starts[-1]
 
@@ -189,19 +189,19 @@ class AnyHistory:
         self.reference.start(number, it)
         if self.dice.random() < 0.4:
             del self.runs[number]
-            await self.store.release_claims([again])
-            it.released = len(await self.store.history(self.rollout_id))
+            await self.store.queue.release_claims([again])
+            it.released = len(await self.store.log.history(self.rollout_id))
             self.reference.heads.append((it.released, head))
 
     async def move_head(self) -> None:
         to = self.dice.choice(list(self.runs))
-        before = len(await self.store.history(self.rollout_id))
+        before = len(await self.store.log.history(self.rollout_id))
         await self.store.move_head(self.rollout_id, self.runs[to].attempt.attempt_id)
         if self.reference.heads[-1][1] != to:
             self.reference.heads.append((before + 1, to))
 
     async def check(self) -> None:
-        end = len(await self.store.history(self.rollout_id, as_at=None))
+        end = len(await self.store.log.history(self.rollout_id, as_at=None))
         moments = [None, *self.dice.sample(range(2, end + 1), min(4, end - 1))]
         for at in moments:
             cut = end if at is None else at
@@ -230,4 +230,4 @@ async def test_any_history_has_the_views_that_the_rule_gives_it(
             raise AssertionError(f"seed {seed}: {error}") from error
         # What waits in the queue would be given to the next history.
         await store.update_rollout(history.rollout_id, status="cancelled")
-    assert (await store.verify()).differences == []
+    assert (await store.log.verify()).differences == []

@@ -186,7 +186,7 @@ async def test_a_claim_that_its_client_does_not_read_is_released(store: SQLStore
         claimed = await store.dequeue_rollout(wait_seconds=60)
         assert claimed is not None
         assert claimed.rollout_id == created.rollout_id
-        assert "claim.released" in [each.type for each in await store.history(created.rollout_id)]
+        assert "claim.released" in [each.type for each in await store.log.history(created.rollout_id)]
         assert len(served.seen) == (not has_fast_path)
 
 

@@ -82,7 +82,7 @@ async def _various_rollouts(store: Store) -> None:
 
 async def test_a_page_of_spans_is_what_the_models_say(api: Api, store: Store, in_files: None) -> None:
     ro = await _various_spans(store)
-    position = (await store.history(ro))[-1].position
+    position = (await store.log.history(ro))[-1].position
     queries: list[dict[str, Any]] = [
         {},
         {"sort_by": "name", "sort_order": "desc", "limit": 4, "offset": 2},

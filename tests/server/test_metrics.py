@@ -75,7 +75,7 @@ async def test_the_numbers_are_those_of_what_was_done(store: Store, api: Api) ->
     assert of("queue_depth") == len(created) - 1
     assert (of("rollouts", status="queuing"), of("rollouts", status="running")) == (2, 1)
     assert (of("attempts", status="running"), of("attempts", status="preparing")) == (1, 0)
-    events = [event async for event in store.tail()]
+    events = [event async for event in store.log.tail()]
     assert of("log_position") == events[-1].position
     assert of("written_events_total") == len(events)
     assert of("commits_total") == of("commit_calls_count") == of("commit_seconds_count")

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import count
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
-from store.domain.commands import Command
+from store.domain.idempotency import Repeat
 from store.domain.views import ATTEMPT_COLUMNS, ClaimView
 from store.interface.store import Store
 from store.models import AttemptedRollout
@@ -22,6 +22,7 @@ from store.server.partitions import Partitions
 from store.server.process import connection
 from store.server.process.listener import bind
 from store.server.process.serve import Server
+from store.sql.queue import SQLQueue
 from store.sql.store import SQLStore
 from tests.server.api import Api, speaking_to
 
@@ -74,23 +75,26 @@ async def test_a_client_that_leaves_an_unbounded_wait_leaves_nothing_behind(api:
 class GivesBack(SQLStore):
     """A store that can undo claims after it has handed them out."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.queue = Remembering(self.core)
+
+
+class Remembering(SQLQueue):
+    """The queue of such a store."""
+
     handed_out: ClassVar[dict[str, ClaimView]] = {}
 
-    async def _swept_call(self, command: Command) -> Any:
-        return self._remembered(await super()._swept_call(command))
-
-    async def _wait_for_claims(self, *args: Any, **kwargs: Any) -> Any:
-        return self._remembered(await super()._wait_for_claims(*args, **kwargs))
-
-    def _remembered(self, answer: Any) -> Any:
-        for claim in cast("list[Any]", answer) if isinstance(answer, list) else ():
-            if isinstance(claim, ClaimView) and claim.rollout.attempt is not None:
+    async def claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
+        answer = await super().claim(limit, worker_id, wait_seconds)
+        for claim in answer if isinstance(answer, list) else ():
+            if claim.rollout.attempt is not None:
                 self.handed_out[claim.rollout.attempt.row[ATTEMPT_COLUMNS.index("attempt_id")]] = claim
-        return cast("Any", answer)
+        return answer
 
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
         claims = [self.handed_out.pop(each.attempt.attempt_id) for each in claimed]
-        self._home.loop.call_soon_threadsafe(self._give_back, claims, claimed[0].attempt.worker_id)
+        self.core.home.loop.call_soon_threadsafe(self._give_back, claims, claimed[0].attempt.worker_id)
 
 
 @pytest.mark.torture
@@ -117,7 +121,7 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
                 claimed = await store.dequeue_rollout(wait_seconds=HANG)
             assert claimed is not None
             assert claimed.rollout_id == created.rollout_id
-            history = [each.type for each in await store.history(claimed.rollout_id)]
+            history = [each.type for each in await store.log.history(claimed.rollout_id)]
             unread += "claim.released" in history
             read += "claim.released" not in history
             await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")

@@ -246,10 +246,10 @@ async def test_what_has_another_form_is_refused_and_changes_nothing(
     api: Api, store: Store, path: str, body: Any
 ) -> None:
     run = await begin(store)
-    before = len(await store.history(run.rollout_id))
+    before = len(await store.log.history(run.rollout_id))
     answer = await api.post(at(run, path.replace("/a/", f"/{run.attempt.attempt_id}/")), body)
     assert (answer.status, bool(answer.detail)) == (422, True), answer
-    assert len(await store.history(run.rollout_id)) == before
+    assert len(await store.log.history(run.rollout_id)) == before
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,10 @@ async def test_what_is_sent_again_under_its_key_is_done_once(api: Api, run: Atte
     for path, body in calls:
         headers = {"Idempotency-Key": uuid4().hex}
         first = await api.post(path, body, headers=headers)
-        told = len(await store.history(run.rollout_id))
+        told = len(await store.log.history(run.rollout_id))
         second = await api.post(path, body, headers=headers)
         assert (first.status, first.json) == (second.status, second.json), path
-        assert len(await store.history(run.rollout_id)) == told, path
+        assert len(await store.log.history(run.rollout_id)) == told, path
     assert (await store.query_attempts(run.rollout_id)).total == 2
 
 

@@ -46,7 +46,7 @@ async def say_what_is_lost(store: Store, run: AttemptedRollout) -> int:
 
 async def cut_back(url: str, store: SQLStore, run: AttemptedRollout) -> None:
     """Put the log back to before the run's last event, as a backup would."""
-    last = (await store.history(run.rollout_id))[-1]
+    last = (await store.log.history(run.rollout_id))[-1]
     assert (last.type, last.body) == ("run.event", {"message": "lost"})
     await tamper(
         url,
@@ -58,7 +58,7 @@ async def cut_back(url: str, store: SQLStore, run: AttemptedRollout) -> None:
 
 async def mended(store: SQLStore, run: AttemptedRollout, message: str) -> int:
     """Make the tables what the log says, and let the run go on."""
-    await store.rebuild()
+    await store.log.rebuild()
     (version,) = await say(store, run, [RunEvent(kind="log", message=message)])
     return version
 
@@ -124,7 +124,7 @@ async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
             await frames_to(stream, "event", lost)
             await cut_back(durable_url, store, run)
             await frames_to(stream, "gap")
-        await store.rebuild()
+        await store.log.rebuild()
         events, socket = places(run)
         beyond = ("after", str(lost))
         status, answer = await client.get(events, [beyond])

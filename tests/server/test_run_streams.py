@@ -17,7 +17,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.planning.follow import Page
 from store.server.auth import admission
-from store.sql import log as sql_log
+from store.sql import core as sql_core
 from store.sql.store import SQLStore
 from store.sql.waiters import Waiting
 from store.testing import ManualClock
@@ -352,7 +352,7 @@ async def test_what_another_process_commits_is_told_whether_or_not_it_is_announc
 ) -> None:
     if not is_announced:
         monkeypatch.setattr(Waiting, "announce", announce_nothing)
-        monkeypatch.setattr(sql_log, "FALLBACK_SECONDS", 0.05)
+        monkeypatch.setattr(sql_core, "FALLBACK_SECONDS", 0.05)
     run = await begin(store)
     async with await open_store(store_url) as other, serving(store) as client, follow(client, run, "events") as stream:
         await frames_to(stream, "status")

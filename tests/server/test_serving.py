@@ -75,7 +75,7 @@ async def test_what_was_answered_is_there_after_the_end(durable_url: str, name: 
     assert code == 0
     async with await open_store(durable_url) as store:
         assert await store.get_rollout_by_id(rollout_id) is not None
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ class Load:
             assert end is None or isinstance(end, aiohttp.ClientError | ConnectionError), end
         async with await open_store(store_url) as store:
             assert {each.rollout_id for each in await store.query_rollouts()} >= set(self.answered)
-            assert (await store.verify()).ok
+            assert (await store.log.verify()).ok
 
 
 async def _by_events(url: str) -> list[Json]:

@@ -38,7 +38,7 @@ async def filled(store: Store, clock: ManualClock) -> list[LoggedEvent]:
 
 
 async def logged(store: Store, after: str | None = None, **wanted: Any) -> list[LoggedEvent]:
-    return [event async for event in store.tail(after, **wanted)]
+    return [event async for event in store.log.tail(after, **wanted)]
 
 
 def as_events(frames: list[Json]) -> list[LoggedEvent]:

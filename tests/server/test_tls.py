@@ -65,7 +65,7 @@ async def test_a_store_works_by_https(files: Path) -> None:
         claimed = await store.dequeue_rollout("w", wait_seconds=1)
         assert claimed is not None
         assert claimed.rollout_id == rollout.rollout_id
-        events = store.tail(follow=True)
+        events = store.log.tail(follow=True)
         assert (await anext(events)).type == "rollout.enqueued"
         await events.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a generator
         assert store.otlp_traces_endpoint() == f"{url}/v1/traces"

@@ -83,7 +83,7 @@ async def test_eight_runners_of_two_servers_claim_each_rollout_once(postgres_url
         assert {one.status for one in rollouts} == {"succeeded"}
         for one in rollouts:
             assert (await store.query_attempts(one.rollout_id)).total == 1
-        assert (await store.verify()).ok
+        assert (await store.log.verify()).ok
 
 
 async def test_who_waits_at_one_server_is_woken_by_what_is_written_through_the_other(servers: list[Fleet]) -> None:

@@ -296,7 +296,7 @@ async def test_a_viewer_of_a_run_that_is_run_again_is_reset_and_shown_what_is_le
     assert {event["rerun_seq"] for event in shown[:-1]} == {0, 1}
     # Nothing is gone, and that side effects would happen again was taken as confirmed.
     assert (await seen(store, run, "attempt:1")).items == before
-    (forked,) = [event async for event in store.tail(types=["attempt.forked"])]
+    (forked,) = [event async for event in store.log.tail(types=["attempt.forked"])]
     assert forked.data["confirmed"] is True
     (shown_run,) = (await client.get("/api/run/"))[1]
     assert (shown_run["rerun_seq"], shown_run["error"]) == (1, None)

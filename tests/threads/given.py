@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.runnables import RunnableConfig
 
 from store.integrations.langgraph import RollbookSaver
+from store.interface.store import Store
 from store.models.threads import ThreadCheckpoint, ThreadWrite
-from store.sql.threads import SQLThreads
 
 # Its types are not there for checkers, and so not those of the graphs.
 _graph: Any = import_module("langgraph.graph")
@@ -87,9 +87,9 @@ def write(number: int, task_id: str = "task", value: bytes = b"written", channel
     return ThreadWrite(task_id, number, channel, ("msgpack", value))
 
 
-async def ids(store: SQLThreads, thread_id: str = "t") -> list[str]:
+async def ids(store: Store, thread_id: str = "t") -> list[str]:
     """Return the ids of a thread's checkpoints, the greatest first."""
-    return [place.checkpoint_id for place in await store.list_thread_places(thread_id)]
+    return [place.checkpoint_id for place in await store.threads.list_places(thread_id)]
 
 
 def said_in(found: ThreadCheckpoint | None) -> bytes:

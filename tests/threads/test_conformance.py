@@ -30,7 +30,7 @@ async def test_the_saver_is_all_that_langgraph_asks_for(durable_url: str) -> Non
     assert report.passed_all()
     assert sum(result.tests_passed for result in report.results.values()) >= 81
     async with await open_store(durable_url) as store:
-        verified, rebuilt = await store.verify(), await store.rebuild()
+        verified, rebuilt = await store.log.verify(), await store.log.rebuild()
     assert verified.differences == []
     assert rebuilt.written == {}
     assert verified.rows["thread_checkpoints"] > 100

@@ -33,7 +33,7 @@ async def test_killed_after_b_only_c_runs_again(durable_url: str) -> None:
         assert (await abc(RollbookSaver(store), ran).ainvoke(None, given))["said"] == ["hello", "A", "B", "C"]
         assert ran == ["C"]
         assert [attempt.status for attempt in (await store.query_attempts(run.rollout_id)).items] == ["running"] * 2
-        assert (await store.verify()).differences == []
+        assert (await store.log.verify()).differences == []
 
 
 async def test_what_a_task_wrote_before_the_kill_is_not_done_again(durable_url: str) -> None:
@@ -47,4 +47,4 @@ async def test_what_a_task_wrote_before_the_kill_is_not_done_again(durable_url: 
         graph = side_by_side(RollbookSaver(store), saying("A", ran), saying("B", ran))
         assert (await graph.ainvoke(None, config("t")))["said"] == ["A", "B", "C"]
         assert ran == ["B"]
-        assert (await store.verify()).differences == []
+        assert (await store.log.verify()).differences == []

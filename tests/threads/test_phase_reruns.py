@@ -93,7 +93,7 @@ async def test_a_phase_runs_again_from_the_pointer_and_the_head_is_what_the_mask
     assert after == [*old, *new]
     assert list(dict.fromkeys(said.node_id for said in new if said.node_id != "tool_x")) == expected
     assert [as_said(row) for row in (await seen(sql, run, "attempt:1")).items] == before
-    assert (await sql.verify()).differences == []
+    assert (await sql.log.verify()).differences == []
 
 
 async def test_a_state_patch_is_in_the_branch_and_not_in_the_checkpoint(sql: SQLStore) -> None:

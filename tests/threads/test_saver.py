@@ -147,7 +147,7 @@ async def test_the_newest_of_each_namespace_is_kept_with_what_differences_need(s
     asked: Any = {"config": config("t", checkpoint_ns="", checkpoint_id="cp-4"), "channels": ["log"]}
     before = await saver.aget_delta_channel_history(**asked)
     await saver.aprune(["t"])
-    assert [place.checkpoint_id for place in await saver.store.list_thread_places("t")] == [
+    assert [place.checkpoint_id for place in await saver.store.threads.list_places("t")] == [
         "cp-4",
         "cp-3",
         "cp-2",
@@ -172,10 +172,10 @@ async def test_a_graph_that_asked_somebody_goes_on_with_the_answer_in_a_subgraph
     done = await graph.ainvoke(types.Command(resume="yes"), config("t"))
     assert done["said"] == ["A", "A", "inner A", "yes", "C"]
     assert ran == ["A", "inner A", "asks", "asks", "C"]
-    namespaces = {place.ns.partition(":")[0] for place in await saver.store.list_thread_places("t")}
+    namespaces = {place.ns.partition(":")[0] for place in await saver.store.threads.list_places("t")}
     assert namespaces == {"", "inner"}
     await saver.aprune(["t"])
-    assert len(await saver.store.list_thread_places("t")) == 2
+    assert len(await saver.store.threads.list_places("t")) == 2
     assert (await graph.aget_state(config("t"))).values == done
 
 
@@ -196,7 +196,7 @@ async def test_a_checkpoint_is_a_sign_of_life_and_shown_in_its_rollout(sql: SQLS
     rollout = await sql.get_rollout_by_id(run.rollout_id)
     assert rollout is not None
     assert rollout.status == "running"
-    (thread,) = await sql.list_threads(run.rollout_id)
+    (thread,) = await sql.threads.list_threads(run.rollout_id)
     assert (thread.thread_id, thread.scope, thread.checkpoints, thread.step) == (thread_id, "RIG", 6, 4)
     assert thread.latest == (await graph.aget_state(config(thread_id))).config["configurable"]["checkpoint_id"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
     clock.advance(11)
@@ -212,7 +212,7 @@ async def test_the_checkpoints_of_an_attempt_go_by_its_id(sql: SQLStore, saver: 
     await graph.ainvoke({"said": []}, config(run.rollout_id, attempt_id=run.attempt.attempt_id))
     again = await sql.start_attempt(run.rollout_id)
     await graph.ainvoke({"said": []}, config(run.rollout_id, attempt_id=again.attempt.attempt_id))
-    (thread,) = await sql.list_threads(run.rollout_id)
+    (thread,) = await sql.threads.list_threads(run.rollout_id)
     assert (thread.scope, thread.checkpoints) == (None, 10)
     await saver.adelete_for_runs([run.attempt.attempt_id])
     assert [each.metadata.get("run_id") async for each in saver.alist(None)] == [again.attempt.attempt_id] * 5
@@ -222,7 +222,7 @@ async def test_threads_of_other_rollouts_are_not_shown(sql: SQLStore, saver: Rol
     run = await sql.start_rollout({})
     for thread_id in (f"{run.rollout_id}:b", f"{run.rollout_id}:a:x", f"{run.rollout_id}0:c", f"x{run.rollout_id}:d"):
         await abc(saver).ainvoke({"said": []}, config(thread_id))
-    assert [thread.scope for thread in await sql.list_threads(run.rollout_id)] == ["a:x", "b"]
+    assert [thread.scope for thread in await sql.threads.list_threads(run.rollout_id)] == ["a:x", "b"]
 
 
 @pytest.mark.parametrize("thread_id", ["ro-nobody:RIG", ""])
@@ -233,7 +233,7 @@ async def test_an_attempt_that_is_not_the_threads_is_refused(
     asked = config(thread_id or run.rollout_id, attempt_id="at-nobody")
     with pytest.raises(NotFound):
         await abc(saver).ainvoke({"said": []}, asked)
-    assert await sql.list_threads(run.rollout_id) == []
+    assert await sql.threads.list_threads(run.rollout_id) == []
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -17,128 +17,128 @@ from tests.threads.given import checkpoint, ids, said_in, write
 
 async def types(store: SQLStore) -> list[str]:
     """Return the types of all events, in order."""
-    return [event.type async for event in store.tail()]
+    return [event.type async for event in store.log.tail()]
 
 
 async def test_a_repeated_call_keeps_nothing_anew(sql: SQLStore) -> None:
     for _ in range(2):
-        await sql.keep_thread_checkpoint(checkpoint(1))
-        await sql.keep_thread_writes("t", [write(0), write(1)], checkpoint_id="cp-0001")
+        await sql.threads.save_checkpoint(checkpoint(1))
+        await sql.threads.save_writes("t", [write(0), write(1)], checkpoint_id="cp-0001")
     assert await types(sql) == ["thread.checkpoint_saved", "thread.writes_saved"]
 
 
 async def test_another_checkpoint_of_the_same_id_takes_the_place_of_the_first(sql: SQLStore) -> None:
-    await sql.keep_thread_checkpoint(checkpoint(1))
-    await sql.keep_thread_checkpoint(checkpoint(1, values={"said": ("msgpack", b"other")}))
-    assert said_in(await sql.get_thread_checkpoint("t")) == b"other"
+    await sql.threads.save_checkpoint(checkpoint(1))
+    await sql.threads.save_checkpoint(checkpoint(1, values={"said": ("msgpack", b"other")}))
+    assert said_in(await sql.threads.get_checkpoint("t")) == b"other"
     assert await ids(sql) == ["cp-0001"]
 
 
 async def test_the_first_of_equal_writes_counts_but_of_special_ones_the_last(sql: SQLStore) -> None:
-    await sql.keep_thread_checkpoint(checkpoint(1))
+    await sql.threads.save_checkpoint(checkpoint(1))
     for value in (b"first", b"second"):
         given = [write(0, value=value), write(-1, value=value, channel="__error__")]
-        await sql.keep_thread_writes("t", given, checkpoint_id="cp-0001")
-    await sql.keep_thread_writes("t", [write(0), write(2, value=b"third")], checkpoint_id="cp-0001")
-    found = await sql.get_thread_checkpoint("t")
+        await sql.threads.save_writes("t", given, checkpoint_id="cp-0001")
+    await sql.threads.save_writes("t", [write(0), write(2, value=b"third")], checkpoint_id="cp-0001")
+    found = await sql.threads.get_checkpoint("t")
     assert found is not None
     assert [(each.number, each.value[1]) for each in found.writes] == [(-1, b"second"), (0, b"first"), (2, b"third")]
 
 
 async def test_a_call_of_many_writes_is_kept_whole(sql: SQLStore) -> None:
-    await sql.keep_thread_checkpoint(checkpoint(1))
+    await sql.threads.save_checkpoint(checkpoint(1))
     given = [write(number, channel="ä" * 200 + str(number), value=b"%06d" % number) for number in range(1000)]
-    await sql.keep_thread_writes("t", given, checkpoint_id="cp-0001")
-    found = await sql.get_thread_checkpoint("t")
+    await sql.threads.save_writes("t", given, checkpoint_id="cp-0001")
+    found = await sql.threads.get_checkpoint("t")
     assert found is not None
     assert list(found.writes) == given
-    assert (await sql.verify()).differences == []
+    assert (await sql.log.verify()).differences == []
 
 
 async def test_long_values_are_stored_once_for_all_who_hold_them(sql: SQLStore) -> None:
     long, short = b"x" * thread_commands.BLOB_FROM, b"x" * (thread_commands.BLOB_FROM - 1)
     for number in range(3):
         values = {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
-        await sql.keep_thread_checkpoint(checkpoint(number, values=values))
-    await sql.keep_thread_writes("t", [write(0, value=long)], checkpoint_id="cp-0002")
-    found = await sql.get_thread_checkpoint("t")
+        await sql.threads.save_checkpoint(checkpoint(number, values=values))
+    await sql.threads.save_writes("t", [write(0, value=long)], checkpoint_id="cp-0002")
+    found = await sql.threads.get_checkpoint("t")
     assert found is not None
     assert found.values == {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
     assert found.writes[0].value == ("msgpack", long)
-    named = [event.data["sha256s"] async for event in sql.tail()]
+    named = [event.data["sha256s"] async for event in sql.log.tail()]
     assert len(named) == 4
     assert len({name for names in named for name in names}) == 1
 
 
 async def test_more_long_values_than_an_event_names_are_kept_all_the_same(sql: SQLStore) -> None:
     values = {f"channel {number}": ("bytes", b"%04d" % number * 300) for number in range(200)}
-    await sql.keep_thread_checkpoint(checkpoint(1, values=values))
-    found = await sql.get_thread_checkpoint("t")
+    await sql.threads.save_checkpoint(checkpoint(1, values=values))
+    found = await sql.threads.get_checkpoint("t")
     assert found is not None
     assert found.values == values
-    assert (await sql.verify()).differences == []
+    assert (await sql.log.verify()).differences == []
 
 
 async def test_a_copy_holds_the_same_and_stores_no_payload(sql: SQLStore) -> None:
     for number in range(3):
-        await sql.keep_thread_checkpoint(checkpoint(number, ns="" if number else "child:1"))
-        await sql.keep_thread_writes("t", [write(0), write(-1)], checkpoint_id=f"cp-{number:04}")
-    assert await sql.copy_thread("t", "u") == 3
-    copies = [event async for event in sql.tail() if event.stream == "thread/u"]
+        await sql.threads.save_checkpoint(checkpoint(number, ns="" if number else "child:1"))
+        await sql.threads.save_writes("t", [write(0), write(-1)], checkpoint_id=f"cp-{number:04}")
+    assert await sql.threads.copy("t", "u") == 3
+    copies = [event async for event in sql.log.tail() if event.stream == "thread/u"]
     assert len(copies) == 7
     assert all(event.body is None and event.body_hash is None for event in copies)
-    before = [each async for each in sql.iterate_thread_checkpoints("t")]
-    after = [each async for each in sql.iterate_thread_checkpoints("u")]
+    before = [each async for each in sql.threads.iterate_checkpoints("t")]
+    after = [each async for each in sql.threads.iterate_checkpoints("u")]
     assert [(each.ns, each.checkpoint_id, each.values, each.metadata, each.writes) for each in after] == [
         (each.ns, each.checkpoint_id, each.values, each.metadata, each.writes) for each in before
     ]
-    assert await sql.delete_thread("t")
-    assert said_in(await sql.get_thread_checkpoint("u")) == b"value 2"
-    assert (await sql.verify()).differences == []
+    assert await sql.threads.delete("t")
+    assert said_in(await sql.threads.get_checkpoint("u")) == b"value 2"
+    assert (await sql.log.verify()).differences == []
 
 
 async def test_a_copy_of_what_is_too_much_is_refused(sql: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
-        await sql.keep_thread_checkpoint(checkpoint(number))
+        await sql.threads.save_checkpoint(checkpoint(number))
     monkeypatch.setattr("store.domain.decide_threads.MOST_COPIED", 2)
     with pytest.raises(TooLarge, match="prune it first"):
-        await sql.copy_thread("t", "u")
+        await sql.threads.copy("t", "u")
     assert await ids(sql, "u") == []
 
 
 async def test_what_is_deleted_is_gone_from_the_thread_and_still_in_the_log(sql: SQLStore) -> None:
-    await sql.keep_thread_checkpoint(checkpoint(1))
-    await sql.keep_thread_writes("t", [write(0)], checkpoint_id="cp-0001")
-    assert await sql.delete_thread("t")
-    assert not await sql.delete_thread("t")
-    assert not await sql.delete_thread("never")
-    assert await sql.get_thread_checkpoint("t") is None
+    await sql.threads.save_checkpoint(checkpoint(1))
+    await sql.threads.save_writes("t", [write(0)], checkpoint_id="cp-0001")
+    assert await sql.threads.delete("t")
+    assert not await sql.threads.delete("t")
+    assert not await sql.threads.delete("never")
+    assert await sql.threads.get_checkpoint("t") is None
     assert await types(sql) == ["thread.checkpoint_saved", "thread.writes_saved", "thread.deleted"]
-    assert (await sql.verify()).rows["thread_writes"] == 0
-    await sql.keep_thread_checkpoint(checkpoint(2))
+    assert (await sql.log.verify()).rows["thread_writes"] == 0
+    await sql.threads.save_checkpoint(checkpoint(2))
     assert await ids(sql) == ["cp-0002"]
 
 
 async def test_pruning_takes_writes_along_and_names_what_went(sql: SQLStore) -> None:
     for number in range(300):
-        await sql.keep_thread_checkpoint(checkpoint(number))
-    await sql.keep_thread_writes("t", [write(0)], checkpoint_id="cp-0003")
+        await sql.threads.save_checkpoint(checkpoint(number))
+    await sql.threads.save_writes("t", [write(0)], checkpoint_id="cp-0003")
     gone = [("", f"cp-{number:04}") for number in range(299)]
-    assert await sql.prune_thread("t", [*gone, ("", "never"), ("child", "cp-0299")]) == 299
-    assert await sql.prune_thread("t", gone) == 0
-    assert await sql.prune_thread("never", gone) == 0
+    assert await sql.threads.prune("t", [*gone, ("", "never"), ("child", "cp-0299")]) == 299
+    assert await sql.threads.prune("t", gone) == 0
+    assert await sql.threads.prune("never", gone) == 0
     assert await ids(sql) == ["cp-0299"]
-    pruned = [event.data["checkpoints"] async for event in sql.tail() if event.type == "thread.pruned"]
+    pruned = [event.data["checkpoints"] async for event in sql.log.tail() if event.type == "thread.pruned"]
     assert [tuple(key) for keys in pruned for key in keys] == gone
-    assert (await sql.verify()).differences == []
+    assert (await sql.log.verify()).differences == []
 
 
 async def test_a_long_thread_is_read_piece_by_piece_in_order(sql: SQLStore) -> None:
     for number in range(120):
-        await sql.keep_thread_checkpoint(checkpoint(number, thread_id=f"t{number % 3}"))
-    listed = [each.checkpoint_id async for each in sql.iterate_thread_checkpoints()]
+        await sql.threads.save_checkpoint(checkpoint(number, thread_id=f"t{number % 3}"))
+    listed = [each.checkpoint_id async for each in sql.threads.iterate_checkpoints()]
     assert listed == [f"cp-{number:04}" for number in reversed(range(120))]
-    few = [each.checkpoint_id async for each in sql.iterate_thread_checkpoints(before="cp-0100", limit=60)]
+    few = [each.checkpoint_id async for each in sql.threads.iterate_checkpoints(before="cp-0100", limit=60)]
     assert few == listed[20:80]
 
 
@@ -149,19 +149,19 @@ async def test_two_stores_on_one_database_keep_each_write_once(durable_url: str)
 
         async def tell(store: SQLStore, name: bytes) -> None:
             for number in range(20):
-                await store.keep_thread_checkpoint(checkpoint(number))
+                await store.threads.save_checkpoint(checkpoint(number))
                 given = [write(0, value=name), write(0, task_id=name.decode(), value=name)]
                 for each in given:
-                    await store.keep_thread_writes("t", [each], checkpoint_id=f"cp-{number:04}")
+                    await store.threads.save_writes("t", [each], checkpoint_id=f"cp-{number:04}")
 
         await asyncio.gather(tell(one, b"one"), tell(two, b"two"))
-        seen = [[each async for each in store.iterate_thread_checkpoints("t")] for store in (one, two)]
+        seen = [[each async for each in store.threads.iterate_checkpoints("t")] for store in (one, two)]
         assert seen[0] == seen[1]
         assert len(seen[0]) == 20
         for found in seen[0]:
             assert {each.task_id for each in found.writes} == {"task", "one", "two"}
             assert len(found.writes) == 3
-        report = await one.verify()
+        report = await one.log.verify()
         assert report.differences == []
     (count,) = await ask(durable_url, "SELECT count(*) FROM events WHERE type = 'thread.checkpoint_saved'")
     assert int(count[0]) == 20
@@ -179,9 +179,9 @@ async def test_what_no_database_can_hold_is_refused_before_anything_is_kept(sql:
     ]
     for each in refused:
         with pytest.raises(Invalid):
-            await sql.keep_thread_checkpoint(each)
+            await sql.threads.save_checkpoint(each)
     with pytest.raises(TooLarge):
-        await sql.keep_thread_writes("t", [ThreadWrite("x", 0, long, ("msgpack", b""))], checkpoint_id="c")
+        await sql.threads.save_writes("t", [ThreadWrite("x", 0, long, ("msgpack", b""))], checkpoint_id="c")
     with pytest.raises(NotFound):
-        await sql.keep_thread_checkpoint(checkpoint(1), attempt_id="at-1")
+        await sql.threads.save_checkpoint(checkpoint(1), attempt_id="at-1")
     assert await types(sql) == []

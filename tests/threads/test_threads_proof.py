@@ -33,16 +33,16 @@ async def told(durable_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
         for thread_id in ("t", "u", "v"):
             for number in range(3):
                 values = {"said": ("msgpack", LONG), "short": ("msgpack", b"short")}
-                await store.keep_thread_checkpoint(checkpoint(number, thread_id, values=values))
-                await store.keep_thread_writes(thread_id, [write(0), write(-1)], checkpoint_id=f"cp-{number:04}")
-        await store.copy_thread("t", "w")
-        await store.prune_thread("u", [("", "cp-0000"), ("", "cp-0001")])
-        await store.delete_thread("v")
+                await store.threads.save_checkpoint(checkpoint(number, thread_id, values=values))
+                await store.threads.save_writes(thread_id, [write(0), write(-1)], checkpoint_id=f"cp-{number:04}")
+        await store.threads.copy("t", "w")
+        await store.threads.prune("u", [("", "cp-0000"), ("", "cp-0001")])
+        await store.threads.delete("v")
         yield store
 
 
 async def test_threads_nobody_tampered_with_are_sound(told: SQLStore) -> None:
-    report = await told.verify()
+    report = await told.log.verify()
     assert report.differences == []
     expected = {"threads": 4, "thread_checkpoints": 7, "thread_writes": 14}
     assert {name: count for name, count in report.rows.items() if name in THREADS} == expected
@@ -50,15 +50,15 @@ async def test_threads_nobody_tampered_with_are_sound(told: SQLStore) -> None:
 
 @pytest.mark.parametrize("table", THREADS)
 async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, durable_url: str, table: str) -> None:
-    before, hashed = await content(durable_url), (await told.verify()).state_hash
+    before, hashed = await content(durable_url), (await told.log.verify()).state_hash
     await run_sql(durable_url, f"DELETE FROM {table}")
-    found = await told.verify()
+    found = await told.log.verify()
     assert {each.check for each in found.differences} == {table}
     assert found.state_hash != hashed
-    report = await told.rebuild()
+    report = await told.log.rebuild()
     assert (report.written, report.state_hash) == ({table: len(before[table])}, hashed)
     assert await content(durable_url) == before
-    assert (await told.verify()).differences == []
+    assert (await told.log.verify()).differences == []
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ async def test_edited_rows_of_threads_are_named_and_become_right_again(
 ) -> None:
     before = await content(durable_url)
     await run_sql(durable_url, f"UPDATE {table} SET {column} = {value}")
-    assert {(each.check, each.field) for each in (await told.verify()).differences} == {(table, column)}
-    assert set((await told.rebuild()).written) == {table}
+    assert {(each.check, each.field) for each in (await told.log.verify()).differences} == {(table, column)}
+    assert set((await told.log.rebuild()).written) == {table}
     assert await content(durable_url) == before
 
 
@@ -92,23 +92,23 @@ async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, dur
             "INSERT INTO thread_writes (thread_id, ns, checkpoint_id, task_id, number, channel, task_path, position,"
             f" body_position) VALUES ('{owner}', '', 'x', 'task', 0, 'said', '', 1, 1)",
         )
-    assert (await told.rebuild()).written == {"thread_checkpoints": 2, "thread_writes": 2}
+    assert (await told.log.rebuild()).written == {"thread_checkpoints": 2, "thread_writes": 2}
     assert await content(durable_url) == before
 
 
 async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore, durable_url: str) -> None:
     (name,) = [row[0] for row in await ask(durable_url, "SELECT hash FROM blobs")]
     await tamper(durable_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
-    found = {(each.key, each.found) for each in (await told.verify()).differences if each.check == "blobs"}
+    found = {(each.key, each.found) for each in (await told.log.verify()).differences if each.check == "blobs"}
     assert (name, None) in found
     assert ("0" * 64, "a blob that no event names") in found
 
 
 @pytest.mark.slow
 async def test_other_processes_prove_threads_as_this_one_does(told: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = await told.verify()
+    here = await told.log.verify()
     monkeypatch.setattr(pool, "WORTHWHILE", 0)
-    assert (await told.verify()).model_copy(update={"seconds": here.seconds}) == here
+    assert (await told.log.verify()).model_copy(update={"seconds": here.seconds}) == here
 
 
 # -- a story of random calls -------------------------------------------------------------------------------------------
@@ -132,36 +132,36 @@ async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Mo
                     values={"said": ("msgpack", value)},
                     metadata={"run_id": dice.choice(["r1", "r2"]), "number": number},
                 )
-                await store.keep_thread_checkpoint(given)
+                await store.threads.save_checkpoint(given)
                 checkpoints[key] = value
             case "write":
                 task, at, value = dice.choice(["x", "y"]), dice.choice([-1, 0, 1]), dice.choice([LONG, b"%d" % number])
-                await store.keep_thread_writes(thread_id, [write(at, task, value)], ns=ns, checkpoint_id=key[1])
+                await store.threads.save_writes(thread_id, [write(at, task, value)], ns=ns, checkpoint_id=key[1])
                 if at < 0 or (*key, task, at) not in writes:
                     writes[*key, task, at] = value
             case "prune":
-                await store.prune_thread(thread_id, [key])
+                await store.threads.prune(thread_id, [key])
                 forget(model, thread_id, {key})
             case "runs":
                 await delete_run(store, model, dice.choice(["r1", "r2"]))
             case "copy":
                 target = dice.choice([each for each in "abcd" if each != thread_id])
-                await store.copy_thread(thread_id, target)
+                await store.threads.copy(thread_id, target)
                 into = model.setdefault(target, ({}, {}))
                 into[0].update(checkpoints)
                 into[1].update(writes)
             case _:
-                await store.delete_thread(thread_id)
+                await store.threads.delete(thread_id)
                 model[thread_id] = ({}, {})
     return model
 
 
 async def delete_run(store: SQLStore, model: Model, run_id: str) -> None:
     gone: dict[str, set[tuple[str, str]]] = {}
-    async for each in store.iterate_thread_checkpoints():
+    async for each in store.threads.iterate_checkpoints():
         if each.metadata["run_id"] == run_id:
             gone.setdefault(each.thread_id, set()).add((each.ns, each.checkpoint_id))
-    assert await store.delete_thread_runs([run_id]) == sum(map(len, gone.values()))
+    assert await store.threads.delete_runs([run_id]) == sum(map(len, gone.values()))
     for owner, keys in gone.items():
         forget(model, owner, keys)
 
@@ -177,7 +177,7 @@ def forget(model: Model, thread_id: str, keys: set[tuple[str, str]]) -> None:
 async def held(store: SQLStore) -> Model:
     """Return what the threads hold, as far as it can be read: writes without their checkpoint are not."""
     found = Model()
-    async for each in store.iterate_thread_checkpoints():
+    async for each in store.threads.iterate_checkpoints():
         checkpoints, writes = found.setdefault(each.thread_id, ({}, {}))
         checkpoints[each.ns, each.checkpoint_id] = each.values["said"][1]
         for written in each.writes:
@@ -202,11 +202,11 @@ async def test_after_random_calls_the_threads_are_those_of_a_model_and_the_log_p
         assert isinstance(store, SQLStore)
         model = await play(store, clock, rounds(2000), seed=62)
         assert await held(store) == readable(model)
-        before, report = await content(durable_url), await store.verify()
+        before, report = await content(durable_url), await store.log.verify()
         assert report.differences == []
         assert len(before["thread_writes"]) == sum(len(writes) for _, writes in model.values())
         await run_sql(durable_url, *(f"DELETE FROM {table}" for table in THREADS))
-        assert (await store.rebuild()).state_hash == report.state_hash
+        assert (await store.log.rebuild()).state_hash == report.state_hash
         assert await content(durable_url) == before
 
 
@@ -218,5 +218,5 @@ async def test_the_same_calls_come_to_the_same_state_on_both_databases(tmp_path:
         async with await open_store(url, clock=clock) as store:
             assert isinstance(store, SQLStore)
             await play(store, clock, 60, seed=7)
-            hashes.add((await store.verify()).state_hash)
+            hashes.add((await store.log.verify()).state_hash)
     assert len(hashes) == 1

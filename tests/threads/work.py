@@ -31,7 +31,7 @@ async def run_side_by_side(url: str, told: Connection) -> None:
 
         async def endless(_: State) -> dict[str, Any]:
             step: int | None = None
-            async for event in store.tail(follow=True):
+            async for event in store.log.tail(follow=True):
                 step = event.data.get("step", step)
                 if step == 0 and event.type == "thread.writes_saved":
                     told.send("A")

@@ -122,7 +122,7 @@ async def last(store: Store) -> Any:
 
 async def failure_of(store: Store, rollout: Any) -> Any:
     """Return the error that the log has of an attempt."""
-    return [event.data["error"] for event in await store.history(rollout.rollout_id) if "error" in event.data]
+    return [event.data["error"] for event in await store.log.history(rollout.rollout_id) if "error" in event.data]
 
 
 async def ended(store: Store, *rollouts: Any) -> list[Any]:

@@ -145,7 +145,7 @@ async def test_after_a_crash_between_two_kinds_of_scopes_nothing_is_run_twice(st
     assert states[FUND]["plans"] == ["buy", "buy"]
     with pytest.raises(Invalid, match="nothing of attempt 2 is unfinished"):
         await store.resume_attempt(run.rollout_id)
-    assert (await store.verify()).ok
+    assert (await store.log.verify()).ok
 
 
 async def test_one_tickers_debate_is_run_again_with_what_follows_from_it(store: Store) -> None:

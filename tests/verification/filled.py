@@ -24,7 +24,7 @@ class Filled:
         return (await self.report(seal)).differences
 
     async def report(self, seal: Any = None) -> VerifyReport:
-        report = await self.store.verify(seal)
+        report = await self.store.log.verify(seal)
         assert report.ok == (report.difference_count == 0) == (not report.differences)
         return report
 

@@ -22,9 +22,9 @@ async def annotated(durable_url: str, clock: ManualClock) -> AsyncIterator[Fille
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
         first = await store.start_rollout({"n": 1})
         other = await store.enqueue_rollout({"n": 2})
-        await store.annotate_rollout(first.rollout_id, "odd", add_labels=["new", "good"])
-        await store.annotate_rollout(first.rollout_id, "was the proxy", add_labels=["bad"], remove_labels=["good"])
-        await store.annotate_rollout(other.rollout_id, add_labels=["new"])
+        await store.annotations.annotate(first.rollout_id, "odd", add_labels=["new", "good"])
+        await store.annotations.annotate(first.rollout_id, "was the proxy", add_labels=["bad"], remove_labels=["good"])
+        await store.annotations.annotate(other.rollout_id, add_labels=["new"])
         yield Filled(durable_url, store, first, clock)
 
 
@@ -43,7 +43,7 @@ async def test_deleted_rows_come_back_as_they_were(annotated: Filled, table: str
     before = await content(annotated)
     await run_sql(annotated.url, f"DELETE FROM {table}")
     assert {each.check for each in await annotated.differences()} == {table}
-    assert (await annotated.store.rebuild()).written == {table: len(before[table])}
+    assert (await annotated.store.log.rebuild()).written == {table: len(before[table])}
     assert await content(annotated) == before
     assert await annotated.differences() == []
 
@@ -57,7 +57,7 @@ async def test_edited_rows_are_named_and_become_right_again(
     before = await content(annotated)
     await run_sql(annotated.url, f"UPDATE {table} SET {column} = {value}")
     assert {(each.check, each.field) for each in await annotated.differences()} == {(table, column)}
-    assert set((await annotated.store.rebuild()).written) == {table}
+    assert set((await annotated.store.log.rebuild()).written) == {table}
     assert await content(annotated) == before
 
 
@@ -69,7 +69,7 @@ async def test_rows_that_no_event_accounts_for_go(annotated: Filled) -> None:
             f"INSERT INTO labels (rollout_id, label, position) VALUES ('{owner}', 'good', 3)",
             f"INSERT INTO notes (rollout_id, version, position) VALUES ('{owner}', 999, 3)",
         )
-    assert (await annotated.store.rebuild()).written == {"labels": 2, "notes": 2}
+    assert (await annotated.store.log.rebuild()).written == {"labels": 2, "notes": 2}
     assert await content(annotated) == before
     assert await annotated.differences() == []
 
@@ -79,7 +79,9 @@ async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotati
 ) -> None:
     for number in range(1, 12):
         await annotated.store.add_span(make_span(annotated.first.attempt, number))
-        await annotated.store.annotate_rollout(annotated.first.rollout_id, f"note {number}", add_labels=[f"l{number}"])
+        await annotated.store.annotations.annotate(
+            annotated.first.rollout_id, f"note {number}", add_labels=[f"l{number}"]
+        )
     whole = await annotated.report()
     before = await content(annotated)
     monkeypatch.setattr(compare, "LARGE", 4)
@@ -89,26 +91,26 @@ async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotati
     assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
     await run_sql(annotated.url, "DELETE FROM notes WHERE version > 9", "DELETE FROM labels WHERE label = 'l5'")
     assert {each.check for each in await annotated.differences()} == set(TABLES)
-    await annotated.store.rebuild()
+    await annotated.store.log.rebuild()
     assert await content(annotated) == before
 
 
 async def test_labels_written_by_another_process_are_seen(annotated: Filled) -> None:
     rollout_id = annotated.first.rollout_id
     async with await open_store(annotated.url, clock=annotated.clock, scan_debounce_seconds=0) as other:
-        done = await other.annotate_rollout(rollout_id, add_labels=["bad", "fast"], remove_labels=["new"])
+        done = await other.annotations.annotate(rollout_id, add_labels=["bad", "fast"], remove_labels=["new"])
         assert done.labels == ["bad", "fast"]
-    again = await annotated.store.annotate_rollout(rollout_id, add_labels=["fast"], remove_labels=["new"])
+    again = await annotated.store.annotations.annotate(rollout_id, add_labels=["fast"], remove_labels=["new"])
     assert (again.labels, again.number) == (["bad", "fast"], None)
     assert await annotated.differences() == []
 
 
 async def test_the_text_of_a_note_is_gone_once_its_payload_was_dropped(annotated: Filled) -> None:
     rollout_id = annotated.first.rollout_id
-    found = await annotated.store.query_annotations(rollout_id)
+    found = await annotated.store.annotations.query(rollout_id)
     assert [note.text for note in found.notes] == ["odd", "was the proxy"]
     ((position,),) = await ask(annotated.url, "SELECT min(position) FROM notes")
     await tamper(annotated.url, f"DELETE FROM bodies WHERE position = {position}")
-    left = await annotated.store.query_annotations(rollout_id)
+    left = await annotated.store.annotations.query(rollout_id)
     assert [note.text for note in left.notes] == [None, "was the proxy"]
     assert left.labels == found.labels

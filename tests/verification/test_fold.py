@@ -131,7 +131,7 @@ async def test_rows_are_the_fold_of_the_log_whatever_was_done(store_url: str, cl
             await monkey.step()
             if number % 30 == 0:
                 await untouched(store)
-        report = await store.verify()
+        report = await store.log.verify()
         assert report.differences == []
         assert report.rows["attempts"] > 5
-        assert (await store.rebuild()).written == {}
+        assert (await store.log.rebuild()).written == {}

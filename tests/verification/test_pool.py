@@ -27,7 +27,7 @@ async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypat
     assert there.model_copy(update={"seconds": here.seconds}) == here
     assert done.pop(Walk) == [True]
     assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
-    rebuilt = await filled.store.rebuild()
+    rebuilt = await filled.store.log.rebuild()
     assert (rebuilt.written, rebuilt.state_hash, rebuilt.rows) == ({}, here.state_hash, here.rows)
     assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
 
@@ -49,7 +49,7 @@ async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, mon
     assert there.model_copy(update={"seconds": here.seconds}) == here
     assert done[Walk] == [True]
     assert False in done[Compare]
-    rebuilt = await filled.store.rebuild()
+    rebuilt = await filled.store.log.rebuild()
     assert rebuilt.written == {"rollouts": 5, "spans": 4, "workers": 1, "queue": 3}
     assert rebuilt.state_hash == before.state_hash
 
@@ -62,7 +62,7 @@ async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processe
     await tamper(filled.url, f"UPDATE events SET type = 'rollout.enqueued' WHERE stream = '{stream}' AND version = 3")
     _elsewhere(monkeypatch)
     with pytest.raises(Corrupt, match=stream):
-        await filled.store.rebuild()
+        await filled.store.log.rebuild()
 
 
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
@@ -140,7 +140,7 @@ async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatc
     monkeypatch.setattr(pool, "WORTHWHILE", 0)
     monkeypatch.setattr(pool, "start", noted)
     monkeypatch.setattr(pool.Team, "sees", never_seen)
-    verifying = asyncio.create_task(filled.store.verify())
+    verifying = asyncio.create_task(filled.store.log.verify())
     await asyncio.to_thread(given_up.wait)
     processes = [psutil.Process(process.pid) for process in started]
     verifying.cancel()

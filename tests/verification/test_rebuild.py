@@ -31,7 +31,7 @@ from store import open_store
 async def main() -> None:
     store = await open_store(sys.argv[1])
     print("begins", flush=True)
-    await store.rebuild()
+    await store.log.rebuild()
     print("ended", flush=True)
     await store.close()
 
@@ -57,22 +57,22 @@ async def filled(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
 
 async def test_a_sound_store_is_left_as_it_is(store: Store, clock: ManualClock) -> None:
     await fill(store, clock)
-    before = await store.verify()
-    report = await store.rebuild()
+    before = await store.log.verify()
+    report = await store.log.rebuild()
     assert (report.written, report.differences) == ({}, [])
     assert (report.events, report.streams, report.rows) == (before.events, before.streams, before.rows)
-    assert report.state_hash == before.state_hash == (await store.verify()).state_hash
+    assert report.state_hash == before.state_hash == (await store.log.verify()).state_hash
 
 
 async def test_an_empty_store_is_left_as_it_is(store: Store) -> None:
-    assert (await store.rebuild()).written == {}
+    assert (await store.log.rebuild()).written == {}
 
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_deleted_rows_come_back_as_they_were(filled: Filled, table: str) -> None:
     before = await filled.content()
     await run_sql(filled.url, f"DELETE FROM {table}")
-    report = await filled.store.rebuild()
+    report = await filled.store.log.rebuild()
     assert report.written == {table: len(before[table])}
     assert await filled.content() == before
     await untouched(filled.store)
@@ -93,7 +93,7 @@ async def test_deleted_rows_come_back_as_they_were(filled: Filled, table: str) -
 async def test_edited_rows_become_right_again(filled: Filled, table: str, change: str) -> None:
     before = await filled.content()
     await run_sql(filled.url, f"UPDATE {table} SET {change}")
-    report = await filled.store.rebuild()
+    report = await filled.store.log.rebuild()
     assert set(report.written) == {table}
     assert report.differences
     assert await filled.content() == before
@@ -115,7 +115,7 @@ async def test_extra_rows_go(filled: Filled) -> None:
         _copy("rollouts", rollout_id, rollout_id="'ro-nobody'", plan_key="NULL"),
         _copy("attempts", rollout_id, attempt_id="'at-nobody'", sequence_id="2"),
     )
-    report = await filled.store.rebuild()
+    report = await filled.store.log.rebuild()
     assert report.written == {
         "rollouts": 1,
         "attempts": 1,
@@ -136,7 +136,7 @@ async def test_rows_that_exchanged_what_is_unique_become_right_again(filled: Fil
         "UPDATE rollouts SET plan_key = 'k1' WHERE plan_key = 'k3'",
         "UPDATE rollouts SET plan_key = 'k3' WHERE plan_key = 'spare'",
     )
-    assert (await filled.store.rebuild()).written == {"rollouts": 2}
+    assert (await filled.store.log.rebuild()).written == {"rollouts": 2}
     assert await filled.content() == before
 
 
@@ -154,7 +154,7 @@ async def test_a_wrong_row_that_holds_the_plan_key_of_a_missing_one_gives_way(
         "UPDATE rollouts SET plan_key = 'k1' WHERE plan_key = 'k3'",
         "UPDATE rollouts SET plan_key = 'k3' WHERE plan_key = 'spare'",
     )
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     assert await filled.content() == before
 
 
@@ -163,7 +163,7 @@ async def test_the_queue_hands_out_what_a_rebuild_put_back(filled: Filled) -> No
     # The writer has seen the queue empty before the rows come back to their old places.
     await run_sql(filled.url, "DELETE FROM queue")
     assert await filled.store.dequeue_rollout() is None
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     assert {(await claimed(filled.store)).rollout_id for _ in ids} == ids
     await untouched(filled.store)
 
@@ -171,9 +171,9 @@ async def test_the_queue_hands_out_what_a_rebuild_put_back(filled: Filled) -> No
 async def test_counters_only_ever_rise(filled: Filled) -> None:
     rollout_id = filled.first.rollout_id
     await run_sql(filled.url, f"UPDATE span_counters SET value = 1 WHERE rollout_id = '{rollout_id}'")
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 4
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 5
 
 
@@ -182,7 +182,7 @@ async def test_the_watchdog_wakes_again_for_what_it_had_lost(filled: Filled, clo
     watched = await filled.store.start_rollout({"w": 1}, config=config)
     before = await filled.content()
     await run_sql(filled.url, "DELETE FROM watch")
-    assert (await filled.store.rebuild()).written == {}
+    assert (await filled.store.log.rebuild()).written == {}
     assert await filled.content() == before
     clock.advance(31)
     await filled.store.query_rollouts()
@@ -198,7 +198,7 @@ async def test_a_heartbeat_that_is_a_signal_counts_for_when_the_watchdog_looks(
     early = clock.seconds - 20
     await filled.store.update_attempt(silent.rollout_id, silent.attempt.attempt_id, last_heartbeat_time=early)
     await run_sql(filled.url, "DELETE FROM watch")
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     ((check_at,),) = await ask(filled.url, f"SELECT check_at FROM watch WHERE rollout_id = '{silent.rollout_id}'")
     assert int(check_at) == round((early + 30) * 1_000_000)
 
@@ -207,13 +207,13 @@ async def test_a_damaged_log_is_refused(filled: Filled) -> None:
     stream = f"rollout/{filled.first.rollout_id}"
     await tamper(filled.url, f"UPDATE events SET type = 'rollout.enqueued' WHERE stream = '{stream}' AND version = 3")
     with pytest.raises(Corrupt, match=stream):
-        await filled.store.rebuild()
+        await filled.store.log.rebuild()
 
 
 async def test_a_store_open_for_reading_refuses_to_rebuild(filled: Filled) -> None:
     async with await open_store(filled.url, read_only=True, create=False) as reader:
         with pytest.raises(ReadOnly):
-            await reader.rebuild()
+            await reader.log.rebuild()
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
         appending = [asyncio.create_task(append(f"w{number}")) for number in range(4)]
         await asyncio.sleep(0.2)
         before = len(pauses)
-        report = await store.rebuild()
+        report = await store.log.rebuild()
         during = pauses[before:]
         done.set()
         assert sum(await asyncio.gather(*appending)) > 0
@@ -248,7 +248,7 @@ async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
         assert report.written["spans"] >= 2400
         assert during
         await untouched(store)
-        assert (await store.rebuild()).written == {}
+        assert (await store.log.rebuild()).written == {}
     with capsys.disabled():
         print(
             f"\nrebuild under load on {parse(durable_url).scheme}: {sum(report.written.values()):,} rows mended in"
@@ -272,7 +272,7 @@ async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_ri
             name = right[row[2]].index("step")
             assert row in (right[row[2]], [*right[row[2]][:name], "edited", *right[row[2]][name + 1 :]])
     async with await open_store(durable_url) as store:
-        await store.rebuild()
+        await store.log.rebuild()
         await untouched(store)
         assert {row[2]: row for row in await ask(durable_url, "SELECT * FROM spans")} == right
 

@@ -124,7 +124,7 @@ async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
     rewards = {("rewards", "0", None)}
     spans = {("spans", "s41", "name"), ("spans", "s41", "position"), ("spans", "s42", None), ("spans", "extra", None)}
     assert found == spans | rewards
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     mended = await filled.report()
     assert (mended.differences, mended.state_hash) == ([], whole.state_hash)
 

@@ -46,7 +46,7 @@ async def test_deleted_rows_of_runs_come_back_as_they_were(played: Filled, table
     before = await content(played)
     await run_sql(played.url, f"DELETE FROM {table}")
     assert told(await played.differences()) == {(table, None)}
-    report = await played.store.rebuild()
+    report = await played.store.log.rebuild()
     assert report.written == {table: len(before[table])}
     assert await content(played) == before
     assert await played.differences() == []
@@ -77,7 +77,7 @@ async def test_edited_rows_of_runs_are_named_and_become_right_again(
     before = await content(played)
     await run_sql(played.url, f"UPDATE {table} SET {column} = {value}")
     assert told(await played.differences()) == {(table, column)}
-    assert set((await played.store.rebuild()).written) == {table}
+    assert set((await played.store.log.rebuild()).written) == {table}
     assert await content(played) == before
 
 
@@ -95,7 +95,7 @@ async def test_rows_that_no_event_accounts_for_go(played: Filled) -> None:
             f"INSERT INTO fork_masks (rollout_id, version, ordinal, children) VALUES ('{owner}', 999, 0, 1)",
             f"INSERT INTO run_keys (rollout_id, key, kind, version, last_version) VALUES ('{owner}', 'x', 'x', 1, 1)",
         )
-    written = (await played.store.rebuild()).written
+    written = (await played.store.log.rebuild()).written
     assert written == {"run_events": 2, "fork_masks": 2, "checkpoints": 2, "artifacts": 2, "run_keys": 2}
     assert await content(played) == before
     assert await played.differences() == []
@@ -130,7 +130,7 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
     )
     found = {(each.check, each.key.rpartition("/")[2]) for each in await played.differences()}
     assert {("run_events", str(number)) for number in (history[20], history[50], -3, 9999)} <= found
-    await played.store.rebuild()
+    await played.store.log.rebuild()
     assert await content(played) == before
     assert (await played.report()).state_hash == whole.state_hash
 
@@ -187,15 +187,15 @@ async def test_a_blob_that_no_event_names_is_left_over(played: Filled) -> None:
 
 
 async def test_history_and_tail_carry_the_bodies_that_lie_in_blobs(played: Filled) -> None:
-    history = await played.store.history(played.first.rollout_id)
+    history = await played.store.log.history(played.first.rollout_id)
     bodies = {event.type: event.body for event in history if event.type in {"checkpoint.saved", "artifact.saved"}}
     assert bodies == {"checkpoint.saved": {"state": {"plan": "buy", "long": LONG}}, "artifact.saved": {"content": LONG}}
-    tailed = [event async for event in played.store.tail(types=["artifact.saved"])]
+    tailed = [event async for event in played.store.log.tail(types=["artifact.saved"])]
     assert [event.body for event in tailed] == [{"content": LONG}] * 2
 
 
 async def test_the_head_is_read_in_the_past(played: Filled) -> None:
-    history = await played.store.history(played.first.rollout_id)
+    history = await played.store.log.history(played.first.rollout_id)
     (moved,) = [event for event in history if event.type == "rollout.head_moved"]
     now = await played.store.query_run_events(played.first.rollout_id)
     then = await played.store.query_run_events(played.first.rollout_id, as_at=moved.position - 1)

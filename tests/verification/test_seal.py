@@ -29,8 +29,8 @@ def files(directory: Path) -> set[str]:
 
 async def test_a_seal_names_the_head_of_the_log(store: Store, clock: ManualClock, tmp_path: Path) -> None:
     await fill(store, clock)
-    seal = await store.seal(tmp_path / "head.json")
-    report = await store.verify()
+    seal = await store.log.seal(tmp_path / "head.json")
+    report = await store.log.verify()
     assert (seal.store_id, seal.commit_id) == (report.store_id, report.commits)
     assert (seal.chain_head, seal.position) == (report.chain_head, report.last_position)
     assert json.loads(text(tmp_path / "head.json")) == seal.model_dump()
@@ -38,24 +38,24 @@ async def test_a_seal_names_the_head_of_the_log(store: Store, clock: ManualClock
 
 
 async def test_an_empty_log_can_be_sealed(store: Store, tmp_path: Path) -> None:
-    seal = await store.seal(tmp_path / "head.json")
+    seal = await store.log.seal(tmp_path / "head.json")
     assert (seal.commit_id, seal.position, seal.chain_head) == (0, 0, "00" * 32)
     await store.enqueue_rollout({"q": 1})
-    assert (await store.verify(str(tmp_path / "head.json"))).ok
+    assert (await store.log.verify(str(tmp_path / "head.json"))).ok
 
 
 async def test_a_seal_is_never_overwritten(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "head.json"
     write(path, "older")
     with pytest.raises(FileExistsError, match="never overwritten"):
-        await store.seal(path)
+        await store.log.seal(path)
     assert text(path) == "older"
     assert files(tmp_path) == {"head.json"}
 
 
 async def test_a_seal_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await store.seal(tmp_path / "missing" / "head.json")
+        await store.log.seal(tmp_path / "missing" / "head.json")
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"form": 2}', "seal"])
@@ -63,16 +63,16 @@ async def test_what_is_no_seal_is_refused(store: Store, tmp_path: Path, content:
     path = tmp_path / "head.json"
     write(path, content)
     with pytest.raises(Invalid, match="not a seal"):
-        await store.verify(path)
+        await store.log.verify(path)
 
 
 async def test_a_seal_that_is_not_there_is_an_error(store: Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await store.verify(tmp_path / "head.json")
+        await store.log.verify(tmp_path / "head.json")
 
 
 async def test_a_seal_reads_back_as_it_was(store: Store, tmp_path: Path) -> None:
     await store.enqueue_rollout({"q": 1})
-    seal = await store.seal(tmp_path / "head.json")
+    seal = await store.log.seal(tmp_path / "head.json")
     assert Seal.model_validate_json(text(tmp_path / "head.json")) == seal
-    assert (await store.verify(tmp_path / "head.json")).seal_checked
+    assert (await store.log.verify(tmp_path / "head.json")).seal_checked

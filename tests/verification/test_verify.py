@@ -22,7 +22,7 @@ from tests.verification.filled import Filled, database_of
 
 async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: ManualClock) -> None:
     await fill(store, clock)
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.ok
     assert report.differences == []
     assert report.events == report.last_position
@@ -42,7 +42,7 @@ async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: Manual
 
 
 async def test_an_empty_store_is_sound(store: Store) -> None:
-    report = await store.verify()
+    report = await store.log.verify()
     assert report.ok
     assert (report.commits, report.events, report.streams, report.chain_head) == (0, 0, 0, "00" * 32)
 
@@ -55,7 +55,7 @@ async def test_the_state_hash_is_that_of_the_rows_and_not_of_their_places(durabl
             if url != "memory://" and database_of(url) == "postgresql":
                 await run_sql(url, "SELECT nextval('event_seq'), nextval('commit_seq')")
             await store.update_worker("w")
-            reports.append(await store.verify())
+            reports.append(await store.log.verify())
             assert reports[-1].ok
     assert reports[0].state_hash == reports[1].state_hash
     if database_of(durable_url) == "postgresql":
@@ -64,9 +64,9 @@ async def test_the_state_hash_is_that_of_the_rows_and_not_of_their_places(durabl
 
 
 async def test_another_row_is_another_state_hash(store: Store) -> None:
-    empty = (await store.verify()).state_hash
+    empty = (await store.log.verify()).state_hash
     await store.enqueue_rollout({"q": 1})
-    assert (await store.verify()).state_hash != empty
+    assert (await store.log.verify()).state_hash != empty
 
 
 async def test_verify_goes_on_while_others_write(filled: Filled) -> None:
@@ -82,14 +82,14 @@ async def test_verify_goes_on_while_others_write(filled: Filled) -> None:
 
 async def test_a_store_open_for_reading_can_be_verified(filled: Filled) -> None:
     async with await open_store(filled.url, read_only=True, create=False) as reader:
-        assert (await reader.verify()).chain_head == (await filled.report()).chain_head
+        assert (await reader.log.verify()).chain_head == (await filled.report()).chain_head
 
 
 # -- a seal ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -> None:
-    await filled.store.seal(tmp_path / "seal.json")
+    await filled.store.log.seal(tmp_path / "seal.json")
     last = (await filled.report()).commits
     await tamper(
         filled.url,
@@ -97,7 +97,7 @@ async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -
         "DELETE FROM bodies WHERE position NOT IN (SELECT position FROM events)",
         f"DELETE FROM commits WHERE commit_id = {last}",
     )
-    await filled.store.rebuild()
+    await filled.store.log.rebuild()
     # Without the seal nothing tells that there was more; the rows were made to fit.
     assert await filled.differences() == []
     (found,) = await filled.differences(tmp_path / "seal.json")
@@ -106,7 +106,7 @@ async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -
 
 
 async def test_what_came_after_a_seal_does_not_matter_to_it(filled: Filled, tmp_path: Path) -> None:
-    seal = await filled.store.seal(tmp_path / "seal.json")
+    seal = await filled.store.log.seal(tmp_path / "seal.json")
     await filled.store.enqueue_rollout({"later": True})
     report = await filled.report(seal)
     assert report.ok
@@ -114,14 +114,14 @@ async def test_what_came_after_a_seal_does_not_matter_to_it(filled: Filled, tmp_
 
 
 async def test_another_history_before_the_seal_is_found(filled: Filled, tmp_path: Path) -> None:
-    seal = await filled.store.seal(tmp_path / "seal.json")
+    seal = await filled.store.log.seal(tmp_path / "seal.json")
     forged = seal.model_copy(update={"chain_head": "11" * 32})
     (found,) = await filled.differences(forged)
     assert (found.check, found.field, found.found) == ("seal", "chain_hash", seal.chain_head)
 
 
 async def test_a_seal_of_another_store_is_found(filled: Filled, tmp_path: Path) -> None:
-    seal = await filled.store.seal(tmp_path / "seal.json")
+    seal = await filled.store.log.seal(tmp_path / "seal.json")
     (found,) = await filled.differences(seal.model_copy(update={"store_id": "other"}))
     assert (found.check, found.field) == ("seal", "store_id")
 

@@ -49,7 +49,7 @@ def annotate(
         rollout_id = await lookup.rollout(store, rollout)
         acting = context.actor.set("cli")
         try:
-            return rollout_id, await store.annotate_rollout(
+            return rollout_id, await store.annotations.annotate(
                 rollout_id, text, add_labels=label or (), remove_labels=remove_label or ()
             )
         finally:

@@ -46,7 +46,7 @@ def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json
     """Tell what happened to a rollout: every event with its number, time, type, actor and cause."""
 
     async def read(store: Store) -> list[HistoryEvent]:
-        return await store.history(await lookup.rollout(store, rollout), as_at=as_at)
+        return await store.log.history(await lookup.rollout(store, rollout), as_at=as_at)
 
     events = run_reading(db, read)
     if as_at is not None:
@@ -93,7 +93,7 @@ def tail(
         cursor = after
         if last is not None:
             cursor = await _print_last(store, printer, after, last, types, rollout_id)
-        async for event in store.tail(cursor, follow=follow, types=types or None, rollout_id=rollout_id):
+        async for event in store.log.tail(cursor, follow=follow, types=types or None, rollout_id=rollout_id):
             printer.print(event)
             if follow:
                 sys.stdout.flush()
@@ -116,7 +116,7 @@ async def _print_last(
 ) -> str | None:
     """Print the last events up to now and return the cursor behind them."""
     kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
-    events: AsyncIterator[LoggedEvent] = store.tail(after, types=types or None, rollout_id=rollout)
+    events: AsyncIterator[LoggedEvent] = store.log.tail(after, types=types or None, rollout_id=rollout)
     async for event in events:
         printer.pass_by(event)
         kept.append(event)

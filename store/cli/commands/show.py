@@ -91,7 +91,7 @@ def show(
             raise Invalid("--at", f"{key} is no rollout; only a rollout's events are numbered, others have --as-at")
         remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
         if at is not None:
-            remarks.append(f"as after its event {at} of {len(await store.history(key))}")
+            remarks.append(f"as after its event {at} of {len(await store.log.history(key))}")
         thing = await _read(store, kind, key, as_at, at)
         return _Found(thing, remarks, is_past=as_at is not None or at is not None)
 
@@ -129,7 +129,9 @@ async def _read(
                 await store.query_attempts(key, as_at=as_at, at=at),
                 await store.query_spans(key, as_at=as_at, at=at),
                 await _said(store, key, as_at, at),
-                await store.list_threads(key) if isinstance(store, SQLStore) and as_at is None and at is None else (),
+                await store.threads.list_threads(key)
+                if isinstance(store, SQLStore) and as_at is None and at is None
+                else (),
             )
     if found is None:
         when = "" if as_at is None else f" at {in_words(as_at)}"
@@ -139,7 +141,7 @@ async def _read(
 
 async def _said(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
     try:
-        return await store.query_annotations(rollout_id, as_at=as_at, at=at)
+        return await store.annotations.query(rollout_id, as_at=as_at, at=at)
     except (Incompatible, Unsupported):
         # A server of Agent-lightning's own, or of an earlier version, has none.
         return Annotations(labels=[], notes=[])

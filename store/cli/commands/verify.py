@@ -35,7 +35,7 @@ def verify(
 ) -> None:
     """Prove that the log is whole and that every table is what the log says; exit with 3 if not."""
     with working("verifying"):
-        report = run_reading(db, lambda store: store.verify(seal))
+        report = run_reading(db, lambda store: store.log.verify(seal))
     if json:
         json_document(report.model_dump())
     else:
@@ -57,7 +57,7 @@ def verify(
 def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """Fold the whole log anew and mend the rows that differ, while others read and write."""
     with working("rebuilding"):
-        report = run_writing(db, lambda store: store.rebuild())
+        report = run_writing(db, lambda store: store.log.rebuild())
     if json:
         json_document(report.model_dump())
         return
@@ -78,7 +78,7 @@ def seal(
     json: AsJson = False,
 ) -> None:
     """Write the head of the log to a file, against which `verify --seal FILE` checks it later."""
-    sealed = run_reading(db, lambda store: store.seal(file))
+    sealed = run_reading(db, lambda store: store.log.seal(file))
     if json:
         json_document(sealed.model_dump())
         return

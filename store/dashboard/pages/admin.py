@@ -46,7 +46,7 @@ async def admin(asked: Asked) -> Page:
         "ended": sum(key["state"] != "active" for key in keys or ()),
         "all": every,
         "partitions": await _partitions(asked),
-        "whole": await asked.store.look(log_rows.whole),
+        "whole": await asked.store.core.look(log_rows.whole),
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
         "writer": _writer(asked),
@@ -215,8 +215,8 @@ def _partition(asked: Asked, name: str) -> dict[str, Any]:
 
 
 def _writer(asked: Asked) -> dict[str, Any]:
-    done = asked.store.writer_statistics
-    waiting, waiting_bytes = asked.store.inbox
+    done = asked.store.core.writer_statistics
+    waiting, waiting_bytes = asked.store.core.inbox
     return {
         "commits": done.commits,
         "calls": done.calls,

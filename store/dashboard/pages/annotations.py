@@ -40,10 +40,10 @@ NOTHING: Final = Said([], [], has_more=False, is_open=False)
 
 async def said(asked: Asked, rollout_id: str, at: int | None = None) -> Said:
     """Return what `annotations.html` needs as `said`: labels and notes as of one of the rollout's events, or now."""
-    found = await asked.store.query_annotations(rollout_id, limit=MOST_NOTES + 1, at=at)
+    found = await asked.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
     newest = found.notes[::-1]
     is_open = at is None and asked.may("algorithm")
-    choices = await asked.store.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
+    choices = await asked.store.core.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
     return Said(found.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
 
 
@@ -58,5 +58,5 @@ async def annotate(asked: Asked) -> Done:
     back = asked.url("rollouts", rollout_id, *(tab for tab in asked.several("tab")[:1] if tab in _TABS))
     if not (note or add or remove):
         return Done(back, "Nothing was said: write a label or a note.")
-    done = await asked.store.annotate_rollout(rollout_id, note or None, add_labels=add, remove_labels=remove)
+    done = await asked.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
     return Done(back, "Nothing had to change." if done.number is None else f"Recorded as event {done.number}.")

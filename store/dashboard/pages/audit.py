@@ -41,8 +41,8 @@ async def audit(asked: Asked) -> Page:
         limit=asked.rows,
     )
     # The whole first: what is recorded in between is in the list, or news.
-    whole = await asked.store.look(log_rows.whole)
-    found = await asked.store.look(partial(log_rows.log_rows, sought=sought))
+    whole = await asked.store.core.look(log_rows.whole)
+    found = await asked.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
         "events": [_shown(asked, row) for row in found.events],
         "next_before": found.next_before,
@@ -111,7 +111,7 @@ async def verify(asked: Asked) -> Page:
         Conflict: it is too large for a page, or is being verified already.
     """
     store = asked.store
-    whole = await store.look(log_rows.whole)
+    whole = await store.core.look(log_rows.whole)
     if whole.events > VERIFIED_AT_MOST:
         reason = f"the log has {whole.events:,} events, and a page verifies {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
@@ -119,14 +119,14 @@ async def verify(asked: Asked) -> Page:
         raise Conflict("somebody is having it verified at this moment", "wait for that to end, some seconds")
     _at_work.add(store)
     try:
-        report = await store.verify()
+        report = await store.log.verify()
     finally:
         _at_work.discard(store)
     return await _verifying(asked, report)
 
 
 async def _verifying(asked: Asked, report: Any) -> Page:
-    whole = await asked.store.look(log_rows.whole)
+    whole = await asked.store.core.look(log_rows.whole)
     values = {"report": report, "events": whole.events, "most": VERIFIED_AT_MOST, "chain_head": whole.chain_head}
     return Page("audit_verify.html", values, "Verify the log")
 
@@ -139,6 +139,6 @@ async def seal(asked: Asked) -> File:
     async def head(dialect: Any, session: Any) -> Any:
         return await seals.head(dialect, session, store.store_id)
 
-    sealed = await store.look(head)
+    sealed = await store.core.look(head)
     name = f"rollbook-{sealed.store_id}-{sealed.position}.seal.json"
     return File(name, (sealed.model_dump_json(indent=2) + "\n").encode())

@@ -137,7 +137,7 @@ async def _side(asked: Asked, given: str) -> Side:
     if attempt is None:
         return Side(given, rollout, None, [], [], 0)
     ids = rollout.rollout_id, attempt.attempt_id
-    rows = await store.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
+    rows = await store.core.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
     read = await store.query_spans(*ids, limit=MOST_READ, sort_by="sequence_id")
     return Side(given, rollout, attempt, rows, read.items, read.total)
 

@@ -30,7 +30,7 @@ async def failures(asked: Asked) -> Page:
         total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(dialect, session)
         return attempts, total
 
-    attempts, total = await asked.store.look(look, snapshot=True)
+    attempts, total = await asked.store.core.look(look, snapshot=True)
     most_sayings = asked.rows if wanted else _SAYINGS
 
     def put_together() -> tuple[int, list[failing.Kind]]:

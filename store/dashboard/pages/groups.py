@@ -69,7 +69,7 @@ async def groups(asked: Asked) -> Page:
         limit=asked.rows,
         offset=asked.whole("offset", 0),
     )
-    rows, total = await asked.store.look(partial(group_rows.group_rows, wanted=wanted))
+    rows, total = await asked.store.core.look(partial(group_rows.group_rows, wanted=wanted))
     scale = Scale.of([each for row in rows for each in (row.least, row.most)])
     values = {"groups": rows, "total": total, "limit": wanted.limit, "offset": wanted.offset}
     hidden = {"wanted": wanted, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
@@ -104,7 +104,7 @@ async def group(asked: Asked) -> Page:
         limit=asked.rows,
         offset=asked.whole("offset", 0),
     )
-    found, rows = await asked.store.look(partial(_group, wanted=wanted), snapshot=True)
+    found, rows = await asked.store.core.look(partial(_group, wanted=wanted), snapshot=True)
     if found is None:
         raise NotFound("group", wanted.group_id, f"No rollout belongs to a group {wanted.group_id!r}")
     scale = Scale.of([found.least, found.most])

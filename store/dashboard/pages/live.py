@@ -27,11 +27,11 @@ async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
-                position = await store.news_after(after)
+                position = await store.core.news_after(after)
         except TimeoutError:
             yield b"event: heartbeat\ndata: {}\n\n"
             continue
-        changed = await store.streams_between(after, position, MOST_STREAMS + 1)
+        changed = await store.core.streams_between(after, position, MOST_STREAMS + 1)
         # Where the log ends before what was heard of, it is another one.
         is_known = after < position and len(changed) <= MOST_STREAMS
         told = {"position": position, "streams": changed if is_known else None}

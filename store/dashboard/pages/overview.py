@@ -31,7 +31,7 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 @pages.get("/ui/")
 async def overview(asked: Asked) -> Page:
     """Show what the store is doing."""
-    seen, failed = await asked.store.look(_look, snapshot=True)
+    seen, failed = await asked.store.core.look(_look, snapshot=True)
     not_getting_on = list(stuck(seen))
     minutes = _minutes(seen)
     values: dict[str, Any] = {
@@ -48,7 +48,7 @@ async def overview(asked: Asked) -> Page:
         "failures": [failing.read(attempt) for attempt in failed],
         "workers": seen.workers,
         "log": seen.log,
-        "size_bytes": await asked.store.size_bytes(),
+        "size_bytes": await asked.store.core.size_bytes(),
     }
     peak = max(map(_sum, minutes))
     hidden = {"bars": _bars(minutes, peak), "bar_height": _BAR_HEIGHT, "peak": peak, "second": MICROSECONDS}

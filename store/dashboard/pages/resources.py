@@ -60,7 +60,7 @@ async def resources(asked: Asked) -> Page:
     """List resources, the last published first."""
     limit, offset = asked.rows, asked.whole("offset", 0)
     work = partial(resource_rows.resources_rows, contains=asked.one("q"), limit=limit, offset=offset)
-    rows, total = await asked.store.look(work, snapshot=True)
+    rows, total = await asked.store.core.look(work, snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
     means = [row.use.mean_reward for row in rows if row.use.mean_reward is not None]
     hidden = {"best": max(means, default=0.0), "sought": asked.one("q")}
@@ -83,7 +83,7 @@ async def one(asked: Asked) -> Page:
     """Show one version of resources, its history, and how it differs from another version, or from another id."""
     resources_id = asked.ids["resources_id"]
     view = asked.among("view", ("unified", "side"), "unified")
-    found = await asked.store.look(partial(_found, asked=asked), snapshot=True)
+    found = await asked.store.core.look(partial(_found, asked=asked), snapshot=True)
     most = None if asked.one("whole") == "1" else MOST_CHARACTERS
     against = found.against
     changes = None

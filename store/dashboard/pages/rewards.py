@@ -58,7 +58,7 @@ async def rewards(asked: Asked) -> Page:
     async def work(dialect: Dialect, session: ReadSession) -> _Found:
         return await _found(dialect, session, wanted)
 
-    found = await asked.store.look(work, snapshot=True)
+    found = await asked.store.core.look(work, snapshot=True)
     values = {
         "by": None if found.along is None else found.along.by,
         "modes": wanted.modes,

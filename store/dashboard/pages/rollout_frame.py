@@ -153,7 +153,7 @@ async def look(asked: Asked) -> Looked:
     rollout_id = asked.ids["rollout_id"]
     at = asked.maybe_whole("at", least=1)
     work = partial(_read, rollout_id=rollout_id, at=at, wanted=asked.one("attempt"))
-    found = await asked.store.look(work, snapshot=True)
+    found = await asked.store.core.look(work, snapshot=True)
     if found is None:
         raise NotFound.rollout(rollout_id)
     row, last, attempts, chosen, position, event, turns, waiting = found

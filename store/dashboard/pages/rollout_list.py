@@ -40,11 +40,11 @@ _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
 async def rollouts(asked: Asked) -> Page:
     """Show rollouts, newest first unless asked otherwise; the filters are the parameters."""
     wanted = _wanted(asked)
-    found = await asked.store.look(partial(rollout_page, wanted=wanted), snapshot=True)
+    found = await asked.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     if wanted.before is not None and not found.has_more:
         # Back at the near end: the first page, and not the few rows that are left over there.
         wanted = replace(wanted, before=None)
-        found = await asked.store.look(partial(rollout_page, wanted=wanted), snapshot=True)
+        found = await asked.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
     statuses = wanted.statuses or list(found.by_status)
     values = {
@@ -140,7 +140,7 @@ async def previews(asked: Asked) -> Page:
     wanted = list(dict.fromkeys(asked.several("id")))[:_MOST_PREVIEWS]
     found: dict[str, str] = {}
     if wanted:
-        found = await asked.store.look(
+        found = await asked.store.core.look(
             partial(input_starts.input_starts, rollout_ids=wanted, characters=_PREVIEW_CHARACTERS)
         )
     return Page("previews.html", {"previews": found}, "Inputs")

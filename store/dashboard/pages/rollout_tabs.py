@@ -32,7 +32,7 @@ async def events(asked: Asked) -> Page:
     """Show the log of a rollout; the parameters are `type`, `after` and `limit`."""
     looked = await look(asked)
     wanted, after, limit = asked.several("type"), asked.whole("after", 0), asked.rows
-    found, types = await asked.store.look(
+    found, types = await asked.store.core.look(
         partial(_events, looked=looked, wanted=wanted, after=after, limit=limit + 1), snapshot=True
     )
     values = {"events": found[:limit], "after": after, "more": len(found) > limit, "types": types}

@@ -33,7 +33,7 @@ _NOTHING: Final = AttemptDiff(a=0, b=0, nodes=[], counts={}, totals={})
 async def runs(asked: Asked) -> Page:
     """Show the rollouts that have said something as runs do, newest first."""
     limit = asked.rows
-    found = await asked.store.look(partial(run_rows, before=asked.one("before") or None, limit=limit + 1))
+    found = await asked.store.core.look(partial(run_rows, before=asked.one("before") or None, limit=limit + 1))
     shown = found[:limit]
     values = {"runs": shown, "next_before": shown[-1].rollout_id if len(found) > limit else None}
     return Page("run_list.html", values, "Runs")
@@ -121,7 +121,7 @@ async def drawing_of(asked: Asked, view: str, phases: PhaseGraph | None, *, at: 
     """Return a view of the run of the path as it is drawn."""
     rollout_id = asked.ids["rollout_id"]
     graph = await asked.store.get_run_graph(rollout_id, view=view, at=at, graph=phases)
-    times = await asked.store.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
+    times = await asked.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
     return draw(graph, phases, times)
 
 

@@ -32,7 +32,7 @@ async def waterfall(asked: Asked) -> Page:
     rows: list[SpanRow] = []
     if looked.attempt is not None:
         wanted = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
-        rows = await asked.store.look(partial(span_rows.span_rows, wanted=wanted))
+        rows = await asked.store.core.look(partial(span_rows.span_rows, wanted=wanted))
     more = len(rows) > ROWS
     values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
     return looked.page("waterfall", "waterfall.html", values, kinds=span_rows.KINDS)
@@ -45,7 +45,7 @@ async def spans(asked: Asked) -> Page:
     attempt_id = await _attempt_id(asked)
     limit = asked.whole("limit", ROWS, least=1, most=MOST_ROWS)
     wanted = SpansWanted(rollout_id, attempt_id, asked.whole("after", 0), asked.maybe_whole("until"), limit + 1)
-    found = await asked.store.look(partial(span_rows.span_rows, wanted=wanted))
+    found = await asked.store.core.look(partial(span_rows.span_rows, wanted=wanted))
     rows = _within_budget(found[:limit])
     values = {
         "rollout_id": rollout_id,

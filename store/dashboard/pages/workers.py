@@ -64,7 +64,7 @@ async def workers(asked: Asked) -> Page:
         limit=asked.rows,
         offset=asked.whole("offset", 0),
     )
-    did = await asked.store.look(partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True)
+    did = await asked.store.core.look(partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True)
     lanes = lanes_of(did.stretches, did.window)
     values = {
         "workers": [_told(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
@@ -91,7 +91,7 @@ async def one(asked: Asked) -> Page:
     worker = await asked.store.get_worker_by_id(worker_id)
     if worker is None:
         raise NotFound("worker", worker_id)
-    did = await asked.store.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
+    did = await asked.store.core.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
     values = {
         **_told(worker, did),
         "lane": lanes_of(did.stretches, did.window).get(worker_id, []),

@@ -128,7 +128,7 @@ async def print_survival(paper: Paper, store: Store, outcome: Outcome, job: Job)
     )
     if shown := came_back[:1] or outcome.retried[:1]:
         paper.heading(f"One of them, from its history: {shown[0]}")
-        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.history(shown[0])))
+        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.log.history(shown[0])))
     return (bool(came_back) or outcome.is_resumed) and outcome.rollouts == job.rollouts
 
 
@@ -141,13 +141,13 @@ def _came_back(outcome: Outcome) -> list[str]:
 async def print_proof(paper: Paper, store: Store) -> bool:
     """Print that the tables are what the log says, before and after a rebuild, and return whether they are."""
     paper.heading("Proof")
-    verified = await store.verify()
+    verified = await store.log.verify()
     found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
     paper.line(
         f"verify: {verified.events:,} events in {verified.commits:,} commits, {sum(verified.rows.values()):,} rows: "
         f"{found} ({verified.seconds:.1f} s)"
     )
-    rebuilt = await store.rebuild()
+    rebuilt = await store.log.rebuild()
     changed = sum(rebuilt.written.values())
     paper.line(
         f"rebuild: {rebuilt.events:,} events folded anew, {changed} rows changed, state hash "

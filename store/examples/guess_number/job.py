@@ -70,7 +70,7 @@ def run(
             _note(str(error))
             return FAILED
         store = trainer.store
-        verified = asyncio.run(store.verify())
+        verified = asyncio.run(store.log.verify())
     for line in report.lines(algorithm, verified, time.perf_counter() - began):
         sys.stdout.write(f"{line}\n")
     if chart is not None:

@@ -67,7 +67,7 @@ class _Show:
             again, before = await self._again(store, finished)
             await self._compared(store, finished, again)
             is_restored = await self._undone(store, finished, again, before)
-            verified = await store.verify()
+            verified = await store.log.verify()
             found = (
                 "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
             )

@@ -236,7 +236,7 @@ class FastRequest:
             return False
         command, self._begun = begun
         command.idempotency = self._call.asked(self.body)
-        return self._fast_path.store.submit(command, self)
+        return self._fast_path.store.core.submit(command, self)
 
     def leave(self) -> None:
         """Count a request whose client left before all of it had arrived."""

@@ -59,7 +59,7 @@ def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None
 
 
 def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
-    claimed = cast("SQLStore", call.store).hand_out(claims)
+    claimed = cast("SQLStore", call.store).queue.hand_out(claims)
     if claimed:
         release_if_unread(call, claimed, asked)
     return dumps(claimed)

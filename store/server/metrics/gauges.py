@@ -66,7 +66,7 @@ class Measured:
         began = time.monotonic()
         kept = known.get(store)
         if kept is None or kept[0] < began:
-            counted = await store.counts()
+            counted = await store.core.counts()
             took = time.monotonic() - began
             kept = (began + max(_FRESH_SECONDS, took / _COUNTING_SHARE), counted)
         self._known[store] = kept
@@ -85,14 +85,14 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     for partition, store in stores:
         if not isinstance(store, SQLStore):
             continue
-        done = store.writer_statistics
+        done = store.core.writer_statistics
         commits.set(done.commits, partition=partition)
         events.set(done.events, partition=partition)
         retries.set(done.retries, partition=partition)
         calls.observed(done.commit_calls, partition=partition)
         seconds.observed(done.commit_seconds, partition=partition)
-        waiting.set(store.inbox[0], partition=partition)
-        waiting_bytes.set(store.inbox[1], partition=partition)
+        waiting.set(store.core.inbox[0], partition=partition)
+        waiting_bytes.set(store.core.inbox[1], partition=partition)
     return [commits, events, retries, calls, seconds, waiting, waiting_bytes]
 
 

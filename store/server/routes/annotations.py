@@ -20,7 +20,7 @@ async def annotate_rollout(call: Call) -> bytes:
     admission = call.scope.get("rollbook.admission")
     acting = context.actor.set(None if admission is None else f"key:{admission.key.key_id}")
     try:
-        return dumps(await call.store.annotate_rollout(call.ids["rollout_id"], **vars(body)))
+        return dumps(await call.store.annotations.annotate(call.ids["rollout_id"], **vars(body)))
     finally:
         context.actor.reset(acting)
 
@@ -28,4 +28,4 @@ async def annotate_rollout(call: Call) -> bytes:
 @annotations.get(paths.ANNOTATIONS, query=AnnotationsQuery, answer=Annotations)
 async def query_annotations(call: Call) -> bytes:
     """Return the labels of a rollout and its notes, oldest first."""
-    return dumps(await call.store.query_annotations(call.ids["rollout_id"], **vars(call.query(AnnotationsQuery))))
+    return dumps(await call.store.annotations.query(call.ids["rollout_id"], **vars(call.query(AnnotationsQuery))))

@@ -169,7 +169,7 @@ class DashboardLayer:
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
         # Before anything is read: what happens meanwhile is news.
-        position = await asked.store.position()
+        position = await asked.store.core.position()
         # What an action does is their doing, and the log says so.
         acting = context.actor.set(asked.visitor.actor if route.method == "POST" else None)
         try:

@@ -77,14 +77,14 @@ def _version() -> str:
 @log.get(paths.HISTORY, query=HistoryQuery, answer=list[HistoryEvent])
 async def history(call: Call) -> bytes:
     """Return facts of a rollout, its attempts and spans, oldest first, after a number."""
-    return dumps(await call.store.history(call.ids["rollout_id"], **vars(call.query(HistoryQuery))))
+    return dumps(await call.store.log.history(call.ids["rollout_id"], **vars(call.query(HistoryQuery))))
 
 
 @log.get(paths.LOG, query=LogQuery, answer=LogPage)
 async def read_log(call: Call) -> bytes:
     """Return facts of the log in the order they were committed, after a cursor."""
     query = call.query(LogQuery)
-    facts = call.store.tail(query.after, types=query.type, rollout_id=query.rollout)
+    facts = call.store.log.tail(query.after, types=query.type, rollout_id=query.rollout)
     events: list[LoggedEvent] = []
     async with aclosing(cast("Any", facts)):
         async for event in facts:
@@ -98,14 +98,14 @@ async def read_log(call: Call) -> bytes:
 async def verify(call: Call) -> bytes:
     """Prove that the log is whole and that every table is what the log says."""
     body = await call.body_or_default(VerifyBody)
-    return dumps((await call.store.verify(body.seal)).model_dump())
+    return dumps((await call.store.log.verify(body.seal)).model_dump())
 
 
 @log.post(paths.REBUILD, answer=RebuildReport)
 async def rebuild(call: Call) -> bytes:
     """Fold the whole log anew and write the rows that differ."""
     await call.read()
-    return dumps(await call.store.rebuild())
+    return dumps(await call.store.log.rebuild())
 
 
 @log.post(paths.SEAL, answer=Seal)
@@ -114,4 +114,4 @@ async def seal(call: Call) -> bytes:
     await call.read()
     # A store seals into a file; the one that is kept is the client's.
     with await asyncio.to_thread(TemporaryDirectory) as directory:
-        return dumps(await call.store.seal(Path(directory) / "seal.json"))
+        return dumps(await call.store.log.seal(Path(directory) / "seal.json"))

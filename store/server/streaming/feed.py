@@ -264,7 +264,7 @@ async def begin(store: Store, after: str | None, types: list[str] | None, rollou
     if after and rollout_id is not None and after.isdecimal():
         after = await _cursor_of(store, rollout_id, int(after))
     # Nothing is of no type: what is read is the cursor alone.
-    async for _ in store.tail(after or None, types=[]):
+    async for _ in store.log.tail(after or None, types=[]):
         break
     return Wanted(after or None, types, rollout_id)
 
@@ -273,7 +273,7 @@ async def _cursor_of(store: Store, rollout_id: str, version: int) -> str | None:
     if version == 0:
         return None
     last = 0
-    async with aclosing(cast("AsyncGenerator[LoggedEvent]", store.tail(rollout_id=rollout_id))) as events:
+    async with aclosing(cast("AsyncGenerator[LoggedEvent]", store.log.tail(rollout_id=rollout_id))) as events:
         async for event in events:
             if event.number == version:
                 return event.cursor

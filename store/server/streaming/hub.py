@@ -82,7 +82,7 @@ class Hub:
 
     async def _read(self) -> None:
         try:
-            end = await self._store.end()
+            end = await self._store.core.end()
             self._forgotten = 0 if end is None else parse(end).position
             self._began.set_result(None)
             async with aclosing(_events(self._store, Wanted(end, None, None), follow=True)) as events:
@@ -132,7 +132,7 @@ def _position(fact: Fact) -> int:
 
 
 def _events(store: Store, wanted: Wanted, *, follow: bool) -> AsyncGenerator[LoggedEvent]:
-    found = store.tail(wanted.after, follow=follow, types=wanted.types, rollout_id=wanted.rollout_id)
+    found = store.log.tail(wanted.after, follow=follow, types=wanted.types, rollout_id=wanted.rollout_id)
     return cast("AsyncGenerator[LoggedEvent]", found)
 
 

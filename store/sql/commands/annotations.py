@@ -26,7 +26,7 @@ def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence
     """Return the command that annotates a rollout.
 
     Raises:
-        Invalid: as `Store.annotate_rollout`, and so for `TooLarge`.
+        Invalid: as `StoreAnnotations.annotate`, and so for `TooLarge`.
     """
     check(note, added, removed)
     return AnnotateRollout(
@@ -41,7 +41,7 @@ def check(note: Any, added: Any, removed: Any) -> None:
     """Refuse what cannot be said of a rollout; every store does so in the same words.
 
     Raises:
-        Invalid: as `Store.annotate_rollout`, and so for `TooLarge`.
+        Invalid: as `StoreAnnotations.annotate`, and so for `TooLarge`.
     """
     if note is not None and not check_text(note, "note", MAX_NOTE_BYTES).strip():
         raise Invalid("note", "is empty; write something, or leave it out")

@@ -205,6 +205,13 @@ def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
     return attempted_rollout_model(view.row, input_body, metadata_body, attempt_of_view(view.attempt))
 
 
+def attempted_of_view(view: RolloutView) -> AttemptedRollout:
+    """Return the model of the answer to a call that opened an attempt."""
+    rollout = rollout_of_view(view)
+    assert isinstance(rollout, AttemptedRollout)  # such an answer carries the attempt
+    return rollout
+
+
 def attempt_of_view(view: AttemptView) -> Attempt:
     """Return the model of a decision's answer."""
     return attempt_model(view.row, view.sign_of_life, payload_of(view.metadata))

@@ -18,63 +18,63 @@ class AnnotationsContract:
 
     async def test_labels_are_added_and_removed_in_one_call(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["new", "good"])
-        done = await store.annotate_rollout(rollout.rollout_id, add_labels=["bäd"], remove_labels=["new"])
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["new", "good"])
+        done = await store.annotations.annotate(rollout.rollout_id, add_labels=["bäd"], remove_labels=["new"])
         assert done.labels == ["bäd", "good"]
-        assert (await store.query_annotations(rollout.rollout_id)).labels == ["bäd", "good"]
+        assert (await store.annotations.query(rollout.rollout_id)).labels == ["bäd", "good"]
 
     async def test_what_changes_nothing_is_not_recorded(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["good"])
-        again = await store.annotate_rollout(rollout.rollout_id, add_labels=["good", "good"], remove_labels=["bad"])
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
+        again = await store.annotations.annotate(rollout.rollout_id, add_labels=["good", "good"], remove_labels=["bad"])
         assert again.number is None
         assert again.labels == ["good"]
-        assert [event.type for event in await store.history(rollout.rollout_id)] == [
+        assert [event.type for event in await store.log.history(rollout.rollout_id)] == [
             "rollout.enqueued",
             "rollout.annotated",
         ]
 
     async def test_an_event_says_only_what_changed(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["good"])
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["good", "fast"], remove_labels=["bad"])
-        last = (await store.history(rollout.rollout_id))[-1]
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["good", "fast"], remove_labels=["bad"])
+        last = (await store.log.history(rollout.rollout_id))[-1]
         assert last.data == {"added": ["fast"], "removed": []}
 
     async def test_notes_are_kept_in_their_order_with_the_numbers_of_their_events(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        first = await store.annotate_rollout(rollout.rollout_id, "looks\nodd — ✓")
-        await store.annotate_rollout(rollout.rollout_id, add_labels=["good"])
-        second = await store.annotate_rollout(rollout.rollout_id, "was the proxy", remove_labels=["good"])
-        found = await store.query_annotations(rollout.rollout_id)
+        first = await store.annotations.annotate(rollout.rollout_id, "looks\nodd — ✓")
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
+        second = await store.annotations.annotate(rollout.rollout_id, "was the proxy", remove_labels=["good"])
+        found = await store.annotations.query(rollout.rollout_id)
         assert [(note.number, note.text) for note in found.notes] == [(2, "looks\nodd — ✓"), (4, "was the proxy")]
         assert (first.number, second.number) == (2, 4)
-        history = {event.number: event for event in await store.history(rollout.rollout_id)}
+        history = {event.number: event for event in await store.log.history(rollout.rollout_id)}
         assert [(note.at, note.actor) for note in found.notes] == [(history[n].at, history[n].actor) for n in (2, 4)]
 
     async def test_the_same_note_twice_is_two_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, "again")
-        await store.annotate_rollout(rollout.rollout_id, "again")
-        assert [note.text for note in (await store.query_annotations(rollout.rollout_id)).notes] == ["again", "again"]
+        await store.annotations.annotate(rollout.rollout_id, "again")
+        await store.annotations.annotate(rollout.rollout_id, "again")
+        assert [note.text for note in (await store.annotations.query(rollout.rollout_id)).notes] == ["again", "again"]
 
     async def test_a_limit_gives_the_last_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         for text in ("a", "b", "c"):
-            await store.annotate_rollout(rollout.rollout_id, text)
-        found = await store.query_annotations(rollout.rollout_id, limit=2)
+            await store.annotations.annotate(rollout.rollout_id, text)
+        found = await store.annotations.query(rollout.rollout_id, limit=2)
         assert [note.text for note in found.notes] == ["b", "c"]
-        assert (await store.query_annotations(rollout.rollout_id, limit=0)).notes == []
+        assert (await store.annotations.query(rollout.rollout_id, limit=0)).notes == []
 
     async def test_annotations_can_be_seen_as_they_were(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, "first", add_labels=["good", "new"])
-        await store.annotate_rollout(rollout.rollout_id, "second", remove_labels=["new"])
-        then = await store.query_annotations(rollout.rollout_id, at=2)
+        await store.annotations.annotate(rollout.rollout_id, "first", add_labels=["good", "new"])
+        await store.annotations.annotate(rollout.rollout_id, "second", remove_labels=["new"])
+        then = await store.annotations.query(rollout.rollout_id, at=2)
         assert then.labels == ["good", "new"]
         assert [note.text for note in then.notes] == ["first"]
-        position = (await store.history(rollout.rollout_id))[0].position
-        before = await store.query_annotations(rollout.rollout_id, as_at=position)
+        position = (await store.log.history(rollout.rollout_id))[0].position
+        before = await store.annotations.query(rollout.rollout_id, as_at=position)
         assert (before.labels, before.notes) == ([], [])
 
     async def test_annotating_changes_neither_status_nor_queue_nor_end(self, store: Store) -> None:
@@ -83,7 +83,7 @@ class AnnotationsContract:
         await store.update_attempt(ended.rollout_id, "latest", "succeeded")
         before = [await reread(store, each) for each in (waiting, ended)]
         for each in (waiting, ended):
-            await store.annotate_rollout(each.rollout_id, "seen", add_labels=["seen"])
+            await store.annotations.annotate(each.rollout_id, "seen", add_labels=["seen"])
         assert [await reread(store, each) for each in (waiting, ended)] == before
         claimed = await store.dequeue_rollout()
         assert claimed is not None
@@ -91,7 +91,7 @@ class AnnotationsContract:
 
     async def test_annotating_is_no_sign_of_life(self, store: Store) -> None:
         rollout = await started(store, unresponsive_seconds=60)
-        await store.annotate_rollout(rollout.rollout_id, "still there?")
+        await store.annotations.annotate(rollout.rollout_id, "still there?")
         attempt = await store.get_latest_attempt(rollout.rollout_id)
         assert attempt is not None
         assert attempt.last_heartbeat_time is None
@@ -99,9 +99,9 @@ class AnnotationsContract:
 
     async def test_a_rollout_that_does_not_exist_cannot_be_annotated(self, store: Store) -> None:
         with pytest.raises(NotFound, match="ro-nobody"):
-            await store.annotate_rollout("ro-nobody", "hello")
+            await store.annotations.annotate("ro-nobody", "hello")
         with pytest.raises(NotFound, match="ro-nobody"):
-            await store.query_annotations("ro-nobody")
+            await store.annotations.query("ro-nobody")
 
     @pytest.mark.parametrize(
         "label", ["", " good", "good\t", "two\nlines", "bell\x07", "nul\x00", "line\u2028end"], ids=repr
@@ -109,36 +109,38 @@ class AnnotationsContract:
     async def test_a_label_is_one_trimmed_line(self, store: Store, label: str) -> None:
         rollout = await store.enqueue_rollout("x")
         with pytest.raises(Invalid) as refused:
-            await store.annotate_rollout(rollout.rollout_id, add_labels=["fine", label])
+            await store.annotations.annotate(rollout.rollout_id, add_labels=["fine", label])
         assert refused.value.field == "add_labels[1]"
-        assert (await store.query_annotations(rollout.rollout_id)).labels == []
+        assert (await store.annotations.query(rollout.rollout_id)).labels == []
 
     async def test_long_labels_and_notes_are_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
-        await store.annotate_rollout(rollout.rollout_id, "n" * 65_536, add_labels=["é" * 32])
+        await store.annotations.annotate(rollout.rollout_id, "n" * 65_536, add_labels=["é" * 32])
         with pytest.raises(TooLarge) as refused:
-            await store.annotate_rollout(rollout.rollout_id, add_labels=["é" * 33])
+            await store.annotations.annotate(rollout.rollout_id, add_labels=["é" * 33])
         assert refused.value.field == "add_labels[0]"
         with pytest.raises(TooLarge) as refused:
-            await store.annotate_rollout(rollout.rollout_id, "n" * 65_537)
+            await store.annotations.annotate(rollout.rollout_id, "n" * 65_537)
         assert refused.value.field == "note"
 
     async def test_a_rollout_carries_no_more_than_sixty_four_labels(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         labels = [f"label {number:02}" for number in range(64)]
-        await store.annotate_rollout(rollout.rollout_id, add_labels=labels)
+        await store.annotations.annotate(rollout.rollout_id, add_labels=labels)
         with pytest.raises(Invalid, match="64"):
-            await store.annotate_rollout(rollout.rollout_id, add_labels=["one more"])
-        swapped = await store.annotate_rollout(rollout.rollout_id, add_labels=["one more"], remove_labels=labels[:1])
+            await store.annotations.annotate(rollout.rollout_id, add_labels=["one more"])
+        swapped = await store.annotations.annotate(
+            rollout.rollout_id, add_labels=["one more"], remove_labels=labels[:1]
+        )
         assert swapped.labels == [*labels[1:], "one more"]
 
     async def test_what_says_nothing_or_contradicts_itself_is_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         with pytest.raises(Invalid, match="give a note"):
-            await store.annotate_rollout(rollout.rollout_id)
+            await store.annotations.annotate(rollout.rollout_id)
         with pytest.raises(Invalid, match="empty"):
-            await store.annotate_rollout(rollout.rollout_id, "  \n")
+            await store.annotations.annotate(rollout.rollout_id, "  \n")
         with pytest.raises(Invalid, match="decide"):
-            await store.annotate_rollout(rollout.rollout_id, add_labels=["good"], remove_labels=["good"])
+            await store.annotations.annotate(rollout.rollout_id, add_labels=["good"], remove_labels=["good"])
         with pytest.raises(Invalid, match="list"):
-            await store.annotate_rollout(rollout.rollout_id, add_labels="good")
+            await store.annotations.annotate(rollout.rollout_id, add_labels="good")

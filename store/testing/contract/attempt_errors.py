@@ -77,7 +77,7 @@ class AttemptErrorsContract:
 async def errors_of(store: Store, rollout: Rollout) -> list[Any]:
     """Return the errors in a rollout's history; a store need not have one, and the test ends here then."""
     try:
-        history = await store.history(rollout.rollout_id)
+        history = await store.log.history(rollout.rollout_id)
     except Unsupported as error:
         pytest.skip(str(error))
     return [event.data["error"] for event in history if "error" in event.data]

@@ -99,9 +99,9 @@ async def what_the_interface_lacks_is_one_call_away(store: RollbookStore) -> Non
     rollout = await store.start_rollout("task")
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     opened = await store.rollbook()
-    types = [event.type for event in await opened.history(rollout.rollout_id)]
+    types = [event.type for event in await opened.log.history(rollout.rollout_id)]
     assert types[0] == "rollout.started"
-    assert (await opened.verify()).ok
+    assert (await opened.log.verify()).ok
 
 
 async def it_says_what_it_can(store: RollbookStore) -> None:

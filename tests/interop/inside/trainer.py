@@ -70,10 +70,10 @@ async def _every_question_was_answered(store: LightningStore) -> None:
 async def _is_proven(store: Any) -> None:
     """Check that the database is what its log says, and that the log tells the story of each rollout."""
     opened = await store.rollbook()
-    report = await opened.verify()
+    report = await opened.log.verify()
     assert report.ok, report
     (rollout, *_) = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
-    types = [event.type for event in await opened.history(rollout.rollout_id)]
+    types = [event.type for event in await opened.log.history(rollout.rollout_id)]
     assert types[0] == "rollout.enqueued"
     assert types.count("span.recorded") == len(await store.query_spans(rollout.rollout_id))
 

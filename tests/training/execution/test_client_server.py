@@ -54,7 +54,7 @@ def test_a_runner_that_hears_nothing_is_killed_and_told_of_while_the_training_ha
     assert report.closed == [rollout.rollout_id]
     (attempt,) = store.sync.query_attempts(rollout.rollout_id)
     assert (rollout.status, attempt.status, attempt.metadata) == ("failed", "failed", {"reason": "interrupted"})
-    end = store.sync.history(rollout.rollout_id)[-2:]
+    end = store.sync.log.history(rollout.rollout_id)[-2:]
     assert [event.data.get("error", {}).get("type") for event in end if event.type.startswith("attempt")] == [
         "interrupted"
     ]

@@ -81,7 +81,7 @@ async def check(store: Store) -> None:
         said = [span.attributes.get("agentlightning.message.body") for span in spans]
         assert said[:MESSAGES] == [str(number) for number in range(MESSAGES)]
         assert [span.name for span in spans[MESSAGES:]] == ["agentlightning.annotation", "agentlightning.attempt"]
-    assert (await store.verify()).ok
+    assert (await store.log.verify()).ok
 
 
 async def test_a_training_goes_on_without_its_runner_its_server_or_its_algorithm(
