@@ -80,9 +80,9 @@ class InMemoryLightningStore(SQLStore):
         url = parse("memory://")
         super().__init__(url, SQLite(url, clock), scan_debounce_seconds=scan_debounce_seconds, read_only=False)
         try:
-            self.core.home.submit(self.core.start(create=True)).result()
+            self.core.thread.submit(self.core.start(create=True)).result()
         except BaseException:
-            self.core.home.leave()
+            self.core.thread.leave()
             raise
         atexit.register(_call_if_alive, WeakMethod(self.core.flush_at_exit))
 

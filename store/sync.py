@@ -7,22 +7,21 @@ done; so it works where a loop is running already, though it holds that loop up.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-from store.errors import Closed, WrongProcess
+from store.errors import WrongProcess
 from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import LightningStoreCapabilities
+from store.runtime import process
+from store.runtime.loop_thread import LoopThread
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -37,7 +36,7 @@ class _Sync(Generic[S]):
 
     target: S
 
-    def home(self) -> Home:
+    def home(self) -> LoopThread:
         """Return the loop that runs the calls."""
         raise NotImplementedError
 
@@ -48,7 +47,7 @@ def _waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
     @wraps(method)
     def call(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
         own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
-        return self.home().run(own(*args, **kwargs))
+        return self.home().wait(own(*args, **kwargs))
 
     return call
 
@@ -64,7 +63,7 @@ def _iterating(
         home = self.home()
         ahead = Ahead(own(*args, **kwargs))
         try:
-            while items := home.run(ahead.take()):
+            while items := home.wait(ahead.take()):
                 yield from items
         finally:
             home.finish(ahead.close())
@@ -75,11 +74,11 @@ def _iterating(
 class _SyncPart(_Sync[S]):
     """A part of a store, whose methods run where the store's do."""
 
-    def __init__(self, target: S, home: Callable[[], Home]) -> None:
+    def __init__(self, target: S, home: Callable[[], LoopThread]) -> None:
         self.target = target
         self._home = home
 
-    def home(self) -> Home:
+    def home(self) -> LoopThread:
         """Return the store's loop."""
         return self._home()
 
@@ -121,18 +120,18 @@ class SyncStore(_Sync[Store]):
 
     def __init__(self, store: Store) -> None:
         self.store = self.target = store
-        self._home: Home | None = None
+        self._home: LoopThread | None = None
         self._starting = threading.Lock()
 
     def close(self) -> None:
         """Close the store and end this object's thread; closing twice is fine."""
         try:
-            self.home().run(self.store.close())
+            self.home().wait(self.store.close())
         finally:
             with self._starting:
                 home, self._home = self._home, None
             if home is not None:
-                home.end()
+                home.leave()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -220,84 +219,20 @@ class SyncStore(_Sync[Store]):
     def __reduce__(self) -> tuple[Any, ...]:
         return SyncStore, (self.store,)
 
-    def home(self) -> Home:
+    def home(self) -> LoopThread:
         """Return the loop that runs the calls, started if need be.
 
         Raises:
             WrongProcess: this object was used in another process before the fork into this one.
         """
         home = self._home
-        if home is not None and home.process != os.getpid():
-            raise WrongProcess(opened_in=home.process, used_in=os.getpid())
+        if home is not None and home.process != process.number:
+            raise WrongProcess(opened_in=home.process, used_in=process.number)
         with self._starting:
             if self._home is None:
-                self._home = Home()
-                weakref.finalize(self, self._home.end)
+                self._home = LoopThread("rollbook-sync", asyncio.new_event_loop)
+                weakref.finalize(self, self._home.leave)
             return self._home
-
-
-class Home:
-    """An event loop in a daemon thread, until it is ended."""
-
-    def __init__(self) -> None:
-        self.process = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._ending = threading.Lock()
-        self._ended = False
-        self._thread = threading.Thread(target=self._live, name="rollbook-sync", daemon=True)
-        self._thread.start()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns, having run it on the loop. Interrupting the wait cancels it.
-
-        Raises:
-            Closed: the home was ended before the coroutine was done.
-        """
-        future: Future[T] | None = None
-        try:
-            future = self._submit(call)
-            return future.result()
-        except CancelledError:
-            raise Closed(call.__name__) from None
-        except BaseException:
-            if future is not None:
-                future.cancel()
-            raise
-
-    def finish(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that lets go of something; if the home has ended, that is gone already."""
-        # Python may finalise a generator on any thread, on this loop's too, which cannot wait for itself.
-        if threading.current_thread() is self._thread:
-            self._submit(call)
-        else:
-            with suppress(Closed):
-                self.run(call)
-
-    def end(self) -> None:
-        """Cancel what still runs and end the thread; ending twice is fine."""
-        if self.process != os.getpid():
-            return
-        with self._ending:
-            if self._ended:
-                return
-            self._ended = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        # Under the lock nothing is handed to a loop that will not run it: its caller would wait for ever.
-        with self._ending:
-            if self._ended:
-                call.close()
-                raise Closed(call.__name__)
-            return asyncio.run_coroutine_threadsafe(call, self._loop)
-
-    def _live(self) -> None:
-        self._loop.run_forever()
-        self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
 
 
 class Ahead(Generic[T]):
@@ -343,9 +278,3 @@ async def _is_there(upcoming: asyncio.Task[Any]) -> bool:
     """Return whether an item came without waiting. An error is one still to come, for the next batch to raise."""
     await asyncio.sleep(0)
     return upcoming.done() and not upcoming.cancelled() and upcoming.exception() is None
-
-
-async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

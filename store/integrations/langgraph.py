@@ -235,7 +235,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         home = self._waiting.home()
         ahead = Ahead(self.alist(config, filter=filter, before=before, limit=limit))
         try:
-            while items := home.run(ahead.take()):
+            while items := home.wait(ahead.take()):
                 yield from items
         finally:
             home.finish(ahead.close())
@@ -267,7 +267,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         self._wait(self.aprune(thread_ids, strategy=strategy))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._waiting.home().run(call)
+        return self._waiting.home().wait(call)
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------

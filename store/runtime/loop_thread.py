@@ -1,14 +1,20 @@
-"""Where a store lives: a daemon thread with an event loop of its own, so that it may be called from any other."""
+"""A daemon thread that runs an event loop, for work that other threads and other loops hand over."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Self, TypeVar
 
 from store.errors import Closed
+from store.runtime import process
 
 T = TypeVar("T")
+
+_ENDING_SECONDS: Final = 4.0
+"""How long cancelled coroutines may take to end before the loop is closed without them."""
+_JOIN_SECONDS: Final = 5.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -20,77 +26,156 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-class Home:
-    """A thread with a running loop."""
+class LoopThread:
+    """A thread with a running event loop. Every caller gets an answer: `Closed` if the loop ends first.
 
-    def __init__(self, name: str) -> None:
-        self.loop = new_loop()
+    Args:
+        name: of the thread.
+        loop_factory: makes the loop.
+    """
+
+    def __init__(self, name: str, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_loop) -> None:
+        self.process = process.number
+        """The process that started the thread; a fork of it has no such thread."""
+        self.loop = loop_factory()
+        self._users = 1
+        # Reentrant, since the garbage collector may finalise a generator, which submits its end, inside a submission.
+        self._lock = threading.RLock()
+        self._calls: dict[asyncio.Task[Any], Future[Any]] = {}
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        self._running: set[asyncio.Task[Any]] = set()
-        self._guests = 1
-        self._counting = threading.Lock()
         self._thread.start()
 
-    def shared(self) -> Self:
-        """Return it for one more store, which leaves it as the first does; the last one ends it."""
-        with self._counting:
-            if not self._guests:
-                raise Closed("sharing connections")
-            self._guests += 1
-        return self
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is this thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
 
-    def _live(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.close()
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
-        """Run a coroutine here and return its result there; cancelling the caller cancels it.
+        """Run a coroutine in the thread and return its result in the caller's loop; cancelling the caller cancels it.
 
-        A result that the caller no longer takes, because it was cancelled at the same moment, goes to `lost`, in this
-        loop.
+        A result that the caller no longer takes, because it was cancelled at the same moment, goes to `lost`, in the
+        thread.
+
+        Raises:
+            Closed: the loop ended before the coroutine was done.
         """
         if asyncio.get_running_loop() is self.loop:
             return await work
-        answer: Future[T] = Future()
-        self.loop.call_soon_threadsafe(self._begin, work, answer, lost)
+        answer = self.submit(work, lost)
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             if not answer.cancel() and lost is not None and answer.exception() is None:
-                self.loop.call_soon_threadsafe(lost, answer.result())
+                self.call_soon(lost, answer.result())
             raise
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread and block until it is done. Interrupting the wait cancels it.
+
+        Raises:
+            Closed: the loop ended before the coroutine was done.
+        """
+        answer = self.submit(work)
+        try:
+            return answer.result()
+        except BaseException:
+            answer.cancel()
+            raise
+
+    def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that releases something, and wait for it if possible; after the loop nothing is held."""
+        # Python may finalise a generator on any thread, including this one, which cannot wait for itself.
+        with suppress(Closed):
+            if self.is_current:
+                self.submit(work)
+            else:
+                self.wait(work)
+
+    def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
+        """Run a coroutine in the thread and return its future result.
+
+        Raises:
+            Closed: the loop has ended.
+        """
+        answer: Future[T] = Future()
+        if not self.call_soon(self._begin, work, answer, lost):
+            work.close()
+            raise _closed(work)
+        return answer
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
+        """Call a function in the loop; return False, without calling it, if the loop has ended."""
+        # The lock orders this before or after `leave`: the loop runs all callbacks that it received before its stop.
+        with self._lock:
+            if not self._users:
+                return False
+            self.loop.call_soon_threadsafe(callback, *args)
+            return True
 
     def _begin(self, work: Coroutine[Any, Any, T], answer: Future[T], lost: Callable[[T], None] | None) -> None:
         task = self.loop.create_task(work)
-        self._running.add(task)
+        self._calls[task] = answer
         task.add_done_callback(lambda done: self._end(done, answer, lost))
-        answer.add_done_callback(lambda given: given.cancelled() and self.loop.call_soon_threadsafe(task.cancel))
+        answer.add_done_callback(lambda given: given.cancelled() and self.call_soon(task.cancel))
 
     def _end(self, task: asyncio.Task[T], answer: Future[T], lost: Callable[[T], None] | None) -> None:
-        self._running.discard(task)
-        if task.cancelled():
+        del self._calls[task]
+        if task.cancelled() and self._users:
             answer.cancel()
         elif not answer.set_running_or_notify_cancel():
-            if task.exception() is None and lost is not None:
+            if not task.cancelled() and task.exception() is None and lost is not None:
                 lost(task.result())
+        elif task.cancelled():
+            answer.set_exception(_closed(task.get_coro()))
         elif (error := task.exception()) is not None:
             answer.set_exception(error)
         else:
             answer.set_result(task.result())
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine here, for a caller without a loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def shared(self) -> Self:
+        """Return this thread for one more user; it ends when the last user leaves."""
+        with self._lock:
+            if not self._users:
+                raise Closed("sharing connections")
+            self._users += 1
+        return self
 
     def leave(self) -> None:
-        """Stop the loop and wait for the thread, if no other store lives here; nothing may be running any more."""
-        with self._counting:
-            self._guests -= 1
-            if self._guests > 0:
-                return
-        if not self._thread.is_alive():
+        """End the thread if no other user shares it. What still runs is cancelled, and its callers get `Closed`."""
+        if self.process != process.number:
             return
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5)
+        with self._lock:
+            if not self._users:
+                return
+            if self._users == 1:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            self._users -= 1
+            if self._users:
+                return
+        if not self.is_current:
+            self._thread.join(_JOIN_SECONDS)
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self._finish(asyncio.all_tasks(self.loop)))
+        for task, answer in self._calls.items():
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(_closed(task.get_coro()))
+        self.loop.close()
+
+    async def _finish(self, tasks: set[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_ENDING_SECONDS)
+        await self.loop.shutdown_asyncgens()
+
+
+def _closed(work: object) -> Closed:
+    name: str = getattr(work, "__name__", "_")
+    return Closed("a call" if name.startswith("_") else name)

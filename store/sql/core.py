@@ -23,7 +23,7 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Committed, Waiter, Writer, WriterStatistics
 from store.runtime import context, process
-from store.runtime.loop_thread import Home
+from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, Waiting
 from store.sql.watchdog import Watchdog
 
@@ -41,20 +41,26 @@ class SQLCore:
         dialect: the database.
         scan_debounce_seconds: the least time between two looks of the watchdog.
         read_only: refuse all commands.
-        home: the loop to live in; None for a new one.
+        thread: the event-loop thread of another store to share; None for a new one.
     """
 
     def __init__(
-        self, name: str, dialect: Dialect, *, scan_debounce_seconds: float, read_only: bool, home: Home | None = None
+        self,
+        name: str,
+        dialect: Dialect,
+        *,
+        scan_debounce_seconds: float,
+        read_only: bool,
+        thread: LoopThread | None = None,
     ) -> None:
         self.dialect = dialect
         self.read_only = read_only
         self.pid = process.number
         self.opened = time.monotonic()
-        self.home = home or Home(f"rollbook {name}")
+        self.thread = thread or LoopThread(f"rollbook {name}")
         self.on_undelivered: Callable[[Command, Any], None] | None = None
         """Called in any loop with a command and a reply that did not reach its caller."""
-        self.writer = Writer(dialect, self.home.loop, self._on_commit, self._on_undelivered)
+        self.writer = Writer(dialect, self.thread.loop, self._on_commit, self._on_undelivered)
         self.watchdog = Watchdog(
             dialect, read=self.read, call=self.call, debounce_seconds=scan_debounce_seconds, is_off=read_only
         )
@@ -84,14 +90,14 @@ class SQLCore:
         if self.closed:
             return
         self.closed = True
-        await self.home.run(self._stop())
-        self.home.leave()
+        await self.thread.run(self._stop())
+        self.thread.leave()
 
     def flush_at_exit(self) -> None:
         """Finish the calls in flight when the interpreter ends and the store is still open."""
         # In a forked child the thread is missing and the database is its parent's.
         if not self.closed and process.number == self.pid:
-            self.home.submit(self._stop()).result(timeout=30)
+            self.thread.submit(self._stop()).result(timeout=30)
 
     async def _stop(self) -> None:
         await self.waiting.close()
@@ -102,9 +108,9 @@ class SQLCore:
         await self.waiting.leave()
         await self.dialect.close()
 
-    def room_for(self, dialect: Dialect) -> Home | None:
+    def room_for(self, dialect: Dialect) -> LoopThread | None:
         """Return where this store lives, for another partition whose connections can be shared; None for others."""
-        return self.home.shared() if dialect.share(self.dialect) else None
+        return self.thread.shared() if dialect.share(self.dialect) else None
 
     @property
     def waiting(self) -> Waiting:
@@ -149,7 +155,7 @@ class SQLCore:
         """
         self.check()
         if self.dialect.loop_bound:
-            return await self.home.run(self.read_here(work, snapshot=snapshot))
+            return await self.thread.run(self.read_here(work, snapshot=snapshot))
         return await self.read_here(work, snapshot=snapshot)
 
     async def read_here(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
@@ -201,7 +207,7 @@ class SQLCore:
         """Return the bytes that the partition takes on disk."""
         self.check()
         if self.dialect.loop_bound:
-            return await self.home.run(self.dialect.size_bytes())
+            return await self.thread.run(self.dialect.size_bytes())
         return await self.dialect.size_bytes()
 
     async def queue_depth(self) -> int:
@@ -243,7 +249,7 @@ class SQLCore:
             Closed: the store was closed.
         """
         self.check()
-        await self.home.run(self._log_news(position))
+        await self.thread.run(self._log_news(position))
 
     async def _log_news(self, position: int) -> None:
         waiting = self.waiting

@@ -68,14 +68,14 @@ class SQLLog(StoreLog):
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
         verifying = verify(self.core.dialect, self.core.store_id, given, self._calls_so_far)
-        return await (self.core.home.run(verifying) if self.core.dialect.loop_bound else verifying)
+        return await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
 
     async def rebuild(self) -> RebuildReport:
         self.core.check()
         if self.core.read_only:
             raise ReadOnly("rebuild")
-        # At home: the errands it sends to the writer belong there.
-        return await self.core.home.run(
+        # In the store's thread: so must be the jobs that it sends to the writer.
+        return await self.core.thread.run(
             rebuild(self.core.dialect, self.core.store_id, self.core.writer.errand, self._calls_so_far)
         )
 

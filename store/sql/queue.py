@@ -42,7 +42,7 @@ class SQLQueue:
         claims: list[ClaimView] | Repeat = await self.core.swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
             self.core.check()
-            claims = await self.core.home.run(
+            claims = await self.core.thread.run(
                 self._wait_for_claims(limit, worker_id, wait_seconds, context.idempotency_key.get()),
                 lost=lambda claims: self._give_back(claims, worker_id),
             )
@@ -65,12 +65,12 @@ class SQLQueue:
         """
         self.core.check()
         undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
-        await self.core.home.run(self._release_all(undoing))
+        await self.core.thread.run(self._release_all(undoing))
 
     async def wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
         """Return when all of these rollouts that exist have ended, or at the deadline."""
         self.core.check()
-        await self.core.home.run(self._wait_for_end(rollout_ids, seconds))
+        await self.core.thread.run(self._wait_for_end(rollout_ids, seconds))
 
     # -- in the store's own loop -------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class SQLQueue:
     def _on_undelivered(self, command: Command, reply: Any) -> None:
         """Undo what only its caller could have used, when the caller is gone. Called in any loop."""
         if isinstance(command, Claim) and reply:
-            self.core.home.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
+            self.core.thread.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
         # A repeated answer reached its caller before, who works on it; otherwise the watchdog judges.

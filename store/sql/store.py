@@ -37,7 +37,7 @@ from store.models import (
     Worker,
 )
 from store.runtime.clock import Clock
-from store.runtime.loop_thread import Home
+from store.runtime.loop_thread import LoopThread
 from store.sql import replies
 from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
@@ -68,12 +68,12 @@ class SQLStore(SQLRunFollowing):
         *,
         scan_debounce_seconds: float,
         read_only: bool,
-        home: Home | None = None,
+        thread: LoopThread | None = None,
     ) -> None:
         self._url = url
         self._settings = {"scan_debounce_seconds": scan_debounce_seconds, "read_only": read_only}
         self.core = SQLCore(
-            url.partition, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, home=home
+            url.partition, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, thread=thread
         )
         self.queue = SQLQueue(self.core)
         self._log = SQLLog(self.core)
@@ -99,12 +99,12 @@ class SQLStore(SQLRunFollowing):
         """
         parsed = parse(url)
         dialect = dialect_for(parsed)(parsed, clock, read_only=read_only)
-        home = None if beside is None else beside.core.room_for(dialect)
-        store = cls(parsed, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, home=home)
+        thread = None if beside is None else beside.core.room_for(dialect)
+        store = cls(parsed, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, thread=thread)
         try:
-            await store.core.home.run(store.core.start(create=create))
+            await store.core.thread.run(store.core.start(create=create))
         except BaseException:
-            store.core.home.leave()
+            store.core.thread.leave()
             raise
         _flush_at_exit(store)
         return store

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
-from store.training.home import home
 from store.training.machine import is_gone, snapshot
 from store.training.outcome import WORKER_GONE, Reason
+from store.training.span_thread import span_thread
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ class Heartbeat:
             yield
             return
         beats = self._beats()
-        sending = asyncio.wrap_future(home().submit(beats)) if self._mode == "thread" else asyncio.ensure_future(beats)
+        sending = (
+            asyncio.wrap_future(span_thread().submit(beats)) if self._mode == "thread" else asyncio.ensure_future(beats)
+        )
         try:
             yield
         finally:

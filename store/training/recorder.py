@@ -1,7 +1,7 @@
 """The finished spans of one attempt on their way to the store: batched, numbered in the order they ended, never lost.
 
 Agents hand spans over in their own threads, which costs them an append; conversion, numbering and writing happen in the
-process's home. Whatever goes wrong there is logged and counted, and never reaches the agent.
+process's span thread. Whatever goes wrong there is logged and counted, and never reaches the agent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from store.errors import Closed, StoreError
 from store.interface.store import Store
 from store.models import Span
-from store.training.home import Home, home
+from store.training.span_thread import span_thread
 from store.training.spool import Spool, SpoolFile
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _is_in_a_loop() -> bool:
 
 @dataclass(eq=False)
 class _Progress:
-    """What is known in the home of an attempt's spans."""
+    """What is known in the span thread of an attempt's spans."""
 
     spans: list[Span] = field(default_factory=list[Span])
     lost: int = 0
@@ -151,7 +151,7 @@ class StoreRecorder:
         self._rollout_id = rollout_id
         self._attempt_id = attempt_id
         self._file = SpoolFile(spool, rollout_id, attempt_id)
-        self._home: Home = home()
+        self._thread = span_thread()
         self._queue: deque[ReadableSpan] = deque()
         # Agents return spans that were traced as well.
         self._seen: set[int] = set()
@@ -180,17 +180,17 @@ class StoreRecorder:
             waiting = len(self._queue)
             is_first, self._is_awaited = not self._is_awaited, True
         if waiting == BATCH:
-            self._home.soon(self._write_now)
+            self._thread.call_soon(self._write_now)
         elif is_first:
-            self._home.soon(self._write_later)
+            self._thread.call_soon(self._write_later)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until what was put before is stored or spooled; False if that takes longer, or this is the home."""
-        if self._home.is_here:
+        """Wait until what was put before is stored or spooled; False if that takes longer, or in the span thread."""
+        if self._thread.is_current:
             return False
         if _is_in_a_loop():
             seconds = min(seconds, LOOP_SECONDS)
-        flushed = self._home.submit(self._drain())
+        flushed = self._thread.submit(self._drain())
         try:
             flushed.result(seconds)
         except (TimeoutError, CancelledError):
@@ -199,7 +199,7 @@ class StoreRecorder:
 
     async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
         """As `flush`, without holding up the event loop."""
-        draining = asyncio.wrap_future(self._home.submit(self._drain()))
+        draining = asyncio.wrap_future(self._thread.submit(self._drain()))
         # It goes on when the agent is cancelled, as spans do that nobody waits for.
         done, _ = await asyncio.wait({draining}, timeout=seconds)
         if not done or draining.cancelled() or draining.exception() is not None:
@@ -216,7 +216,7 @@ class StoreRecorder:
         Raises:
             StoreError: as `add_many_spans`.
         """
-        await asyncio.wrap_future(self._home.submit(self._add(spans)))
+        await asyncio.wrap_future(self._thread.submit(self._add(spans)))
 
     async def close(self, wait_seconds: float) -> Recorded:
         """Take no more spans, and return what became of those taken.
@@ -226,19 +226,19 @@ class StoreRecorder:
         """
         with self._lock:
             self._is_open = False
-        return await asyncio.wrap_future(self._home.submit(self._close(wait_seconds)))
+        return await asyncio.wrap_future(self._thread.submit(self._close(wait_seconds)))
 
-    # -- at home -----------------------------------------------------------------------------------------------------
+    # -- in the span thread --------------------------------------------------------------------------------------------
 
     def _write_later(self) -> None:
         if self._timer is None:
-            self._timer = self._home.loop.call_later(LINGER_SECONDS, self._write_now)
+            self._timer = self._thread.loop.call_later(LINGER_SECONDS, self._write_now)
 
     def _write_now(self) -> None:
         self._begin(self._drain())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._home.loop.create_task(work)
+        task = self._thread.loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
@@ -332,13 +332,13 @@ class StoreRecorder:
         self._progress.spans += await self._store.add_many_spans(spans)
 
     async def _close(self, wait_seconds: float) -> Recorded:
-        deadline = self._home.loop.time() + wait_seconds
+        deadline = self._thread.loop.time() + wait_seconds
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(max(deadline, self._home.loop.time() + _WRITE_SECONDS)):
+            async with asyncio.timeout_at(max(deadline, self._thread.loop.time() + _WRITE_SECONDS)):
                 await self._drain()
                 while self._work and self._file.waiting:
                     await asyncio.wait(set(self._work), timeout=_RETRY_SECONDS)
-                    if self._home.loop.time() > deadline:
+                    if self._thread.loop.time() > deadline:
                         break
         for task in set(self._work):
             task.cancel()

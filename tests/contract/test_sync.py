@@ -20,7 +20,8 @@ from store.interface.log import StoreLog
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import Span
-from store.sync import Ahead, Home, SyncAnnotations, SyncLog, SyncStore, SyncThreads
+from store.runtime.loop_thread import LoopThread
+from store.sync import Ahead, SyncAnnotations, SyncLog, SyncStore, SyncThreads
 
 PLAIN = {"capabilities", "otlp_traces_endpoint", "close"}
 """What needs no waiting in either form, and `close`, which also ends the thread."""
@@ -31,10 +32,10 @@ def public(kind: type) -> set[str]:
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
-    home = Home()
-    yield home
-    home.end()
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("a test")
+    yield thread
+    thread.leave()
 
 
 @pytest.fixture
@@ -76,23 +77,23 @@ def test_a_method_takes_the_arguments_of_the_stores_and_is_no_coroutine(kind: ty
 # The loop
 
 
-async def test_it_works_beside_a_running_loop(home: Home) -> None:
+async def test_it_works_beside_a_running_loop(thread: LoopThread) -> None:
     async def answer() -> int:
         await asyncio.sleep(0)
         return 42
 
-    assert home.run(answer()) == 42
+    assert thread.wait(answer()) == 42
 
 
-def test_a_call_raises_what_the_store_raises(home: Home) -> None:
+def test_a_call_raises_what_the_store_raises(thread: LoopThread) -> None:
     async def fail() -> None:
         raise NotFound.rollout("ro-1")
 
     with pytest.raises(NotFound, match="Rollout ro-1 not found"):
-        home.run(fail())
+        thread.wait(fail())
 
 
-def test_interrupting_a_wait_cancels_the_call(home: Home) -> None:
+def test_interrupting_a_wait_cancels_the_call(thread: LoopThread) -> None:
     cancelled = threading.Event()
     caller = threading.get_ident()
 
@@ -105,11 +106,11 @@ def test_interrupting_a_wait_cancels_the_call(home: Home) -> None:
             cancelled.set()
 
     with pytest.raises(KeyboardInterrupt):
-        home.run(wait())
+        thread.wait(wait())
     assert cancelled.wait(5)
 
 
-def test_a_call_that_waits_when_the_loop_ends_raises_closed(home: Home) -> None:
+def test_a_call_that_waits_when_the_loop_ends_raises_closed(thread: LoopThread) -> None:
     waiting = threading.Event()
 
     async def wait() -> None:
@@ -117,13 +118,13 @@ def test_a_call_that_waits_when_the_loop_ends_raises_closed(home: Home) -> None:
         await asyncio.Event().wait()
 
     with ThreadPoolExecutor() as pool:
-        call = pool.submit(home.run, wait())
+        call = pool.submit(thread.wait, wait())
         assert waiting.wait(5)
-        home.end()
+        thread.leave()
         with pytest.raises(Closed):
             call.result(5)
     with pytest.raises(Closed):
-        home.run(wait())
+        thread.wait(wait())
 
 
 def test_a_store_that_is_let_go_of_leaves_no_thread(store: Store) -> None:
@@ -141,7 +142,7 @@ def test_a_store_that_is_let_go_of_leaves_no_thread(store: Store) -> None:
 # Iterators
 
 
-def test_items_that_are_ready_come_in_one_hop_and_those_that_are_not_are_waited_for(home: Home) -> None:
+def test_items_that_are_ready_come_in_one_hop_and_those_that_are_not_are_waited_for(thread: LoopThread) -> None:
     more = asyncio.Event()
 
     async def numbers() -> AsyncIterator[int]:
@@ -151,29 +152,29 @@ def test_items_that_are_ready_come_in_one_hop_and_those_that_are_not_are_waited_
         yield 3
 
     reader = Ahead(numbers())
-    assert home.run(reader.take()) == [0, 1, 2]
+    assert thread.wait(reader.take()) == [0, 1, 2]
 
     async def go_on() -> None:
         more.set()
 
-    home.run(go_on())
-    assert home.run(reader.take()) == [3]
-    assert home.run(reader.take()) == []
-    assert home.run(reader.take()) == []
+    thread.wait(go_on())
+    assert thread.wait(reader.take()) == [3]
+    assert thread.wait(reader.take()) == []
+    assert thread.wait(reader.take()) == []
 
 
-def test_an_error_comes_after_the_items_before_it(home: Home) -> None:
+def test_an_error_comes_after_the_items_before_it(thread: LoopThread) -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
         raise NotFound.rollout("ro-1")
 
     reader = Ahead(numbers())
-    assert home.run(reader.take()) == [1]
+    assert thread.wait(reader.take()) == [1]
     with pytest.raises(NotFound):
-        home.run(reader.take())
+        thread.wait(reader.take())
 
 
-def test_letting_go_of_an_iterator_closes_it_also_while_it_waits(home: Home) -> None:
+def test_letting_go_of_an_iterator_closes_it_also_while_it_waits(thread: LoopThread) -> None:
     closed = threading.Event()
 
     async def numbers() -> AsyncIterator[int]:
@@ -184,8 +185,8 @@ def test_letting_go_of_an_iterator_closes_it_also_while_it_waits(home: Home) -> 
             closed.set()
 
     reader = Ahead(numbers())
-    assert home.run(reader.take()) == [1]
-    home.finish(reader.close())
+    assert thread.wait(reader.take()) == [1]
+    thread.finish(reader.close())
     assert closed.is_set()
 
 

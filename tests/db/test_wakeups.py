@@ -21,7 +21,7 @@ class Party:
 
     async def hears(self, seconds: float) -> bool:
         wakeups = self.store.core.waiting._wakeups  # pyright: ignore[reportPrivateUsage]
-        return await self.store.core.home.run(wakeups.wait(seconds))  # pyright: ignore[reportPrivateUsage]
+        return await self.store.core.thread.run(wakeups.wait(seconds))  # pyright: ignore[reportPrivateUsage]
 
     async def commit(self) -> None:
         await self.store.enqueue_rollout("more")

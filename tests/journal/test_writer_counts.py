@@ -64,7 +64,7 @@ async def counting(store: SQLStore) -> Counting:
         counted.append(Counting(session._connection))
         session._connection = counted[0]  # type: ignore[assignment]
 
-    await store.core.home.run(store.core.writer.errand(replace))
+    await store.core.thread.run(store.core.writer.errand(replace))
     return counted[0]
 
 
@@ -164,7 +164,7 @@ async def _copies(url: str) -> bytes:
 async def test_a_batch_takes_one_hop_back_however_many_it_answers(
     opened: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = count_hops(opened.core.home.loop, monkeypatch)
+    there = count_hops(opened.core.thread.loop, monkeypatch)
     back = count_hops(asyncio.get_running_loop(), monkeypatch)
     commits = opened.core.writer_statistics.commits
     await asyncio.gather(*(opened.enqueue_rollout(number) for number in range(200)))

@@ -112,7 +112,7 @@ class Backend:
     @asynccontextmanager
     async def _held(self) -> AsyncGenerator[None]:
         """Keep the writer from taking anything."""
-        home = self._inside.core.home
+        home = self._inside.core.thread
         taken, go_on = asyncio.Event(), asyncio.Event()
         is_held = asyncio.Event()
         here = asyncio.get_running_loop()

@@ -94,7 +94,7 @@ class Remembering(SQLQueue):
 
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
         claims = [self.handed_out.pop(each.attempt.attempt_id) for each in claimed]
-        self.core.home.loop.call_soon_threadsafe(self._give_back, claims, claimed[0].attempt.worker_id)
+        self.core.thread.call_soon(self._give_back, claims, claimed[0].attempt.worker_id)
 
 
 @pytest.mark.torture

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from store.interface.store import Store
 from store.training import Tracer, current_scope, emit_message, emit_reward
 from store.training import recorder as recording
-from store.training.home import home
+from store.training.span_thread import span_thread
 from store.training.spool import Spool
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.given import names_of, spans_of, started, until
@@ -238,7 +238,7 @@ async def test_flushing_in_the_sending_thread_does_not_wait(memory: Store) -> No
         scope = tracer.open_scope(**ids(await started(memory)))
         answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
-        home().soon(lambda: loop.call_soon_threadsafe(answered.set_result, scope.recorder.flush()))
+        span_thread().call_soon(lambda: loop.call_soon_threadsafe(answered.set_result, scope.recorder.flush()))
         assert await asyncio.wait_for(answered, 10) is False
         await tracer.close_scope(scope)
 

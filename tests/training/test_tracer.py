@@ -24,7 +24,7 @@ from store.server.partitions import Partitions
 from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.training import Tracer, current_scope, emit_message, emit_reward, get_message_value, get_reward_value
-from store.training.home import home
+from store.training.span_thread import span_thread
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.given import names_of, spans_of, started, until
 
@@ -297,7 +297,7 @@ async def test_a_span_that_a_finaliser_ends_in_the_sending_thread_holds_nothing_
             Resource(spans.start_span("finalised"), scope.recorder)
             collected = asyncio.Event()
             loop = asyncio.get_running_loop()
-            home().soon(lambda: (gc.collect(), loop.call_soon_threadsafe(collected.set)))
+            span_thread().call_soon(lambda: (gc.collect(), loop.call_soon_threadsafe(collected.set)))
             await asyncio.wait_for(collected.wait(), 10)
     assert await names_of(memory, rollout) == ["finalised", ATTEMPT_SPAN]
 

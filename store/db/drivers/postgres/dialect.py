@@ -35,7 +35,7 @@ from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres
 from store.db.tables.core import settable
 from store.db.url import StoreURL
-from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
+from store.errors import Closed, Incompatible, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock
 
 # It has no types of its own, so nothing is gained by naming them.
@@ -112,14 +112,21 @@ class Postgres(Dialect):
 
     @asynccontextmanager
     async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
-        with _translated():
-            async with self.connections.readers.acquire() as connection:
-                session = PostgresReader(connection)
-                if snapshot:
-                    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        if not self._is_open:
+            raise Closed("a read")
+        try:
+            with _translated():
+                async with self.connections.readers.acquire() as connection:
+                    session = PostgresReader(connection)
+                    if snapshot:
+                        async with connection.transaction(isolation="repeatable_read", readonly=True):
+                            yield session
+                    else:
                         yield session
-                else:
-                    yield session
+        except (Unavailable, asyncpg.InterfaceError) as error:
+            if self._is_open:
+                raise
+            raise Closed("a read") from error
 
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)

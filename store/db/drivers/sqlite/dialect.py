@@ -84,7 +84,7 @@ class SQLite(Dialect):
                 await connection.do(lambda reading: reading.execute("BEGIN").close())
             yield SQLiteReader(connection)
         except sqlite3.Error as error:
-            raise translate(error) from error
+            raise self._readers.refusal(error) from error
         finally:
             if snapshot:
                 # Always, and whoever is cancelled meanwhile: a cancelled BEGIN may still wait in the connection's

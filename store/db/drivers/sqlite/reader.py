@@ -19,6 +19,7 @@ import aiosqlite
 from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.schema import read_only_uri
+from store.errors import Closed, StoreError
 
 Done = TypeVar("Done")
 
@@ -34,18 +35,35 @@ class Reading(aiosqlite.Connection):
         # Python waits for every other thread before it runs what closes a store at exit.
         self._thread.daemon = True
 
-    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Return what comes of some work in the connection's thread.
+    async def open(self) -> None:
+        """Start the thread and connect there."""
+        self._thread.start()
 
-        Whoever is cancelled may be gone with the loop when the work is done: the library's thread would die of that.
+        def connect() -> None:
+            self._connection = self._connector()
+
+        try:
+            await self._hand_over(connect)
+        except BaseException:
+            self.leave()
+            raise
+
+    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
+        """Return what comes of some work in the connection's thread."""
+        return await self._hand_over(partial(work, self._conn))
+
+    async def _hand_over(self, work: Callable[[], Done]) -> Done:
+        """Run something in the connection's thread.
+
+        A caller that was cancelled may be gone with its loop when the work is done; the library's thread would die.
         """
         loop = asyncio.get_running_loop()
-        connection, answer = self._conn, loop.create_future()
+        answer: asyncio.Future[Done] = loop.create_future()
 
         def run() -> None:
             tell: Callable[[], None]
             try:
-                tell = partial(_set, answer, work(connection))
+                tell = partial(_set, answer, work())
             except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
                 tell = partial(_fail, answer, error)
             # Fails once the loop is closed: then nobody waits.
@@ -133,6 +151,8 @@ class Readers:
     async def take(self) -> Reading:
         waiter: Future[Reading] | None = None
         with self._lock:
+            if self._closed:
+                raise Closed("a read")
             if self._idle:
                 return self._idle.pop()
             if self._made < _READERS:
@@ -180,19 +200,26 @@ class Readers:
     async def _connect(self) -> Reading:
         try:
             connection = Reading(self._path)
-            await connection
+            await connection.open()
         except BaseException as error:
             with self._lock:
                 self._made -= 1
             if isinstance(error, sqlite3.Error):
-                raise translate(error) from error
+                raise self.refusal(error) from error
             raise
         return connection
+
+    def refusal(self, error: sqlite3.Error) -> StoreError:
+        """Return the store's error for a read that failed; a private file is gone once the pool is closed."""
+        return Closed("a read") if self._closed else translate(error)
 
     async def close(self) -> None:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+        loop = asyncio.get_running_loop()
+        if making := [each for each in self._making if each.get_loop() is loop]:
+            await asyncio.wait(making)
         for connection in idle:
             await connection.close()
 

@@ -1,0 +1,50 @@
+"""The thread that sends spans: one per process, with an event loop and without the context of any attempt."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import Context
+from typing import Any, TypeVar
+
+from store.runtime.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+
+class SpanThread(LoopThread):
+    """An event-loop thread whose work runs in an empty context, so that sending a span is not traced itself."""
+
+    def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
+        return Context().run(super().submit, work, lost)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
+        return Context().run(super().call_soon, callback, *args)
+
+
+class _Shared:
+    """This process's thread, started when it is first needed; a fork starts its own."""
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: SpanThread | None = None
+
+    def get(self) -> SpanThread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = SpanThread("rollbook-spans", asyncio.new_event_loop)
+            return self._thread
+
+
+_shared = _Shared()
+
+
+def span_thread() -> SpanThread:
+    """Return the thread of this process."""
+    return _shared.get()
