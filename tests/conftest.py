@@ -29,7 +29,21 @@ IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
 
 SQLITE = pytest.param("sqlite", id="sqlite")
 POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)
-MEMORY = pytest.param("memory", id="memory")
+MEMORY = pytest.param("memory", id="memory", marks=pytest.mark.repeat)
+
+_OVER_HTTP = frozenset({"client", "dashboard", "llm_proxy", "server"})
+"""The folders whose tests start a server."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make test-fast` leaves out by what they need, which their folder and parameters tell."""
+    here = Path(__file__).parent
+    for item in items:
+        values = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        if item.path.relative_to(here).parts[0] in _OVER_HTTP or "http" in values:
+            item.add_marker(pytest.mark.http)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ async def plain(url: str, clock: ManualClock) -> AsyncIterator[Store]:
         yield opened
 
 
+@pytest.mark.repeat
 class TestPlainSQLite(StoreContract):
     """The whole contract, over a database that the package does not know."""
 

@@ -19,6 +19,7 @@ def server() -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.http
 class TestHTTPStore(StoreContract):
     """The contract, over HTTP."""
 

@@ -119,6 +119,7 @@ class DelegatingStore(Store):
         await self._inner.close()
 
 
+@pytest.mark.repeat
 class TestDelegatingStore(StoreContract):
     """The contract, through a wrapper; one backend behind it is enough."""
 
