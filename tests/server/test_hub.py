@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -16,14 +17,15 @@ from store.models import EnqueueRolloutRequest
 from store.server.streaming import hub
 from store.server.streaming.feed import Fact, Wanted
 from store.server.streaming.hub import Hubs
+from store.sql.log import SQLLog
 from store.sql.store import SQLStore
 
 ALL = Wanted(None, None, None)
 HANG = 60
 
 
-class Counting(SQLStore):
-    """A store that knows how many follow it."""
+class CountingLog(SQLLog):
+    """A log that knows how many follow it."""
 
     following = 0
     followed = 0
@@ -32,10 +34,30 @@ class Counting(SQLStore):
         self.following += follow
         self.followed += follow
         try:
-            async for event in super().log.tail(after, follow=follow, **more):
+            async for event in super().tail(after, follow=follow, **more):
                 yield event
         finally:
             self.following -= follow
+
+
+class Counting(SQLStore):
+    """A store that knows how many follow its log."""
+
+    @cached_property
+    def _counting(self) -> CountingLog:
+        return CountingLog(self.core)
+
+    @property
+    def log(self) -> CountingLog:
+        return self._counting
+
+    @property
+    def following(self) -> int:
+        return self.log.following
+
+    @property
+    def followed(self) -> int:
+        return self.log.followed
 
 
 @pytest.fixture
