@@ -304,6 +304,23 @@ async def test_what_a_client_has_read_stands() -> None:
     assert not undone
 
 
+async def test_no_part_of_an_answer_waits_until_the_client_acknowledges_the_one_before() -> None:
+    options: asyncio.Queue[int] = asyncio.Queue()
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        options.put_nowait(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    with bind("127.0.0.1", 0) as listener:
+        # asyncio's own loop: uvloop turns Nagle's algorithm off for every connection.
+        async with await asyncio.start_server(accepted, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await options.get()
+            writer.close()
+            await writer.wait_closed()
+
+
 # -- proxies ---------------------------------------------------------------------------------------------------------
 
 
