@@ -8,6 +8,7 @@ from typing import Final, Literal
 from store.cli.errors import Ambiguous
 from store.errors import Invalid, NotFound
 from store.interface.store import AsAt, Store
+from store.models.queries import ResourcesQuery, RolloutQuery, WorkerQuery
 
 Kind = Literal["rollout", "resources", "worker", "attempt"]
 Found = tuple[Kind, str]
@@ -102,17 +103,17 @@ def _only(found: Sequence[Found], given: str, kinds: Sequence[Kind], *, are_all:
 
 
 async def _rollouts(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
-    page = await store.query_rollouts(rollout_id_contains=part, limit=_PAGE, offset=offset)
+    page = await store.find_rollouts(RolloutQuery.of(rollout_id_contains=part, limit=_PAGE, offset=offset))
     return [each.rollout_id for each in page], page.total
 
 
 async def _resources(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
-    page = await store.query_resources(resources_id_contains=part, limit=_PAGE, offset=offset)
+    page = await store.find_resources(ResourcesQuery.of(resources_id_contains=part, limit=_PAGE, offset=offset))
     return [each.resources_id for each in page], page.total
 
 
 async def _workers(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
-    page = await store.query_workers(worker_id_contains=part, limit=_PAGE, offset=offset)
+    page = await store.find_workers(WorkerQuery.of(worker_id_contains=part, limit=_PAGE, offset=offset))
     return [each.worker_id for each in page], page.total
 
 

@@ -36,7 +36,9 @@ def _statuses(allowed: Any) -> Any:
             raise typer.BadParameter(f"{text!r} is not one of {', '.join(words)}")
         return text
 
-    return typer.Option(parser=status, metavar="STATUS", help=f"One of {', '.join(words)}; may be repeated.")
+    return typer.Option(
+        "--status", parser=status, metavar="STATUS", help=f"One of {', '.join(words)}; may be repeated."
+    )
 
 
 Db = Annotated[
@@ -70,9 +72,13 @@ Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the fir
 RolloutStatuses = Annotated[list[Any] | None, _statuses(RolloutStatus)]
 WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]
 AnyOf = Annotated[bool, typer.Option("--any", help="What meets any condition, rather than all of them.")]
-IdContains = Annotated[str | None, typer.Option(metavar="TEXT", help="With this in the id.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")]
+IdContains = Annotated[str | None, typer.Option("--id-contains", metavar="TEXT", help="With this in the id.")]
 OfRollout = Annotated[
     str, typer.Option("--rollout", metavar="ID", help="Of this rollout; the beginning of its id will do.")
+]
+OfAttempt = Annotated[
+    str | None, typer.Option(metavar="ID", help="Of this attempt: its id or the beginning, its number, or latest.")
 ]
 RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]
 RunId = Annotated[

@@ -61,7 +61,8 @@ def places(source: Source, query: str) -> list[str]:
 
     A place is the signature of a function, the annotated fields of a class, the keywords of a call or the keys of a
     dictionary that name at least as many of the query's own arguments as `QUERIES` says. One call is no place of its
-    own: that with which a function whose signature is a place makes an object of a class that is one.
+    own: that with which a function whose signature is a place makes an object of a class that is one, by `Class(…)` or
+    `Class.of(…)`.
     """
     names, least = QUERIES[query]
     found = [
@@ -76,7 +77,7 @@ def places(source: Source, query: str) -> list[str]:
         for _, node in found
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(node)
-        if isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] in classes
+        if isinstance(inner, ast.Call) and classes & {*ast.unparse(inner.func).split(".")}
     }
     shown = [(name, getattr(node, "lineno", 0), _label(node)) for name, node in found if node not in conversions]
     return [f"{name}:{line} {label}" for name, line, label in sorted(shown)]

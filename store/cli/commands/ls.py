@@ -1,13 +1,17 @@
-"""`rollbook ls`: lists of rollouts, attempts, spans, resources and workers."""
+"""`rollbook ls`: lists of rollouts, attempts, spans, resources and workers.
+
+The options of a list are the conditions of its query in `store.models.queries`, so a new condition needs no change
+here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import Parameter
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
-from pydantic import BaseModel
 
 from store.cli import lookup
 from store.cli.options import (
@@ -18,7 +22,9 @@ from store.cli.options import (
     Db,
     Descending,
     IdContains,
+    Ids,
     Limit,
+    OfAttempt,
     Offset,
     OfRollout,
     RolloutStatuses,
@@ -31,11 +37,38 @@ from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
 from store.interface.store import AsAt as Past
 from store.interface.store import Store
-from store.models import Attempt, FilterLogic, PaginatedResult, Span
+from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from store.models.queries import (
+    AttemptQuery,
+    PageQuery,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
+    WorkerQuery,
+    list_fields,
+)
 
-T = TypeVar("T", bound=BaseModel)
+Find = TypeVar("Find", bound=Callable[..., Awaitable[PaginatedResult[Any]]])
 
-_ON_A_SCREEN: Final = 50
+_ROWS_ON_A_TERMINAL: Final = 50
+_NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
+    (RolloutQuery, "status_in"): RolloutStatuses,
+    (RolloutQuery, "rollout_id_in"): Ids,
+    (RolloutQuery, "rollout_id_contains"): IdContains,
+    (WorkerQuery, "status_in"): WorkerStatuses,
+    (WorkerQuery, "worker_id_contains"): IdContains,
+    (ResourcesQuery, "resources_id"): Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="With exactly this id.")
+    ],
+    (ResourcesQuery, "resources_id_contains"): IdContains,
+}
+"""The options that do not have the name of their condition."""
+_HELP: Final = {
+    "trace_id": "Of this trace.",
+    "span_id": "With this id.",
+    "parent_id": "Directly below this span.",
+    "name": "With this name.",
+}
 
 app = typer.Typer()
 ls = typer.Typer(
@@ -44,204 +77,60 @@ ls = typer.Typer(
 app.add_typer(ls)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Which part of a list is wanted, of when, and how it is printed."""
-
-    sort: str | None
-    is_descending: bool
-    limit: int | None
-    offset: int
-    as_at: Past | None
-    is_json: bool
-
-    def arguments(self, newest_by: str) -> dict[str, Any]:
-        """Return the arguments that every query has; `newest_by` is what `--desc` alone sorts by."""
-        limit = self.limit
-        if limit is None:
-            limit = _ON_A_SCREEN if is_terminal() and not self.is_json else -1
-        sort = self.sort or (newest_by if self.is_descending else None)
-        return {
-            **({"sort_by": sort} if sort else {}),
-            "sort_order": "desc" if self.is_descending else "asc",
-            "limit": limit,
-            "offset": self.offset,
-            "as_at": self.as_at,
-        }
+# -- options ---------------------------------------------------------------------------------------------------------
 
 
-@ls.command("rollouts")
-def ls_rollouts(
-    *,
-    db: Db = DEFAULT_DB,
-    status: RolloutStatuses = None,
-    id_in: Annotated[
-        list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")
-    ] = None,
-    id_contains: IdContains = None,
-    any_of: AnyOf = False,
-    sort: Sort = None,
-    desc: Descending = False,
-    limit: Limit = None,
-    offset: Offset = 0,
-    as_at: AsAt = None,
-    json: AsJson = False,
-) -> None:
-    """Rollouts, each with its latest attempt, in the order they were created."""
-    page = Page(sort, desc, limit, offset, as_at, json)
-    arguments = page.arguments("start_time")
-    _print(
-        run_reading(
-            db,
-            lambda store: store.query_rollouts(
-                status_in=status or None,
-                rollout_id_in=id_in or None,
-                rollout_id_contains=id_contains,
-                filter_logic=_logic(any_of=any_of),
-                **arguments,
-            ),
-        ),
-        ROLLOUTS,
-        page,
-    )
+def _parameter(name: str, option: Any, default: Any = None) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
 
 
-@ls.command("attempts")
-def ls_attempts(
-    *,
-    rollout: OfRollout,
-    db: Db = DEFAULT_DB,
-    sort: Sort = None,
-    desc: Descending = False,
-    limit: Limit = None,
-    offset: Offset = 0,
-    as_at: AsAt = None,
-    json: AsJson = False,
-) -> None:
-    """The attempts of a rollout."""
-    page = Page(sort, desc, limit, offset, as_at, json)
-    arguments = page.arguments("sequence_id")
-
-    async def read(store: Store) -> PaginatedResult[Attempt]:
-        return await store.query_attempts(await lookup.rollout(store, rollout), **arguments)
-
-    _print(run_reading(db, read), ATTEMPTS, page)
+def _options(query: type[PageQuery]) -> list[Parameter]:
+    """Return the options of a query: its conditions, then what every list has."""
+    conditions = query.conditions()
+    return [
+        *(_parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in conditions),
+        *([_parameter("any_of", AnyOf, default=False)] if "filter_logic" in query.model_fields else []),
+        _parameter("sort", Sort),
+        _parameter("desc", Descending, default=False),
+        _parameter("limit", Limit),
+        _parameter("offset", Offset, default=0),
+        _parameter("as_at", AsAt),
+        _parameter("json", AsJson, default=False),
+    ]
 
 
-@ls.command("spans")
-def ls_spans(
-    *,
-    rollout: OfRollout,
-    db: Db = DEFAULT_DB,
-    attempt: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this attempt: its id or the beginning, its number, or latest.")
-    ] = None,
-    trace_id: Annotated[str | None, typer.Option(metavar="ID", help="Of this trace.")] = None,
-    trace_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
-    span_id: Annotated[str | None, typer.Option(metavar="ID", help="With this id.")] = None,
-    span_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
-    parent_id: Annotated[str | None, typer.Option(metavar="ID", help="Right below this span.")] = None,
-    parent_id_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="With this name.")] = None,
-    name_contains: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
-    any_of: AnyOf = False,
-    sort: Sort = None,
-    desc: Descending = False,
-    limit: Limit = None,
-    offset: Offset = 0,
-    as_at: AsAt = None,
-    json: AsJson = False,
-) -> None:
-    """The spans of a rollout, by the numbers the store gave them."""
-    conditions = {
-        "trace_id": trace_id,
-        "trace_id_contains": trace_id_contains,
-        "span_id": span_id,
-        "span_id_contains": span_id_contains,
-        "parent_id": parent_id,
-        "parent_id_contains": parent_id_contains,
-        "name": name,
-        "name_contains": name_contains,
+def _condition(query: type[PageQuery], name: str) -> Any:
+    """Return the option of a condition: `--trace-id` for `trace_id`, repeatable if the condition is a list."""
+    metavar = "ID" if name.endswith("_id") else "TEXT"
+    if name in list_fields(query):
+        flag = f"--{name.removesuffix('_in').replace('_', '-')}"
+        return Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help="May be repeated.")]
+    return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
+
+
+def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
+    """Return the fields of a query that every list has, except the conditions."""
+    limit = given["limit"]
+    if limit is None:
+        limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1
+    sort = given["sort"] or (newest_by if given["desc"] else None)
+    return {
+        **({"sort_by": sort} if sort else {}),
+        **({"filter_logic": "or"} if given.get("any_of") else {}),
+        "sort_order": "desc" if given["desc"] else "asc",
+        "limit": limit,
+        "offset": given["offset"],
+        "as_at": given["as_at"],
     }
-    page = Page(sort, desc, limit, offset, as_at, json)
-    arguments: dict[str, Any] = {**conditions, **page.arguments("sequence_id")}
-
-    async def read(store: Store) -> PaginatedResult[Span]:
-        rollout_id = await lookup.rollout(store, rollout)
-        attempt_id = attempt and await lookup.attempt(store, rollout_id, attempt, page.as_at)
-        return await store.query_spans(rollout_id, attempt_id, filter_logic=_logic(any_of=any_of), **arguments)
-
-    _print(run_reading(db, read), SPANS, page)
 
 
-@ls.command("resources")
-def ls_resources(
-    *,
-    db: Db = DEFAULT_DB,
-    resources_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="With exactly this id.")] = None,
-    id_contains: IdContains = None,
-    sort: Sort = None,
-    desc: Descending = False,
-    limit: Limit = None,
-    offset: Offset = 0,
-    as_at: AsAt = None,
-    json: AsJson = False,
-) -> None:
-    """The current version of every set of resources, in the order the sets were first published."""
-    page = Page(sort, desc, limit, offset, as_at, json)
-    arguments = page.arguments("update_time")
-    _print(
-        run_reading(
-            db,
-            lambda store: store.query_resources(
-                resources_id=resources_id, resources_id_contains=id_contains, **arguments
-            ),
-        ),
-        RESOURCES,
-        page,
-    )
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
-@ls.command("workers")
-def ls_workers(
-    *,
-    db: Db = DEFAULT_DB,
-    status: WorkerStatuses = None,
-    id_contains: IdContains = None,
-    any_of: AnyOf = False,
-    sort: Sort = None,
-    desc: Descending = False,
-    limit: Limit = None,
-    offset: Offset = 0,
-    as_at: AsAt = None,
-    json: AsJson = False,
-) -> None:
-    """Whoever claimed rollouts, in the order they were first seen."""
-    page = Page(sort, desc, limit, offset, as_at, json)
-    arguments = page.arguments("last_dequeue_time")
-    _print(
-        run_reading(
-            db,
-            lambda store: store.query_workers(
-                status_in=status or None,
-                worker_id_contains=id_contains,
-                filter_logic=_logic(any_of=any_of),
-                **arguments,
-            ),
-        ),
-        WORKERS,
-        page,
-    )
-
-
-def _logic(*, any_of: bool) -> FilterLogic:
-    return "or" if any_of else "and"
-
-
-def _print(found: PaginatedResult[T], columns: Sequence[Column[Any]], page: Page) -> None:
-    if page.as_at is not None:
-        note(f"as at {in_words(page.as_at)}")
-    if page.is_json:
+def _print(found: PaginatedResult[Any], columns: Sequence[Column[Any]], *, as_json: bool, as_at: Past | None) -> None:
+    if as_at is not None:
+        note(f"as at {in_words(as_at)}")
+    if as_json:
         json_document(
             {
                 "items": [item.model_dump() for item in found],
@@ -254,6 +143,75 @@ def _print(found: PaginatedResult[T], columns: Sequence[Column[Any]], page: Page
     if not found and is_terminal():
         note("nothing found")
         return
-    print_table(columns, found.items, is_past=page.as_at is not None)
+    print_table(columns, found.items, is_past=as_at is not None)
     if len(found) < found.total:
         note(f"{len(found):,} of {found.total:,}; --limit and --offset choose which")
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: str) -> Callable[[Find], Find]:
+    """Declare `rollbook ls NAME`, where NAME is the name of the function.
+
+    Args:
+        query: the class of the query; each of its conditions becomes an option.
+        columns: the columns of the table.
+        newest_by: the field that `--desc` sorts by if `--sort` is not given.
+
+    Returns:
+        A decorator for a function that finds the matches of a query. Its parameters after the query are options, too.
+    """
+
+    def declare(find: Find) -> Find:
+        _, _, *own = inspect.signature(find, eval_str=True).parameters.values()
+
+        def command(**given: Any) -> None:
+            conditions = {name: None if given[name] == [] else given[name] for name in query.conditions()}
+            wanted = query.of(**conditions, **_page(given, newest_by))
+            options = {each.name: given[each.name] for each in own}
+            found = run_reading(given["db"], lambda store: find(store, wanted, **options))
+            _print(found, columns, as_json=given["json"], as_at=given["as_at"])
+
+        # Typer reads the options from the signature.
+        command.__dict__["__signature__"] = inspect.Signature(
+            [_parameter("db", Db, DEFAULT_DB), *own, *_options(query)]
+        )
+        ls.command(find.__name__, help=inspect.getdoc(find))(command)
+        return find
+
+    return declare
+
+
+@_command(RolloutQuery, ROLLOUTS, newest_by="start_time")
+async def rollouts(store: Store, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
+    """Rollouts, each with its latest attempt, in the order they were created."""
+    return await store.find_rollouts(query)
+
+
+@_command(AttemptQuery, ATTEMPTS, newest_by="sequence_id")
+async def attempts(store: Store, query: AttemptQuery, *, rollout: OfRollout) -> PaginatedResult[Attempt]:
+    """The attempts of a rollout."""
+    return await store.find_attempts(await lookup.rollout(store, rollout), query)
+
+
+@_command(SpanQuery, SPANS, newest_by="sequence_id")
+async def spans(
+    store: Store, query: SpanQuery, *, rollout: OfRollout, attempt: OfAttempt = None
+) -> PaginatedResult[Span]:
+    """The spans of a rollout, by the numbers the store gave them."""
+    rollout_id = await lookup.rollout(store, rollout)
+    attempt_id = attempt and await lookup.attempt(store, rollout_id, attempt, query.as_at)
+    return await store.find_spans(query.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id}))
+
+
+@_command(ResourcesQuery, RESOURCES, newest_by="update_time")
+async def resources(store: Store, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
+    """The current version of every set of resources, in the order the sets were first published."""
+    return await store.find_resources(query)
+
+
+@_command(WorkerQuery, WORKERS, newest_by="last_dequeue_time")
+async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[Worker]:
+    """The workers that claimed rollouts, in the order they were first seen."""
+    return await store.find_workers(query)

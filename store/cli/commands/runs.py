@@ -16,6 +16,7 @@ from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
 from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
+from store.models.queries import RolloutQuery
 from store.planning.plan import COMPLETED
 
 app = typer.Typer()
@@ -97,7 +98,9 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
         found: list[_Run] = []
         looked_at = 0
         while True:
-            page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=_AT_ONCE, offset=looked_at)
+            page = await store.find_rollouts(
+                RolloutQuery.of(sort_by="start_time", sort_order="desc", limit=_AT_ONCE, offset=looked_at)
+            )
             summed = await asyncio.gather(*(_summed(store, rollout) for rollout in page))
             found.extend(run for run in summed if run is not None)
             looked_at += len(page)

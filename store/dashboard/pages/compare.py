@@ -18,6 +18,7 @@ from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
 from store.models import Attempt, Rollout, Span
+from store.models.queries import SpanQuery
 from store.semconv import GROUP_KEY, STEP_KEY
 
 pages = Pages()
@@ -138,7 +139,9 @@ async def _side(asked: Asked, given: str) -> Side:
         return Side(given, rollout, None, [], [], 0)
     ids = rollout.rollout_id, attempt.attempt_id
     rows = await store.core.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
-    read = await store.query_spans(*ids, limit=MOST_READ, sort_by="sequence_id")
+    read = await store.find_spans(
+        SpanQuery.of(rollout_id=rollout.rollout_id, attempt_id=attempt.attempt_id, limit=MOST_READ)
+    )
     return Side(given, rollout, attempt, rows, read.items, read.total)
 
 

@@ -23,6 +23,7 @@ from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
+from store.models.queries import SpanQuery
 from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
 
@@ -85,12 +86,14 @@ class Looked:
         return self.rollout.rollout_id
 
     async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
-        """Return spans of the chosen attempt as of the moment; arguments as of `query_spans`."""
+        """Return spans of the selected attempt at the selected moment; `wanted` holds more fields of the query."""
         if self.attempt is None:
             return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
-        return await self.asked.store.query_spans(
-            self.rollout_id, self.attempt.attempt_id, at=self.at, limit=limit, offset=offset, **wanted
+        attempt_id = self.attempt.attempt_id
+        query = SpanQuery.of(
+            rollout_id=self.rollout_id, attempt_id=attempt_id, at=self.at, limit=limit, offset=offset, **wanted
         )
+        return await self.asked.store.find_spans(query)
 
     def url(self, tab: str = "", **params: Any) -> str:
         """Return the path of a tab at the same moment, of the same attempt."""

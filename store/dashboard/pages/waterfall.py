@@ -14,6 +14,7 @@ from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
 from store.models import Event
+from store.models.queries import SpanQuery
 
 pages = Pages()
 
@@ -61,7 +62,9 @@ async def span(asked: Asked) -> Page:
     """Show all that a span holds; long values are cut unless `all=1`."""
     rollout_id, span_id = asked.ids["rollout_id"], asked.ids["span_id"]
     attempt_id = await _attempt_id(asked)
-    found = await asked.store.query_spans(rollout_id, attempt_id, span_id=span_id, limit=1)
+    found = await asked.store.find_spans(
+        SpanQuery.of(rollout_id=rollout_id, attempt_id=attempt_id, span_id=span_id, limit=1)
+    )
     if not found.items:
         raise NotFound("span", span_id, f"Span {span_id} not found for attempt {attempt_id} of rollout {rollout_id}")
     shown, whole = found.items[0], asked.among("all", ("0", "1"), "0") == "1"

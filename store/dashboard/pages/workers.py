@@ -15,6 +15,7 @@ from store.db.reports import worker_rows
 from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
+from store.models.queries import WorkerQuery
 from store.runtime.clock import MICROSECONDS, system_clock
 
 pages = Pages()
@@ -56,13 +57,15 @@ async def workers(asked: Asked) -> Page:
     status = asked.among("status", ("", *get_args(WorkerStatus)), "")
     sort = asked.among("sort", get_args(Sort), "last_heartbeat_time")
     is_descending = asked.among("desc", ("0", "1"), "1") == "1"
-    found = await asked.store.query_workers(
-        status_in=[each for each in get_args(WorkerStatus) if each == status] or None,
-        worker_id_contains=asked.one("q") or None,
-        sort_by=sort,
-        sort_order="desc" if is_descending else "asc",
-        limit=asked.rows,
-        offset=asked.whole("offset", 0),
+    found = await asked.store.find_workers(
+        WorkerQuery.of(
+            status_in=[status] if status else None,
+            worker_id_contains=asked.one("q") or None,
+            sort_by=sort,
+            sort_order="desc" if is_descending else "asc",
+            limit=asked.rows,
+            offset=asked.whole("offset", 0),
+        )
     )
     did = await asked.store.core.look(partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True)
     lanes = lanes_of(did.stretches, did.window)
