@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from store.errors import WrongProcess
 from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import LightningStoreCapabilities
@@ -93,6 +94,29 @@ class SyncLog(_SyncPart[StoreLog]):
     seal = _waiting(StoreLog.seal)
 
 
+class SyncRuns(_SyncPart[StoreRuns]):
+    """Runs; see `StoreRuns`."""
+
+    append_events = _waiting(StoreRuns.append_events)
+    query_events = _waiting(StoreRuns.query_events)
+    get_graph = _waiting(StoreRuns.get_graph)
+    follow = _iterating(StoreRuns.follow)
+    save_checkpoint = _waiting(StoreRuns.save_checkpoint)
+    get_checkpoint = _waiting(StoreRuns.get_checkpoint)
+    get_checkpoint_by_id = _waiting(StoreRuns.get_checkpoint_by_id)
+    list_checkpoints = _waiting(StoreRuns.list_checkpoints)
+    save_artifact = _waiting(StoreRuns.save_artifact)
+    retract_artifact = _waiting(StoreRuns.retract_artifact)
+    query_artifacts = _waiting(StoreRuns.query_artifacts)
+    scope_history = _waiting(StoreRuns.scope_history)
+    plan_fork = _waiting(StoreRuns.plan_fork)
+    fork = _waiting(StoreRuns.fork)
+    resume = _waiting(StoreRuns.resume)
+    move_head = _waiting(StoreRuns.move_head)
+    list_lineage = _waiting(StoreRuns.list_lineage)
+    compare_attempts = _waiting(StoreRuns.compare_attempts)
+
+
 class SyncAnnotations(_SyncPart[StoreAnnotations]):
     """Labels and notes; see `StoreAnnotations`."""
 
@@ -144,6 +168,11 @@ class SyncStore(_Sync[Store]):
         return SyncLog(self.store.log, self.home)
 
     @property
+    def runs(self) -> SyncRuns:
+        """Runs with phases: their events, checkpoints and artefacts, and running a part of them again."""
+        return SyncRuns(self.store.runs, self.home)
+
+    @property
     def annotations(self) -> SyncAnnotations:
         """Labels and notes of rollouts."""
         return SyncAnnotations(self.store.annotations, self.home)
@@ -189,24 +218,6 @@ class SyncStore(_Sync[Store]):
     get_worker_by_id = _waiting(Store.get_worker_by_id)
     update_worker = _waiting(Store.update_worker)
     statistics = _waiting(Store.statistics)
-    append_run_events = _waiting(Store.append_run_events)
-    query_run_events = _waiting(Store.query_run_events)
-    get_run_graph = _waiting(Store.get_run_graph)
-    follow_run = _iterating(Store.follow_run)
-    save_checkpoint = _waiting(Store.save_checkpoint)
-    get_checkpoint = _waiting(Store.get_checkpoint)
-    get_checkpoint_by_id = _waiting(Store.get_checkpoint_by_id)
-    list_checkpoints = _waiting(Store.list_checkpoints)
-    save_artifact = _waiting(Store.save_artifact)
-    retract_artifact = _waiting(Store.retract_artifact)
-    query_artifacts = _waiting(Store.query_artifacts)
-    scope_history = _waiting(Store.scope_history)
-    plan_fork = _waiting(Store.plan_fork)
-    fork_attempt = _waiting(Store.fork_attempt)
-    resume_attempt = _waiting(Store.resume_attempt)
-    move_head = _waiting(Store.move_head)
-    list_lineage = _waiting(Store.list_lineage)
-    compare_attempts = _waiting(Store.compare_attempts)
 
     def __enter__(self) -> Self:
         return self

@@ -28,11 +28,16 @@ from store.db import url
 from store.db.tables import core as core_tables
 from store.domain.events import FACTS
 from store.integrations.langgraph import RollbookSaver
+from store.interface.annotations import StoreAnnotations
+from store.interface.log import StoreLog
+from store.interface.runs import StoreRuns
+from store.interface.threads import StoreThreads
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
 from tests.benchmarks.publish import NAMES, readme_figures
 
 ROOT = Path(__file__).parents[1]
+PARTS = {"log": StoreLog, "runs": StoreRuns, "annotations": StoreAnnotations, "threads": StoreThreads}
 PAGES = sorted(
     path for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")] if path.is_file()
 )
@@ -396,10 +401,14 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
 def test_every_argument_that_is_shown_with_a_method_exists() -> None:
     for path in PAGES:
         for name in code(path):
-            called = re.fullmatch(r"(\w+)\((.*)\)", name)
-            if called and hasattr(store.Store, called[1]):
-                given = set(re.findall(r"(\w+)=", called[2]))
-                assert given <= set(inspect.signature(getattr(store.Store, called[1])).parameters), name
+            called = re.fullmatch(r"(?:(log|runs|annotations|threads)\.)?(\w+)\((.*)\)", name)
+            if called is None:
+                continue
+            part, method, shown = called.groups()
+            kind = PARTS.get(part, store.Store)
+            if part or hasattr(kind, method):
+                given = set(re.findall(r"(\w+)=", shown))
+                assert given <= set(inspect.signature(getattr(kind, method)).parameters), name
 
 
 def test_every_way_to_add_a_backend_is_the_one_the_page_shows() -> None:

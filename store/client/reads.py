@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from store.client import requests
 from store.client.core import HTTPCore
 from store.client.transport import Call, reading
-from store.interface.store import AsAt, Store
+from store.interface.runs import AsAt
 from store.models import (
     Attempt,
     AttemptedRollout,
@@ -25,10 +25,11 @@ from store.wire import encoding, paths
 T = TypeVar("T")
 
 
-class HTTPReads(Store):
+class HTTPReads:
     """What a server answers from its store."""
 
-    core: HTTPCore
+    def __init__(self, core: HTTPCore) -> None:
+        self.core = core
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
 
 from store.client import requests, run_requests
-from store.client.reads import HTTPReads
-from store.interface.store import AsAt
+from store.client.core import HTTPCore
+from store.client.transport import reading
+from store.errors import Incompatible
+from store.interface.runs import AsAt, StoreRuns
 from store.models import (
     Artifact,
     ArtifactRef,
@@ -22,20 +26,30 @@ from store.models import (
     Rollout,
     RunEvent,
     RunEventPage,
+    RunFrame,
     RunGraph,
     SearchIn,
     Snapshot,
 )
 from store.validation import arguments
 from store.wire import encoding, paths
+from store.wire.errors import error_of
+
+_SHORTEST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+_ENDS: Final = frozenset({"error", "gap"})
 
 
-class HTTPRuns(HTTPReads):
-    """What a store over HTTP does for runs."""
+class HTTPRuns(StoreRuns):
+    """The runs of a store behind a server."""
+
+    def __init__(self, core: HTTPCore) -> None:
+        super().__init__("HTTPStore")
+        self.core = core
 
     # -- what a run says ---------------------------------------------------------------------------------------------
 
-    async def append_run_events(
+    async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
         given = arguments.several(events, "events")
@@ -45,7 +59,7 @@ class HTTPRuns(HTTPReads):
         body = run_requests.events(given, key)
         return (await self.core.do("append_run_events", path, body, encoding.decode_appended)).versions
 
-    async def query_run_events(
+    async def query_events(
         self,
         rollout_id: str,
         *,
@@ -67,7 +81,7 @@ class HTTPRuns(HTTPReads):
         part = {"after": after, "limit": limit}
         return await self.core.see("query_run_events", path, asked | part, encoding.decode_run_events)
 
-    async def get_run_graph(
+    async def get_graph(
         self,
         rollout_id: str,
         *,
@@ -81,6 +95,41 @@ class HTTPRuns(HTTPReads):
         if graph is None:
             return await self.core.see("get_run_graph", path, asked, encoding.decode_run_graph)
         return await self.core.consider("get_run_graph", path, encoding.decode_run_graph, **asked, graph=graph)
+
+    async def follow(
+        self,
+        rollout_id: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        view: str = "head",
+        bodies: bool = True,
+    ) -> AsyncIterator[RunFrame]:
+        arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
+        if until is not None:
+            arguments.whole(until, "until", "a version of the run: 1, 2, 3 …", 1)
+        path = requests.path(paths.RUN_STREAM, rollout_id=requests.sought(rollout_id, "rollout_id"))
+        asked: dict[str, Any] = {"view": arguments.text(view, "view"), "bodies": "true" if bodies else "false"}
+        pause = _SHORTEST_PAUSE
+        while True:
+            place = requests.given(after=after, until=until)
+            call = reading("follow_run", path + requests.query_string({**asked, **place}), is_ours=True)
+            stream = await self.core.transport.follow(call)
+            if stream is None:
+                base = self.core.transport.address.base
+                raise Incompatible(f"{base} does not stream runs", "give the URL of a Rollbook server")
+            try:
+                while told := await stream.take():
+                    for frame in _frames(told):
+                        # Whoever is told this may stop here, and go on from it.
+                        after, until, pause = frame.seq, frame.until, _SHORTEST_PAUSE
+                        yield frame
+                    if told[-1]["kind"] in _ENDS:
+                        break
+            finally:
+                stream.close()
+            await self.core.transport.pause("follow_run", pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
     # -- what it leaves ----------------------------------------------------------------------------------------------
 
@@ -214,7 +263,7 @@ class HTTPRuns(HTTPReads):
             "plan_fork", path, encoding.decode_fork_plan, **asked, base=base, cascade=cascade, graph=graph
         )
 
-    async def fork_attempt(
+    async def fork(
         self,
         rollout_id: str,
         *,
@@ -254,7 +303,7 @@ class HTTPRuns(HTTPReads):
         path = run_requests.path(paths.FORKS, rollout_id)
         return await self.core.do("fork_attempt", path, body, encoding.decode_fork_result)
 
-    async def resume_attempt(
+    async def resume(
         self,
         rollout_id: str,
         *,
@@ -294,3 +343,17 @@ class HTTPRuns(HTTPReads):
             arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
         path = run_requests.path(paths.COMPARE, rollout_id)
         return await self.core.see("compare_attempts", path, {"a": a, "b": b}, encoding.decode_difference)
+
+
+def _frames(told: list[dict[str, Any]]) -> Iterator[RunFrame]:
+    """Yield what is told of the run.
+
+    Raises:
+        StoreError: the stream ended with an error that another connection would not mend.
+    """
+    for each in told:
+        if each["kind"] in _ENDS:
+            if not each.get("retryable"):
+                raise error_of(400, orjson.dumps(each), "follow_run")
+        elif each["kind"] != "heartbeat":
+            yield RunFrame.model_validate(each)

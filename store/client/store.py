@@ -15,10 +15,12 @@ from store.client import address, requests
 from store.client.annotations import HTTPAnnotations
 from store.client.core import HTTPCore
 from store.client.log import HTTPLog
+from store.client.reads import HTTPReads
 from store.client.retrying import Retries
-from store.client.streams import HTTPRunStream
+from store.client.runs import HTTPRuns
 from store.client.transport import Call, Transport, reading, trusting
 from store.errors import Incompatible, Invalid
+from store.interface.store import Store
 from store.models import (
     UNSET,
     Attempt,
@@ -54,7 +56,7 @@ _IN_TIME: Final = 0.8
 """The part of its time that a wait lasts at the least: clocks differ, and timers fire a little early."""
 
 
-class HTTPStore(HTTPRunStream):
+class HTTPStore(HTTPReads, Store):
     """A partition of a server's database. Works at once; `await open_store(url)` also asks whether the server is there.
 
     It may be used from any event loop and thread, handed to other processes by pickle, and used in a fork: each loop of
@@ -104,8 +106,9 @@ class HTTPStore(HTTPRunStream):
         trust = trusting(ca_file) if where.base.startswith("https:") else None
         if ca_file is not None and trust is None:
             raise Invalid("ca_file", "is for https://, and the URL is not; leave it out")
-        self.core = HTTPCore(Transport(where, headers, retries, connections, trust), read_only=read_only)
+        super().__init__(HTTPCore(Transport(where, headers, retries, connections, trust), read_only=read_only))
         self._log = HTTPLog(self.core)
+        self._runs = HTTPRuns(self.core)
         self._annotations = HTTPAnnotations(self.core)
 
     @classmethod
@@ -138,6 +141,10 @@ class HTTPStore(HTTPRunStream):
     @property
     def log(self) -> HTTPLog:
         return self._log
+
+    @property
+    def runs(self) -> HTTPRuns:
+        return self._runs
 
     @property
     def annotations(self) -> HTTPAnnotations:

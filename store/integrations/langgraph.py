@@ -276,7 +276,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
     """Return the newest checkpoint from which a graph would go on in one of some nodes; None if there is none.
 
-    It is what `save_checkpoint(..., external=)` takes: the end of a phase, given the nodes of the phase that follows.
+    It is what `runs.save_checkpoint(..., external=)` takes: the end of a phase, given the nodes of the next phase.
     """
     async for snapshot in graph.aget_state_history(config):
         if not set(nodes).isdisjoint(snapshot.next):
@@ -285,7 +285,7 @@ async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Coll
 
 
 def pointer(config: RunnableConfig) -> dict[str, Any]:
-    """Return what `save_checkpoint(..., external=)` takes for the checkpoint that a config names."""
+    """Return what `runs.save_checkpoint(..., external=)` takes for the checkpoint that a config names."""
     checkpoint_id = get_checkpoint_id(config)
     if checkpoint_id is None:
         raise Invalid("checkpoint_id", "is not in the config; give that of a state the graph was in")

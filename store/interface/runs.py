@@ -36,8 +36,8 @@ AsAt = int | datetime
 """A moment of the log: the position of an event, or an aware datetime compared with when commits were recorded."""
 
 
-class RunStore:
-    """The methods of a store that are about runs.
+class StoreRuns:
+    """The runs of a store. This class is the default of a store without them: every method raises `Unsupported`.
 
     **Views.** `view="head"` is the run as it stands: what the head attempt said, and of the attempts it builds on all
     that no re-run has hidden. `attempt:3` is the same for attempt 3, whether or not it is the head; `own:3` is what
@@ -50,11 +50,17 @@ class RunStore:
 
     Besides the errors named at each method, they raise `NotFound` for a rollout or an attempt that does not exist,
     `Invalid` for what has the wrong form, and `Unsupported` where a store has no runs.
+
+    Args:
+        backend: the name of the store's class, for the error.
     """
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
 
     # -- what a run says ---------------------------------------------------------------------------------------------
 
-    async def append_run_events(
+    async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
         """Append what a run says, all or nothing, and return the version of each event.
@@ -71,9 +77,9 @@ class RunStore:
         Raises:
             Conflict: the key stands for another call of this rollout.
         """
-        raise Unsupported("append_run_events", type(self).__name__)
+        raise Unsupported("runs.append_events", self.backend)
 
-    async def query_run_events(
+    async def query_events(
         self,
         rollout_id: str,
         *,
@@ -101,9 +107,9 @@ class RunStore:
             as_at: as the run stood at this moment of the log.
             at: as the run stood after this one of its events.
         """
-        raise Unsupported("query_run_events", type(self).__name__)
+        raise Unsupported("runs.query_events", self.backend)
 
-    async def get_run_graph(
+    async def get_graph(
         self,
         rollout_id: str,
         *,
@@ -117,9 +123,9 @@ class RunStore:
         A node is failed when the last thing it reported is an error, completed when it has a result, else running. What
         ran under another node appears as an edge only. Works without a phase graph too.
         """
-        raise Unsupported("get_run_graph", type(self).__name__)
+        raise Unsupported("runs.get_graph", self.backend)
 
-    def follow_run(
+    def follow(
         self,
         rollout_id: str,
         *,
@@ -144,7 +150,7 @@ class RunStore:
         Raises:
             Invalid: also for an `after` beyond the run's last event: the run is not the one that the reader saw.
         """
-        raise Unsupported("follow_run", type(self).__name__)
+        raise Unsupported("runs.follow", self.backend)
 
     # -- what it leaves ----------------------------------------------------------------------------------------------
 
@@ -174,10 +180,10 @@ class RunStore:
             state: any JSON object; None where `external` says where it lies.
             after_phase: the phase that has ended; the one that declares the checkpoint, if not given.
             external: a pointer to a state that is kept elsewhere.
-            key: of the call, as for `append_run_events`.
+            key: of the call, as for `append_events`.
             graph: the phase graph, if not among the rollout's resources; none at all is fine.
         """
-        raise Unsupported("save_checkpoint", type(self).__name__)
+        raise Unsupported("runs.save_checkpoint", self.backend)
 
     async def get_checkpoint(
         self,
@@ -195,7 +201,7 @@ class RunStore:
         With `search="group"`, where the run has none: the latest one in the head of any run of the same group whose
         input has an equal `date`. The snapshot says whose it is.
         """
-        raise Unsupported("get_checkpoint", type(self).__name__)
+        raise Unsupported("runs.get_checkpoint", self.backend)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
         """Return a checkpoint with its state, whichever views hold it.
@@ -203,7 +209,7 @@ class RunStore:
         Raises:
             NotFound: the run has none of this id.
         """
-        raise Unsupported("get_checkpoint_by_id", type(self).__name__)
+        raise Unsupported("runs.get_checkpoint_by_id", self.backend)
 
     async def list_checkpoints(
         self,
@@ -216,7 +222,7 @@ class RunStore:
         at: int | None = None,
     ) -> list[CheckpointRef]:
         """Return the checkpoints of a view, in the order they were saved."""
-        raise Unsupported("list_checkpoints", type(self).__name__)
+        raise Unsupported("runs.list_checkpoints", self.backend)
 
     async def save_artifact(
         self,
@@ -231,13 +237,13 @@ class RunStore:
         key: str | None = None,
     ) -> ArtifactRef:
         """Keep something that a run made. Equal content is stored once, however often it is saved."""
-        raise Unsupported("save_artifact", type(self).__name__)
+        raise Unsupported("runs.save_artifact", self.backend)
 
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
         """Take an artefact back: it is not found any more, though it stays in the log. Twice is fine."""
-        raise Unsupported("retract_artifact", type(self).__name__)
+        raise Unsupported("runs.retract_artifact", self.backend)
 
     async def query_artifacts(
         self,
@@ -254,13 +260,13 @@ class RunStore:
 
         With a limit, only the last so many.
         """
-        raise Unsupported("query_artifacts", type(self).__name__)
+        raise Unsupported("runs.query_artifacts", self.backend)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
         """Return what all runs made for a scope, newest first: every version, retracted and replaced ones too."""
-        raise Unsupported("scope_history", type(self).__name__)
+        raise Unsupported("runs.scope_history", self.backend)
 
     # -- running a part again ----------------------------------------------------------------------------------------
 
@@ -276,7 +282,7 @@ class RunStore:
         cascade: bool = True,
         graph: PhaseGraph | None = None,
     ) -> ForkPlan:
-        """Return what `fork_attempt` would do, and do nothing.
+        """Return what `fork` would do, and do nothing.
 
         Args:
             rollout_id: whose run.
@@ -293,9 +299,9 @@ class RunStore:
             Invalid: no such phase, node or scope; a node of several phases; no phase graph.
             CheckpointMissing: with `on_missing="error"`.
         """
-        raise Unsupported("plan_fork", type(self).__name__)
+        raise Unsupported("runs.plan_fork", self.backend)
 
-    async def fork_attempt(
+    async def fork(
         self,
         rollout_id: str,
         *,
@@ -347,9 +353,9 @@ class RunStore:
             SideEffectsUnconfirmed: without `confirm_side_effects`.
             Conflict: the request id stands for another request.
         """
-        raise Unsupported("fork_attempt", type(self).__name__)
+        raise Unsupported("runs.fork", self.backend)
 
-    async def resume_attempt(
+    async def resume(
         self,
         rollout_id: str,
         *,
@@ -371,23 +377,23 @@ class RunStore:
             AttemptActive: the attempt is still at work.
             SideEffectsUnconfirmed: a phase with unsafe side effects had begun and would run again.
         """
-        raise Unsupported("resume_attempt", type(self).__name__)
+        raise Unsupported("runs.resume", self.backend)
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         """Make another attempt's view the run's: undo a re-run, or redo it. Neither status nor queue change."""
-        raise Unsupported("move_head", type(self).__name__)
+        raise Unsupported("runs.move_head", self.backend)
 
     # -- looking back ------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         """Return the attempts of a run, in their order, each with what it builds on."""
-        raise Unsupported("list_lineage", type(self).__name__)
+        raise Unsupported("runs.list_lineage", self.backend)
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
         """Return what changed from the view of attempt `a` to that of attempt `b`, node by node.
 
         Executions of a node are told apart by their order. What `b` inherits is kept by identity, whatever it says.
         """
-        raise Unsupported("compare_attempts", type(self).__name__)
+        raise Unsupported("runs.compare_attempts", self.backend)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from store.errors import Unsupported
 from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
-from store.interface.runs import AsAt, RunStore
+from store.interface.runs import AsAt, StoreRuns
 from store.interface.threads import StoreThreads
 from store.models import (
     UNSET,
@@ -48,15 +48,14 @@ if TYPE_CHECKING:
     from store.sync import SyncStore
 
 
-class Store(RunStore, abc.ABC):
+class Store(abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and the log they come from.
 
     Calls are atomic, may come from any task, event loop or thread, and return once what they did is committed. Besides
     the errors named at each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`, and
     every call that writes `ReadOnly`, `TooLarge`, and `Invalid` for what no database could give back as it came: NaN,
-    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `RunStore` has the
-    methods for runs with phases and for running a part of them again. `log`, `annotations` and `threads` group more
-    methods; where a store lacks one of them, its methods raise `Unsupported`.
+    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `log`, `runs`,
+    `annotations` and `threads` group more methods; where a store lacks one of them, its methods raise `Unsupported`.
 
     **Status.** An attempt is preparing until its first span makes it running, then succeeded or failed as reported. Its
     rollout follows the *latest* attempt, the one with the greatest sequence_id: preparing, running and succeeded are
@@ -93,6 +92,11 @@ class Store(RunStore, abc.ABC):
     def log(self) -> StoreLog:
         """The facts that the store recorded, and their proof."""
         return StoreLog(type(self).__name__)
+
+    @property
+    def runs(self) -> StoreRuns:
+        """Runs with phases: their events, checkpoints and artefacts, and running a part of them again."""
+        return StoreRuns(type(self).__name__)
 
     @property
     def annotations(self) -> StoreAnnotations:

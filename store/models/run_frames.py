@@ -19,7 +19,7 @@ class RunFrame(Frozen):
     `hello` comes first, and again after each new connection. `event` adds to the view. `fork` takes away from it what
     the fork hides, see `apply_frames`. `reset` empties it: all of it is told again. `status` and `terminal` say how the
     run stands; a run that has ended may go on, by a fork or a retry. `heartbeat` only says that nothing happened;
-    a server's streams hold it, `follow_run` leaves it out.
+    a server's streams hold it, `runs.follow` leaves it out.
     """
 
     kind: RunFrameKind
@@ -58,7 +58,7 @@ class RunFrame(Frozen):
 def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> list[RunEventRow]:
     """Return the events of a view after some frames, from those that it held before them.
 
-    It gives what `query_run_events` returns of the same view at the last frame's `seq`, wherever the reader began.
+    It gives what `runs.query_events` returns of the same view at the last frame's `seq`, wherever the reader began.
     """
     held = list(events)
     for frame in frames:

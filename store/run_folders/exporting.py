@@ -42,7 +42,7 @@ async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, 
         store: where the run is.
         rollout_id: which one.
         root: the reports directory; made where there is none.
-        view: which of its attempts count, as for `query_run_events`.
+        view: which of its attempts count, as for `runs.query_events`.
 
     Raises:
         NotFound: no such rollout.
@@ -58,7 +58,7 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
         raise NotFound.rollout(rollout_id)
     found = await last_record(store, rollout_id)
     record = None if found is None else found[0]
-    lineage = await store.list_lineage(rollout_id)
+    lineage = await store.runs.list_lineage(rollout_id)
     run_id = record.run_id if record is not None else names.checked_id(rollout_id, "rollout_id")
     flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout_id, GROUP_KEY)
     events = await _events(store, rollout_id, run_id, view)
@@ -86,7 +86,7 @@ async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> byte
     lines: list[str] = []
     after = 0
     while True:
-        page = await store.query_run_events(rollout_id, view=view, after=after, limit=_PAGE)
+        page = await store.runs.query_events(rollout_id, view=view, after=after, limit=_PAGE)
         lines.extend(line_of(run_id, row) for row in page.items)
         after = page.next_after
         if not page.has_more:
@@ -185,16 +185,16 @@ def _by_name(path: str) -> SidecarFile:
 async def _files(store: Store, rollout_id: str, view: str, record: Record | None) -> _Files:
     imported = {each.id: each for each in record.files} if record is not None else {}
     files, taken = _Files(), {each.path for each in imported.values()}
-    kept = {each.checkpoint_id for each in await store.list_checkpoints(rollout_id, view=view)}
-    for each in await store.list_checkpoints(rollout_id, view="raw"):
+    kept = {each.checkpoint_id for each in await store.runs.list_checkpoints(rollout_id, view=view)}
+    for each in await store.runs.list_checkpoints(rollout_id, view="raw"):
         told = SidecarFile(
             kind="checkpoint", scope=each.scope, name=each.name, phase=each.after_phase, external=each.external
         )
         is_kept = each.checkpoint_id in kept
         value = await _state(store, each) if is_kept else None
         _add(files, taken, told, value, each.at, imported.get(each.checkpoint_id), is_kept=is_kept)
-    kept = {each.artifact_id for each in await store.query_artifacts(rollout_id, view=view)}
-    for each in await store.query_artifacts(rollout_id, view="raw"):
+    kept = {each.artifact_id for each in await store.runs.query_artifacts(rollout_id, view=view)}
+    for each in await store.runs.query_artifacts(rollout_id, view="raw"):
         if (each.scope, each.name) != (records.SCOPE, records.NAME):
             is_kept = each.artifact_id in kept
             _add(files, taken, _artifact(each), each.content, each.at, imported.get(each.artifact_id), is_kept=is_kept)
@@ -208,7 +208,7 @@ def _artifact(each: Artifact) -> SidecarFile:
 async def _state(store: Store, each: CheckpointRef) -> Any:
     """Return what a checkpoint holds."""
     # As the run stood right after it, it is the latest of its name.
-    found = await store.get_checkpoint(
+    found = await store.runs.get_checkpoint(
         each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
     )
     return None if found is None else found.state
@@ -263,9 +263,9 @@ async def has_run(store: Store, rollout_id: str) -> bool:
     """
     if not isinstance(rollout_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid("rollout_id", "is no text")
-    if (await store.query_run_events(rollout_id, view="raw", limit=1, bodies=False)).items:
+    if (await store.runs.query_events(rollout_id, view="raw", limit=1, bodies=False)).items:
         return True
     return bool(
-        await store.query_artifacts(rollout_id, view="raw", limit=1)
-        or await store.list_checkpoints(rollout_id, view="raw")
+        await store.runs.query_artifacts(rollout_id, view="raw", limit=1)
+        or await store.runs.list_checkpoints(rollout_id, view="raw")
     )

@@ -98,7 +98,7 @@ async def _known_runs(store: Store) -> dict[str, list[str]]:
 
 async def last_record(store: Store, rollout_id: str) -> tuple[Record, int] | None:
     """Return what the last import of a run left behind, and at which version; None where it was never imported."""
-    found = await store.query_artifacts(rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1)
+    found = await store.runs.query_artifacts(rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1)
     return (Record.model_validate(found[-1].content), found[-1].version) if found else None
 
 
@@ -194,7 +194,7 @@ class _Import:
             warnings=self._warnings,
         )
         await self._end(rollout_id, node)
-        await self._store.save_artifact(
+        await self._store.runs.save_artifact(
             rollout_id,
             node.attempt_id,
             scope=records.SCOPE,
@@ -261,7 +261,7 @@ class _Import:
         told, sha256 = content.described, records.sha256(data)
         key = f"import:{records.sha256(path.encode())[:16]}:{sha256[:16]}"
         if told.kind == "checkpoint":
-            saved = await self._store.save_checkpoint(
+            saved = await self._store.runs.save_checkpoint(
                 rollout_id,
                 attempt_id,
                 scope=told.scope,
@@ -274,7 +274,7 @@ class _Import:
             assert saved is not None  # without a graph nothing is rejected
             kept_as = saved.checkpoint_id
         else:
-            artifact = await self._store.save_artifact(
+            artifact = await self._store.runs.save_artifact(
                 rollout_id,
                 attempt_id,
                 scope=told.scope,
@@ -292,16 +292,16 @@ class _Import:
 
     async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
         """Return whether the run has said something, since its import, that came from no folder."""
-        for node in (await self._store.list_lineage(rollout_id))[record.attempts :]:
+        for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
             # An import that was cut off may have made some already.
             if node.fork is None or node.fork.graph != NOTHING.digest:
                 return True
-        later = await self._store.query_run_events(rollout_id, view="raw", after=version, limit=1)
+        later = await self._store.runs.query_events(rollout_id, view="raw", after=version, limit=1)
         return any(LINE not in (each.extra or {}) for each in later.items)
 
     async def _begins_alike(self, rollout_id: str) -> bool:
         """Return whether the folder begins with what an import has brought in that was cut off."""
-        told = (await self._store.query_run_events(rollout_id, view="raw", limit=-1)).items
+        told = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
         found, _ = split(self._folder.events or b"")
         texts = [line.text for line in found[: len(told)]]
         return texts == [line_of(self._folder.run_id, row) for row in told]

@@ -46,7 +46,7 @@ class Telling:
     async def last_attempt(self) -> AttemptNode:
         """Return the newest attempt of the run."""
         if not self._lineage:
-            self._lineage = await self._store.list_lineage(self._rollout_id)
+            self._lineage = await self._store.runs.list_lineage(self._rollout_id)
         return self._lineage[-1]
 
     async def carry_over(self, data: bytes, start: int, attempts: int, rerun_seq: Any) -> int:
@@ -70,7 +70,7 @@ class Telling:
         while index < len(found):
             reached = await self._reach(reached, found[index].rerun_seq, found[index].number)
             batch = _batch(found, index, reached)
-            versions = await self._store.append_run_events(
+            versions = await self._store.runs.append_events(
                 self._rollout_id,
                 self._attempt(reached).attempt_id,
                 [lines.event_of(line) for line in batch],
@@ -100,7 +100,7 @@ class Telling:
                 await self._store.update_attempt(
                     self._rollout_id, node.attempt_id, status="succeeded", metadata=_RECONSTRUCTED
                 )
-            await self._store.fork_attempt(
+            await self._store.runs.fork(
                 self._rollout_id,
                 phase="import",
                 graph=NOTHING,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -27,10 +26,10 @@ _AT_ONCE: Final = 200
 _NOTHING: Final = 0
 
 
-class SQLRunFollowing(SQLRunIds, ABC):
+class SQLRuns(SQLRunIds):
     """What a SQL store tells of a run while it goes."""
 
-    async def follow_run(
+    async def follow(
         self,
         rollout_id: str,
         *,
@@ -39,12 +38,12 @@ class SQLRunFollowing(SQLRunIds, ABC):
         view: str = "head",
         bodies: bool = True,
     ) -> AsyncIterator[RunFrame]:
-        following = self.run_following(RunSource(self, rollout_id, bodies=bodies), rollout_id, view, after, until)
+        following = self.following(RunSource(self, rollout_id, bodies=bodies), rollout_id, view, after, until)
         async with aclosing(following.frames(view)) as frames:
             async for frame in frames:
                 yield frame
 
-    def run_following(
+    def following(
         self,
         source: Source,
         rollout_id: str,
@@ -55,7 +54,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
         masks: bool = True,
         goes_on: bool = True,
     ) -> Following:
-        """Return a reader's way along a run; arguments as of `follow_run`, and of `Following`."""
+        """Return a reader's way along a run; arguments as of `follow`, and of `Following`."""
         arguments.text(rollout_id, "rollout_id")
         arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
         if until is not None:
@@ -65,7 +64,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def run_past(self, rollout_id: str) -> tuple[Sequence[Turn], Place]:
+    async def past(self, rollout_id: str) -> tuple[Sequence[Turn], Place]:
         """Return how a run came to stand as it does: see `store.planning.follow.Source.past`."""
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], Place]:
@@ -78,7 +77,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         return await self.core.read(read, snapshot=True)
 
-    async def run_place(self, rollout_id: str, version: int) -> Place:
+    async def place(self, rollout_id: str, version: int) -> Place:
         """Return the moment of an event of a run that is there."""
 
         async def read(session: ReadSession) -> Place:
@@ -88,7 +87,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         return await self.core.read(read)
 
-    async def run_page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
+    async def page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
         """Return the next facts of a run: see `store.planning.follow.Source.page`."""
 
         async def read(session: ReadSession) -> Page:
@@ -108,7 +107,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
         return await self.core.read(read, snapshot=True)
 
-    async def run_view(self, rollout_id: str, view: View, after: int, *, bodies: bool) -> Sequence[RunEventRow]:
+    async def view(self, rollout_id: str, view: View, after: int, *, bodies: bool) -> Sequence[RunEventRow]:
         """Return the next events of a view that is cut at a moment."""
         return await self.core.read(
             lambda session: self._events(session, rollout_id, view, after, _AT_ONCE, bodies=bodies), snapshot=True
@@ -130,7 +129,7 @@ class SQLRunFollowing(SQLRunIds, ABC):
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    async def run_news(self, end: int) -> None:
+    async def news(self, end: int) -> None:
         """Return when something may have been committed after a position of the log.
 
         Raises:
@@ -152,22 +151,22 @@ def _version(fact: Turn | RunEventRow) -> int:
 class RunSource:
     """A run in a SQL store, read by one reader alone."""
 
-    store: SQLRunFollowing
+    runs: SQLRuns
     rollout_id: str
     bodies: bool
 
     async def past(self) -> tuple[Sequence[Turn], Place]:
         """See `store.planning.follow.Source`, and so for the others."""
-        return await self.store.run_past(self.rollout_id)
+        return await self.runs.past(self.rollout_id)
 
     async def place(self, version: int) -> Place:
         """Return the moment of an event that is there."""
-        return await self.store.run_place(self.rollout_id, version)
+        return await self.runs.place(self.rollout_id, version)
 
     async def view(self, form: Form, attempt: int, after: int, until: Place) -> AsyncGenerator[RunEventRow]:
         """Yield the events that a view holds at a moment, after a version."""
         seen = View(form, attempt, until.position)
-        read = partial(self.store.run_view, self.rollout_id, seen, bodies=self.bodies)
+        read = partial(self.runs.view, self.rollout_id, seen, bodies=self.bodies)
         while events := await read(after=after):
             for event in events:
                 yield event
@@ -178,9 +177,9 @@ class RunSource:
     async def page(self, after: int, since: int) -> Page:
         """Return what comes after a version."""
         del since  # what is read now is never older
-        return await self.store.run_page(self.rollout_id, after, bodies=self.bodies)
+        return await self.runs.page(self.rollout_id, after, bodies=self.bodies)
 
     async def news(self, end: int) -> int:
         """Return once the log may have gone on after a position."""
-        await self.store.run_news(end)
+        await self.runs.news(end)
         return end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ _PLANS_AT_MOST: Final = 20
 Planner = Callable[[PhaseGraph, Ground], ForkPlan]
 
 
-class SQLForks(SQLRunWrites, ABC):
+class SQLForks(SQLRunWrites):
     """The re-runs of a SQL store."""
 
     async def plan_fork(
@@ -44,7 +43,7 @@ class SQLForks(SQLRunWrites, ABC):
         planner = _rerun(node, phase, scopes, on_missing, cascade=cascade)
         return await self._planned(rollout_id, base, graph, planner)
 
-    async def fork_attempt(
+    async def fork(
         self,
         rollout_id: str,
         *,
@@ -92,7 +91,7 @@ class SQLForks(SQLRunWrites, ABC):
             worker_id=worker_id,
         )
 
-    async def resume_attempt(
+    async def resume(
         self,
         rollout_id: str,
         *,

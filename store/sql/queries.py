@@ -7,7 +7,7 @@ from typing import TypeVar
 from store.db.queries import filters, pages
 from store.db.queries.filters import Query
 from store.db.queries.paging import Page
-from store.interface.store import AsAt, Store
+from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.models import (
     Attempt,
@@ -26,10 +26,11 @@ from store.sql.mapping import rollouts as rollout_mapping
 T = TypeVar("T")
 
 
-class SQLReads(Store):
+class SQLReads:
     """What a SQL store answers from its tables and its log."""
 
-    core: SQLCore
+    def __init__(self, core: SQLCore) -> None:
+        self.core = core
 
     # -- rollouts ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 from store.domain.decide_runs import Told
 from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
+from store.models.queries import AttemptQuery
 from store.sql.queries import SQLReads
 
 Answer = Callable[[SQLReads, Repeat], Awaitable[Any]]
@@ -35,7 +36,7 @@ async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
 async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
     """Return the attempt that was updated."""
     wanted = repeat.reply["attempt"]
-    page = await store.query_attempts(repeat.reply["rollout"], as_at=repeat.position)
+    page = await store.find_attempts(repeat.reply["rollout"], AttemptQuery.of(as_at=repeat.position))
     return next(each for each in page if each.attempt_id == wanted)
 
 

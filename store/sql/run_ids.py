@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Sequence
 
 import orjson
@@ -14,10 +13,10 @@ from store.sql.forks import SQLForks
 from store.validation import arguments
 
 
-class SQLRunIds(SQLForks, ABC):
+class SQLRunIds(SQLForks):
     """The runs of a SQL store by their names."""
 
-    async def run_named(self, name: str) -> str:
+    async def resolve(self, name: str) -> str:
         """Return the rollout of a run: of this id, imported from a run of this id, or the only one of this flow.
 
         Raises:
@@ -40,11 +39,11 @@ class SQLRunIds(SQLForks, ABC):
         arguments.text(name, "run_id")
         return await self.core.read(read, snapshot=True)
 
-    async def runs_of_flows(self, limit: int, offset: int) -> list[str]:
+    async def list_flow_runs(self, limit: int, offset: int) -> list[str]:
         """Return the rollouts that belong to flows, the newest first."""
         return await self.core.read(lambda session: run_ids.of_flows(self.core.dialect, session, limit, offset))
 
-    async def run_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
         """Return how often each of some runs was run again, and what its last error said."""
         rows = await self.core.read(lambda session: run_ids.ends(self.core.dialect, session, rollout_ids))
         return {row[0]: (row[1], _said(row[2])) for row in rows}

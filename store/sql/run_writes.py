@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +15,15 @@ from store.planning import saving
 from store.sql import replies
 from store.sql.commands import runs as intake_runs
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.queries import SQLReads
 from store.sql.runs import SQLRunReads
 from store.validation import arguments
 
 
-class SQLRunWrites(SQLRunReads, ABC):
+class SQLRunWrites(SQLRunReads):
     """The methods that are one command for the writer each."""
 
-    async def append_run_events(
+    async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
         given = arguments.several(events, "events")
@@ -107,7 +107,7 @@ class SQLRunWrites(SQLRunReads, ABC):
     ) -> Rollout:
         answer = await self.core.swept_call(intake_runs.move_head(rollout_id, attempt_id, reason, request_id))
         return (
-            await replies.rollout(self, answer)
+            await replies.rollout(SQLReads(self.core), answer)
             if isinstance(answer, Repeat)
             else rollout_mapping.rollout_of_view(answer)
         )

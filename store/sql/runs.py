@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from store.db.queries import runs as run_queries
 from store.db.queries.bodies import payload
 from store.db.queries.run_views import END, Standing, View
 from store.errors import Invalid, NotFound
-from store.interface.runs import AsAt
+from store.interface.runs import AsAt, StoreRuns
 from store.models import (
     Artifact,
     ArtifactRef,
@@ -30,7 +29,7 @@ from store.models import (
 from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning.rows import RESULTS, Told
-from store.sql.json_pages import SQLTexts
+from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
 from store.sql.mapping.runs import Family
@@ -40,12 +39,16 @@ T = TypeVar("T")
 Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
 
 
-class SQLRunReads(SQLTexts, ABC):
+class SQLRunReads(StoreRuns):
     """What a SQL store tells of runs."""
+
+    def __init__(self, core: SQLCore) -> None:
+        super().__init__("SQLStore")
+        self.core = core
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    async def query_run_events(
+    async def query_events(
         self,
         rollout_id: str,
         *,
@@ -93,7 +96,7 @@ class SQLRunReads(SQLTexts, ABC):
         hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
         return payloads, await run_queries.texts(self.core.dialect, session, hashes)
 
-    async def get_run_graph(
+    async def get_graph(
         self,
         rollout_id: str,
         *,

@@ -17,6 +17,7 @@ from store.db.url import StoreURL, parse
 from store.domain.commands import RecordSpans
 from store.domain.idempotency import Repeat
 from store.domain.views import ClaimView
+from store.interface.store import Store
 from store.models import (
     UNSET,
     Attempt,
@@ -43,7 +44,8 @@ from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
-from store.sql.follow import SQLRunFollowing
+from store.sql.follow import SQLRuns
+from store.sql.json_pages import SQLTexts
 from store.sql.log import SQLLog
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queue import SQLQueue
@@ -58,7 +60,7 @@ register("sqlite", SQLite)
 register("postgresql", Postgres)
 
 
-class SQLStore(SQLRunFollowing):
+class SQLStore(SQLTexts, Store):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(
@@ -72,11 +74,13 @@ class SQLStore(SQLRunFollowing):
     ) -> None:
         self._url = url
         self._settings = {"scan_debounce_seconds": scan_debounce_seconds, "read_only": read_only}
-        self.core = SQLCore(
+        core = SQLCore(
             url.partition, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, thread=thread
         )
+        super().__init__(core)
         self.queue = SQLQueue(self.core)
         self._log = SQLLog(self.core)
+        self._runs = SQLRuns(self.core)
         self._annotations = SQLAnnotations(self.core)
         self._threads = SQLThreads(self.core)
 
@@ -122,6 +126,10 @@ class SQLStore(SQLRunFollowing):
     @property
     def log(self) -> SQLLog:
         return self._log
+
+    @property
+    def runs(self) -> SQLRuns:
+        return self._runs
 
     @property
     def annotations(self) -> SQLAnnotations:

@@ -43,7 +43,7 @@ class Step:
     async def tell(self, *events: RunEvent) -> list[int]:
         """Append events of this phase and scope, and return their versions."""
         named = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
-        return await self.store.append_run_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
+        return await self.store.runs.append_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
 
     @asynccontextmanager
     async def node(self, name: str, *, prompt: str | None = None, under: str | None = None) -> AsyncGenerator[NodeCall]:
@@ -87,7 +87,7 @@ class Pipeline:
     """The phases of a graph, each with the function that runs it.
 
     `run` does what the attempt's view says is not done yet. So it is the same call for a first attempt, for a re-run
-    that `fork_attempt` started, for one that `resume_attempt` started after a crash, and for a retry of any of them.
+    that `runs.fork` started, for one that `runs.resume` started after a crash, and for a retry of any of them.
     """
 
     def __init__(self, graph: PhaseGraph) -> None:
@@ -175,9 +175,9 @@ class _Going:
 
     @classmethod
     async def of(cls, pipeline: Pipeline, store: Store, rollout: AttemptedRollout, initial: dict[str, Any]) -> _Going:
-        lineage = {node.sequence_id: node for node in await store.list_lineage(rollout.rollout_id)}
+        lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
         own = lineage[rollout.attempt.sequence_id]
-        page = await store.query_run_events(
+        page = await store.runs.query_events(
             rollout.rollout_id, view=f"attempt:{own.sequence_id}", limit=-1, bodies=False
         )
         done = {
@@ -213,7 +213,7 @@ class _Going:
 
     async def _saved(self, name: str, scope: str) -> dict[str, Any] | None:
         view = f"attempt:{self.rollout.attempt.sequence_id}"
-        found = await self.store.get_checkpoint(self.rollout.rollout_id, scope=scope, name=name, view=view)
+        found = await self.store.runs.get_checkpoint(self.rollout.rollout_id, scope=scope, name=name, view=view)
         return None if found is None else found.state
 
     async def _phase(self, step: Step) -> None:
@@ -222,7 +222,7 @@ class _Going:
         await self.pipeline.run_phase(step)
         for declared in step.phase.produces:
             # As it is now, and at no later time: a checkpoint must not know what came after it.
-            await self.store.save_checkpoint(
+            await self.store.runs.save_checkpoint(
                 self.rollout.rollout_id,
                 self.rollout.attempt.attempt_id,
                 scope=step.scope,

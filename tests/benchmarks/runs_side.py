@@ -60,7 +60,7 @@ class Runs(Rollbook):
 
         async def one(run: AttemptedRollout) -> None:
             for number in range(calls // callers):
-                await self._live.append_run_events(run.rollout_id, run.attempt.attempt_id, told[number % len(told)])
+                await self._live.runs.append_events(run.rollout_id, run.attempt.attempt_id, told[number % len(told)])
 
         await asyncio.gather(*map(one, runs))
         seconds, events = time.perf_counter() - begun, calls // callers * callers * _PER_CALL
@@ -77,19 +77,19 @@ class Runs(Rollbook):
 
         async def say(attempt_id: str, times: int) -> None:
             for _ in range(times):
-                await store.append_run_events(rollout_id, attempt_id, events_of(next(numbers) * 7))
+                await store.runs.append_events(rollout_id, attempt_id, events_of(next(numbers) * 7))
 
         attempt = run.attempt.attempt_id
         await say(attempt, calls // 2)
         for ticker in _TICKERS:
-            await store.save_checkpoint(
+            await store.runs.save_checkpoint(
                 rollout_id, attempt, scope=ticker, name="analysts_checkpoint", state={"market_report": "up"}
             )
         forks: list[float] = []
         for number in range(reruns):
             await store.update_attempt(rollout_id, attempt, status="succeeded")
             begun = time.perf_counter()
-            fork = await store.fork_attempt(
+            fork = await store.runs.fork(
                 rollout_id,
                 phase="debate_and_trader",
                 scopes=[_TICKERS[number % len(_TICKERS)]],
@@ -113,7 +113,7 @@ class Runs(Rollbook):
         taken: list[float] = []
         for _ in range(times):
             begun = time.perf_counter()
-            page = await self._live.query_run_events(rollout_id)
+            page = await self._live.runs.query_events(rollout_id)
             taken.append(time.perf_counter() - begun)
             assert len(page.items) == 500, len(page.items)
         return percentiles(taken)
@@ -147,7 +147,7 @@ async def _say_at(store: Store, run: list[str], rate: int, seconds: float) -> in
         await asyncio.sleep(max(0.0, begun + number * 10 / rate - loop.time()))
         # Not after the one before has been answered: the pace is the pipeline's, not the store's.
         events = events_of(number * 7, f"sent {time.perf_counter()}")
-        saying.add(asyncio.create_task(store.append_run_events(run[0], run[1], events)))
+        saying.add(asyncio.create_task(store.runs.append_events(run[0], run[1], events)))
         number += 1
     await asyncio.gather(*saying)
     return number * 10

@@ -46,7 +46,7 @@ async def fill(url: str) -> Runs:
         await store.enqueue_rollout("no run")
         run = await begin(store)
         await drive(store, run, Desk())
-        again = await store.fork_attempt(
+        again = await store.runs.fork(
             run.rollout_id,
             node=DEBATE[0],
             scopes=["RIG"],
@@ -61,7 +61,7 @@ async def fill(url: str) -> Runs:
             RunEvent(kind="phase.completed", phase="scan", scope="MARKET"),
             RunEvent(kind="phase.started", phase="analysts", scope="RIG"),
         ]
-        await store.append_run_events(at_work.rollout_id, at_work.attempt.attempt_id, said)
+        await store.runs.append_events(at_work.rollout_id, at_work.attempt.attempt_id, said)
         await store.enqueue_rollout("no run either")
         attempts = [run.attempt.attempt_id, again.attempt.attempt_id]
         return Runs(url, run.rollout_id, attempts, at_work.rollout_id)
@@ -121,7 +121,7 @@ def ask(url: str, question: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def view(kept: Runs, name: str = "head") -> list[str]:
-    page = ask(kept.url, lambda store: store.query_run_events(kept.rerun, view=name, limit=-1))
+    page = ask(kept.url, lambda store: store.runs.query_events(kept.rerun, view=name, limit=-1))
     return [event.model_dump_json() for event in page.items]
 
 
@@ -153,8 +153,8 @@ def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook,
 
 
 def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -> None:
-    (found,) = ask(kept.url, lambda store: store.query_artifacts(kept.rerun, scope="RIG", view="attempt:1"))
-    ask(kept.url, lambda store: store.retract_artifact(kept.rerun, found.artifact_id))
+    (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, scope="RIG", view="attempt:1"))
+    ask(kept.url, lambda store: store.runs.retract_artifact(kept.rerun, found.artifact_id))
     assert [row["retracted"] for row in rollbook("runs", "--scope", "RIG").table] == ["", "retracted"]
 
 
@@ -172,7 +172,7 @@ def test_the_lineage_tells_what_each_attempt_builds_on(looking: Rollbook, shared
     assert (again["status"], again["reason"]) == ("succeeded", "the news was old")
     assert [first["attempt"], again["attempt"]] == shared.attempts
     assert "└─ 2" in looking("lineage", shared.rerun, terminal=True).out
-    nodes = ask(shared.url, lambda store: store.list_lineage(shared.rerun))
+    nodes = ask(shared.url, lambda store: store.runs.list_lineage(shared.rerun))
     assert looking("lineage", shared.rerun, "--json").json == orjson.loads(
         orjson.dumps([node.model_dump() for node in nodes])
     )
@@ -227,7 +227,7 @@ def test_a_rerun_starts_the_attempt_that_was_planned(rollbook: Rollbook, kept: R
     assert "sets        news_report" in printed.out
     assert "attempt 3 has begun: at-" in printed.out
     assert "--with MODULE:PIPELINE runs it here" in printed.err
-    node = ask(kept.url, lambda store: store.list_lineage(kept.rerun))[-1]
+    node = ask(kept.url, lambda store: store.runs.list_lineage(kept.rerun))[-1]
     assert node.fork is not None
     assert (node.status, node.is_head, node.fork.base, node.fork.phase) == ("preparing", True, 2, "risk")
     assert (node.fork.scopes, node.fork.reason, node.fork.state_patch) == (["TSDD"], "once more", NEWS)
@@ -355,9 +355,9 @@ def test_there_is_nothing_to_undo_before_a_rerun(looking: Rollbook, shared: Runs
 
 def test_a_rerun_that_was_resumed_is_undone_whole(rollbook: Rollbook, kept: Runs) -> None:
     async def crash(store: Store) -> None:
-        again = await store.fork_attempt(kept.rerun, node="Trader", scopes=["TSDD"], confirm_side_effects=True)
+        again = await store.runs.fork(kept.rerun, node="Trader", scopes=["TSDD"], confirm_side_effects=True)
         await store.update_attempt(kept.rerun, again.attempt.attempt_id, status="failed")
-        await store.resume_attempt(kept.rerun, confirm_side_effects=True)
+        await store.runs.resume(kept.rerun, confirm_side_effects=True)
 
     ask(kept.url, crash)
     assert [row["kind"] for row in rollbook("lineage", kept.rerun).table][2:] == ["rerun", "resume"]

@@ -30,9 +30,9 @@ OURS: list[Callable[[HTTPStore], Awaitable[object]]] = [
     lambda store: anext(store.log.tail()),
     lambda store: store.log.verify(),
     lambda store: store.log.rebuild(),
-    lambda store: store.query_run_events("ro-1"),
-    lambda store: store.append_run_events("ro-1", "at-1", [RunEvent(kind="log")]),
-    lambda store: store.plan_fork("ro-1", phase="risk", scopes=["RIG"]),
+    lambda store: store.runs.query_events("ro-1"),
+    lambda store: store.runs.append_events("ro-1", "at-1", [RunEvent(kind="log")]),
+    lambda store: store.runs.plan_fork("ro-1", phase="risk", scopes=["RIG"]),
     lambda store: store.get_rollout_by_id("ro-1", at=1),
     lambda store: store.query_rollouts(as_at=datetime.now(UTC)),
 ]

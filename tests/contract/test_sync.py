@@ -17,11 +17,12 @@ import pytest
 from store.errors import Closed, NotFound, WrongProcess
 from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import Span
 from store.runtime.loop_thread import LoopThread
-from store.sync import Ahead, SyncAnnotations, SyncLog, SyncStore, SyncThreads
+from store.sync import Ahead, SyncAnnotations, SyncLog, SyncRuns, SyncStore, SyncThreads
 
 PLAIN = {"capabilities", "otlp_traces_endpoint", "close"}
 """What needs no waiting in either form, and `close`, which also ends the thread."""
@@ -52,10 +53,11 @@ async def store() -> AsyncIterator[Store]:
 FORMS: dict[type, type] = {
     Store: SyncStore,
     StoreLog: SyncLog,
+    StoreRuns: SyncRuns,
     StoreAnnotations: SyncAnnotations,
     StoreThreads: SyncThreads,
 }
-PARTS = {"log", "annotations", "threads"}
+PARTS = {"log", "runs", "annotations", "threads"}
 
 
 @pytest.mark.parametrize("theirs", FORMS)

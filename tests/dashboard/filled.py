@@ -67,7 +67,7 @@ async def fill(store: SQLStore) -> Filled:
         )
     members = [await _member(store, number) for number in range(4)]
     run = await auto_run(store, group=GROUP, question=HOSTILE)
-    await store.append_run_events(run.rollout_id, run.attempt.attempt_id, [_said()])
+    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [_said()])
     await whole_rerun(store, run, "risk", "RIG", reason=HOSTILE)
     for number in range(3):
         await store.enqueue_rollout({HOSTILE: number}, metadata=_metadata(10 + number))

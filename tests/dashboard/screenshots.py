@@ -82,7 +82,7 @@ async def _shown(db: str) -> tuple[str, str]:
         tried = [each for each in ended.items if isinstance(each, AttemptedRollout)]
         runs, rollouts = list[str](), list[str]()
         for each in sorted(tried, key=lambda one: one.attempt.sequence_id, reverse=True)[:50]:
-            is_run = (await store.query_run_events(each.rollout_id, limit=1)).items
+            is_run = (await store.runs.query_events(each.rollout_id, limit=1)).items
             (runs if is_run else rollouts).append(each.rollout_id)
         return rollouts[0], (runs or rollouts)[0]
 

@@ -33,7 +33,7 @@ async def test_the_ids_of_strangers_are_no_commands(api: Api, store: Store, tmp_
     rollout = await member(store, HOSTILE, worker_id=HOSTILE, resources_id=HOSTILE)
     await store.add_many_spans([a_span(rollout, 9, span_id=HOSTILE)])
     event = RunEvent(kind="result", node_id=HOSTILE, scope=HOSTILE)
-    await store.append_run_events(rollout.rollout_id, rollout.attempt.attempt_id, [event])
+    await store.runs.append_events(rollout.rollout_id, rollout.attempt.attempt_id, [event])
     # As browsers write it: in a path they leave these as they are.
     encoded = quote(HOSTILE, safe="'$;|()" if "{id}" in path.partition("?")[0] else "")
     address = path.format(id=encoded, rollout=rollout.rollout_id)

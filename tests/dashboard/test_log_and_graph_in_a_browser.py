@@ -58,7 +58,7 @@ async def test_the_log_on_a_page_is_the_log_whatever_happens_to_the_server(brows
 
 async def test_a_graph_is_gone_through_by_mouse_and_keys_while_it_grows(page: Page, site: Site) -> None:
     run = await auto_run(site.store)
-    again = (await site.store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG"], cascade=False)).rollout
+    again = (await site.store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], cascade=False)).rollout
     await page.goto(site.at(f"runs/{run.rollout_id}"))
     await expect(page.locator("#live-state")).to_have_text("live")
     said = page.locator("#said h2")

@@ -57,7 +57,7 @@ async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) ->
     assert answer.headers["location"] == f"/ui/runs/{run.rollout_id}?view=attempt%3A2"
     head = await seen(store, run)
     assert {(each.scope, each.node_id) for each in head.items if each.node_id not in {None, "tool_x"}} == reused
-    (_, second) = await store.list_lineage(run.rollout_id)
+    (_, second) = await store.runs.list_lineage(run.rollout_id)
     assert second.fork is not None
     assert (second.fork.state_patch, second.fork.reason) == ({"news": "a strike"}, HOSTILE)
     (forked,) = [event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked"]
@@ -72,7 +72,7 @@ async def test_a_form_that_is_sent_twice_begins_one_attempt(api: Api, store: Sto
     assert {(answer.status, answer.headers["location"]) for answer in answers} == {
         (303, f"/ui/runs/{run.rollout_id}?view=attempt%3A2")
     }
-    assert len(await store.list_lineage(run.rollout_id)) == 2
+    assert len(await store.runs.list_lineage(run.rollout_id)) == 2
 
 
 async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api, store: Store) -> None:
@@ -83,7 +83,7 @@ async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api
     read = Read(refused.body)
     assert "Tick that they are wanted" in read.text
     assert "confirm_side_effects" in read.marked("name")
-    assert len(await store.list_lineage(run.rollout_id)) == 1
+    assert len(await store.runs.list_lineage(run.rollout_id)) == 1
     # The others left alone, there is nothing to confirm.
     alone = await form_of(api, run, f"{TRADER}&cascade=0")
     assert (await confirm(api, run, alone, confirm_side_effects="")).status == 303
@@ -98,7 +98,7 @@ async def test_a_plan_that_somebody_overtook_is_made_again(api: Api, store: Stor
     assert "Somebody was faster" in Read(overtaken.body).text
     hidden = {str(mark["name"]): mark["value"] for mark in Read(overtaken.body).marks if mark.get("type") == "hidden"}
     assert (form["expected_head"], hidden["expected_head"]) == ("1", "2")
-    assert len(await store.list_lineage(run.rollout_id)) == 2
+    assert len(await store.runs.list_lineage(run.rollout_id)) == 2
 
 
 async def test_an_attempt_at_work_is_ended_only_where_that_was_ticked(api: Api, store: Store) -> None:
@@ -110,7 +110,7 @@ async def test_an_attempt_at_work_is_ended_only_where_that_was_ticked(api: Api, 
     assert refused.status == 409
     assert "supersede" in Read(refused.body).marked("name")
     assert (await confirm(api, run, form, supersede="1")).status == 303
-    first, second = await store.list_lineage(run.rollout_id)
+    first, second = await store.runs.list_lineage(run.rollout_id)
     assert (first.status, second.status) == ("failed", "preparing")
 
 
@@ -133,7 +133,7 @@ async def test_a_state_that_is_no_object_is_refused(api: Api, store: Store, patc
     refused = await confirm(api, run, await form_of(api, run), state_patch=patch)
     assert refused.status == 422
     assert "state_patch" in Read(refused.body).text
-    assert len(await store.list_lineage(run.rollout_id)) == 1
+    assert len(await store.runs.list_lineage(run.rollout_id)) == 1
 
 
 async def test_whoever_names_nothing_is_asked_what(api: Api, store: Store) -> None:

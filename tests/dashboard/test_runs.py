@@ -49,7 +49,7 @@ async def test_rollouts_that_say_nothing_as_runs_do_are_not_listed(api: Api, sto
 
 async def test_a_phase_that_began_again_counts_as_begun_until_it_is_done_again(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
-    again = (await store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG"], confirm_side_effects=True)).rollout
+    again = (await store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], confirm_side_effects=True)).rollout
     (row,) = (await api.get("//ui/runs.json")).ok()["runs"]
     assert (row["phases_done"], row["phases_begun"]) == (5, 5)
     await say(store, again, [RunEvent(kind="phase.started", phase="risk", scope="RIG")])
@@ -91,7 +91,7 @@ async def test_the_page_draws_what_the_graph_of_the_api_says(api: Api, store: St
 
 async def test_a_node_keeps_its_last_result_and_goes_back_to_running_when_it_runs_again(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
-    again = (await store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG"], confirm_side_effects=True)).rollout
+    again = (await store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], confirm_side_effects=True)).rollout
     await say(store, again, [RunEvent(kind="thought", node_id=RISK[0], scope="RIG", metrics={"model": "stub"})])
     before, now = await drawn(api, run, "?view=attempt:1"), await drawn(api, run)
     assert (before["RIG", RISK[0]]["status"], before["RIG", RISK[0]]["tokens_in"]) == ("completed", 10)

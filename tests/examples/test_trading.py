@@ -40,7 +40,7 @@ async def finished(store: Store) -> AttemptedRollout:
 
 
 async def view(store: Store, run: AttemptedRollout, name: str = "head") -> list[RunEventRow]:
-    return (await store.query_run_events(run.rollout_id, view=name, limit=-1)).items
+    return (await store.runs.query_events(run.rollout_id, view=name, limit=-1)).items
 
 
 def texts(events: Iterable[RunEventRow]) -> list[str]:
@@ -58,7 +58,7 @@ def answers(events: Iterable[RunEventRow]) -> dict[tuple[str | None, str | None]
 
 
 async def decided(store: Store, run: AttemptedRollout, name: str = "head") -> Any:
-    (made,) = await store.query_artifacts(run.rollout_id, scope=FUND, name="pm_decision", view=name)
+    (made,) = await store.runs.query_artifacts(run.rollout_id, scope=FUND, name="pm_decision", view=name)
     return made.content
 
 
@@ -168,7 +168,7 @@ async def test_the_command_that_died_at_a_node_goes_on_when_it_is_given_again(du
     assert "1. A run" not in done.stdout
     async with await open_store(durable_url) as store:
         assert await left_behind(store) is None
-        assert [node.kind for node in await store.list_lineage(lost.rollout_id)] == ["first", "resume", "rerun"]
+        assert [node.kind for node in await store.runs.list_lineage(lost.rollout_id)] == ["first", "resume", "rerun"]
         first = await view(store, lost, "own:1")
     last = [event for event in first if event.scope == "TSDD"][-1]
     assert (last.node_id, last.kind) == ("Trader", "thought")
@@ -216,8 +216,8 @@ def is_replaced(event: RunEventRow) -> bool:
 async def test_a_debate_once_more_hides_itself_the_risk_and_the_portfolio_and_nothing_else(store: Store) -> None:
     run = await finished(store)
     before = await view(store, run)
-    plan = await store.plan_fork(run.rollout_id, node="Bull Researcher", scopes=["rig"])
-    again = await store.fork_attempt(run.rollout_id, **AGAIN)
+    plan = await store.runs.plan_fork(run.rollout_id, node="Bull Researcher", scopes=["rig"])
+    again = await store.runs.fork(run.rollout_id, **AGAIN)
     kept = [event for event in before if not is_replaced(event)]
     assert texts(await view(store, run)) == texts(kept)
     assert (plan.kept, plan.hidden) == (len(kept), len(before) - len(kept))
@@ -233,11 +233,11 @@ async def test_a_debate_once_more_hides_itself_the_risk_and_the_portfolio_and_no
 
 async def test_other_news_make_another_decision_and_a_comparison_that_counts_it(store: Store) -> None:
     run = await finished(store)
-    again = await store.fork_attempt(run.rollout_id, **AGAIN, state_patch=NEWS)
+    again = await store.runs.fork(run.rollout_id, **AGAIN, state_patch=NEWS)
     await drive(store, again.rollout, Desk())
     assert (await decided(store, run))["RIG"] == {"action": "SELL", "shares": 20}
     assert (await decided(store, run, "attempt:1"))["RIG"] == {"action": "BUY", "shares": 50}
-    found = await store.compare_attempts(run.rollout_id, 1, 2)
+    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
     replaced = len(DEBATE) + len(RISK) + len(PORTFOLIO)
     # Each analyst has a tool.
     per_ticker = 2 * len(ANALYSTS) + len(DEBATE) + len(RISK)
@@ -251,13 +251,13 @@ async def test_other_news_make_another_decision_and_a_comparison_that_counts_it(
 async def test_undo_brings_the_view_back_byte_for_byte(store: Store) -> None:
     run = await finished(store)
     before = texts(await view(store, run))
-    again = await store.fork_attempt(run.rollout_id, **AGAIN, state_patch=NEWS)
+    again = await store.runs.fork(run.rollout_id, **AGAIN, state_patch=NEWS)
     await drive(store, again.rollout, Desk())
     replaced = texts(await view(store, run))
     assert replaced != before
-    await store.move_head(run.rollout_id, run.attempt.attempt_id)
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     assert texts(await view(store, run)) == before
-    await store.move_head(run.rollout_id, again.attempt.attempt_id)
+    await store.runs.move_head(run.rollout_id, again.attempt.attempt_id)
     assert texts(await view(store, run)) == replaced
 
 

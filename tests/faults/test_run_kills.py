@@ -41,7 +41,7 @@ async def _tell(store: Store, ledger: Ledger, rollout_id: str, attempt_id: str, 
     while True:
         turn += 1
         key = f"{name} {turn}"
-        versions = await store.append_run_events(rollout_id, attempt_id, call(key), key=key)
+        versions = await store.runs.append_events(rollout_id, attempt_id, call(key), key=key)
         ledger.note(key, versions)
 
 
@@ -70,7 +70,7 @@ async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
         report = await store.log.verify()
         assert report.differences == []
         key = max(acknowledged)
-        assert await store.append_run_events(*where, call(key), key=key) == acknowledged[key]
+        assert await store.runs.append_events(*where, call(key), key=key) == acknowledged[key]
         print(f"\n{rounds(100)} kills: {len(acknowledged):,} calls acknowledged, {len(found):,} found")  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
 
 

@@ -46,7 +46,7 @@ def result(node: str, text: str = "sold", scope: str = "RIG", **more: object) ->
 async def tell(store: Store, rollout_id: str, attempt_id: str, *nodes: str, key: str | None = None) -> list[int]:
     """Append a long thought and a result of each node."""
     thoughts = [RunEvent(kind="thought", node_id=node, scope="RIG", prompt=LONG + node) for node in nodes]
-    return await store.append_run_events(rollout_id, attempt_id, [*thoughts, *map(result, nodes)], key=key)
+    return await store.runs.append_events(rollout_id, attempt_id, [*thoughts, *map(result, nodes)], key=key)
 
 
 async def run(store: Store) -> AttemptedRollout:
@@ -55,22 +55,22 @@ async def run(store: Store) -> AttemptedRollout:
     rollout_id, attempt_id = first.rollout_id, first.attempt.attempt_id
     for phase, nodes in (("debate", ("Bull", "Bear")), ("risk", ("Risk Officer", "Trader"))):
         began, ended = (RunEvent(kind=f"phase.{how}", phase=phase, scope="RIG") for how in ("started", "completed"))
-        await store.append_run_events(rollout_id, attempt_id, [began])
+        await store.runs.append_events(rollout_id, attempt_id, [began])
         await tell(store, rollout_id, attempt_id, *nodes, key=f"call {phase}")
         state = {"plan": "buy" if phase == "debate" else "", "long": LONG}
-        await store.save_checkpoint(
+        await store.runs.save_checkpoint(
             rollout_id, attempt_id, scope="RIG", name="debated", state=state, key=f"c {phase}", graph=GRAPH
         )
-        await store.append_run_events(rollout_id, attempt_id, [ended])
+        await store.runs.append_events(rollout_id, attempt_id, [ended])
     await store.add_span(make_span(first.attempt, 1, attributes=NODE))
-    report = await store.save_artifact(rollout_id, attempt_id, scope="RIG", name="report", content=LONG, key="a")
-    await store.save_artifact(rollout_id, attempt_id, scope="RIG", name="copy", content=LONG)
-    await store.retract_artifact(rollout_id, report.artifact_id, reason="wrong", key="r")
+    report = await store.runs.save_artifact(rollout_id, attempt_id, scope="RIG", name="report", content=LONG, key="a")
+    await store.runs.save_artifact(rollout_id, attempt_id, scope="RIG", name="copy", content=LONG)
+    await store.runs.retract_artifact(rollout_id, report.artifact_id, reason="wrong", key="r")
     await store.update_attempt(rollout_id, attempt_id, status="succeeded")
-    forked = await store.fork_attempt(
+    forked = await store.runs.fork(
         rollout_id, phase="risk", scopes=["rig"], request_id="again", reason="too bold", graph=GRAPH
     )
     await tell(store, rollout_id, forked.attempt.attempt_id, "Trader")
     await store.update_attempt(rollout_id, forked.attempt.attempt_id, status="failed")
-    await store.move_head(rollout_id, attempt_id, reason="it was better", request_id="back")
+    await store.runs.move_head(rollout_id, attempt_id, reason="it was better", request_id="back")
     return forked.rollout

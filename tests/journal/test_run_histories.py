@@ -66,16 +66,16 @@ class History:
             for _ in range(self.lot.randrange(1, 5))
         ]
         attempt = await self.any_attempt()
-        await self.store.append_run_events(self.rollout_id, attempt.attempt_id, events, key=self.key())
+        await self.store.runs.append_events(self.rollout_id, attempt.attempt_id, events, key=self.key())
 
     async def phase(self) -> None:
         kind = self.lot.choice(("phase.started", "phase.completed", "phase.skipped"))
         event = RunEvent(kind=kind, phase=self.lot.choice(("debate", "risk")), scope=self.lot.choice(SCOPES))
-        await self.store.append_run_events(self.rollout_id, (await self.any_attempt()).attempt_id, [event])
+        await self.store.runs.append_events(self.rollout_id, (await self.any_attempt()).attempt_id, [event])
 
     async def checkpoint(self) -> None:
         attempt, plan = await self.any_attempt(), self.lot.choice(("", "buy"))
-        await self.store.save_checkpoint(
+        await self.store.runs.save_checkpoint(
             self.rollout_id,
             attempt.attempt_id,
             scope=self.lot.choice(SCOPES),
@@ -87,14 +87,14 @@ class History:
 
     async def artifact(self) -> None:
         attempt, scope = await self.any_attempt(), self.lot.choice(SCOPES)
-        saved = await self.store.save_artifact(
+        saved = await self.store.runs.save_artifact(
             self.rollout_id, attempt.attempt_id, scope=scope, name="report", content=LONG, key=self.key()
         )
         self.artifacts.append(saved.artifact_id)
 
     async def retract(self) -> None:
         if self.artifacts:
-            await self.store.retract_artifact(self.rollout_id, self.lot.choice(self.artifacts), key=self.key())
+            await self.store.runs.retract_artifact(self.rollout_id, self.lot.choice(self.artifacts), key=self.key())
 
     async def span(self) -> None:
         self.spans += 1
@@ -107,7 +107,7 @@ class History:
         await self.store.update_attempt(self.rollout_id, attempt.attempt_id, status=status)
 
     async def fork(self) -> None:
-        await self.store.fork_attempt(
+        await self.store.runs.fork(
             self.rollout_id,
             phase=self.lot.choice(("debate", "risk")),
             scopes=[self.lot.choice(SCOPES)],
@@ -120,7 +120,7 @@ class History:
 
     async def move_head(self) -> None:
         attempt = self.lot.choice(await self.attempts())
-        await self.store.move_head(self.rollout_id, attempt.attempt_id, request_id=self.key())
+        await self.store.runs.move_head(self.rollout_id, attempt.attempt_id, request_id=self.key())
 
     async def again(self) -> None:
         await self.store.update_rollout(self.rollout_id, status="queuing")

@@ -29,7 +29,7 @@ async def test_what_is_sent_comes_back_as_it_was(store: Store) -> None:
     sent = RunEvent.model_validate(
         {"kind": "mine", "node_id": "N", "scope": "RIG", "message": "m", "error": "e", "reason": "r", "own": {"a": [1]}}
     )
-    await store.append_run_events(*where, [sent])
+    await store.runs.append_events(*where, [sent])
     assert await bodies(store, where[0]) == [{"message": "m", "error": "e", "reason": "r", "own": {"a": [1]}}]
 
 
@@ -37,11 +37,11 @@ async def test_what_is_sent_comes_back_as_it_was(store: Store) -> None:
 async def test_a_text_of_a_kilobyte_is_a_blob(store: Store, length: int, is_blob: bool) -> None:
     where = await started(store)
     text = "é" * (length // 2) + "x" * (length % 2)
-    await store.append_run_events(*where, [RunEvent(kind="result", node_id="N", prompt=text, response=text)])
+    await store.runs.append_events(*where, [RunEvent(kind="result", node_id="N", prompt=text, response=text)])
     (event,) = [event for event in await store.log.history(where[0]) if event.type == "run.event"]
     assert ("prompt_sha256" in event.data, "response_sha256" in event.data) == (is_blob, is_blob)
     assert event.body == (None if is_blob else {"prompt": text, "response": text})
-    (shown,) = (await store.query_run_events(where[0])).items
+    (shown,) = (await store.runs.query_events(where[0])).items
     assert (shown.prompt, shown.response) == (text, text)
 
 
@@ -49,18 +49,22 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
     async with await open_store(durable_url) as store:
         where = await started(store)
         versions = await tell(store, *where, "Bull", "Bear", key="k")
-        saved = await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "x"}, key="c")
-        kept = await store.save_artifact(*where, scope="RIG", name="report", content=1, key="a")
-        assert await store.save_checkpoint(*where, scope="rig", name="debated", state={}, key="no", graph=GRAPH) is None
+        saved = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "x"}, key="c")
+        kept = await store.runs.save_artifact(*where, scope="RIG", name="report", content=1, key="a")
+        assert (
+            await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={}, key="no", graph=GRAPH)
+            is None
+        )
     async with await open_store(durable_url) as store:
         before = await store.log.history(where[0])
         assert await tell(store, *where, "Bull", "Bear", key="k") == versions
-        again = await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "y"}, key="c")
+        again = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "y"}, key="c")
         assert again == saved
-        assert await store.save_artifact(*where, scope="RIG", name="report", content=2, key="a") == kept
+        assert await store.runs.save_artifact(*where, scope="RIG", name="report", content=2, key="a") == kept
         state = {"plan": "now it would be saved"}
         assert (
-            await store.save_checkpoint(*where, scope="rig", name="debated", state=state, key="no", graph=GRAPH) is None
+            await store.runs.save_checkpoint(*where, scope="rig", name="debated", state=state, key="no", graph=GRAPH)
+            is None
         )
         assert await store.log.history(where[0]) == before
 
@@ -69,25 +73,27 @@ async def test_a_key_stands_for_one_kind_of_call(store: Store) -> None:
     where = await started(store)
     await tell(store, *where, "Bull", key="k")
     with pytest.raises(Conflict, match="'k'"):
-        await store.save_artifact(*where, scope="RIG", name="report", content=1, key="k")
+        await store.runs.save_artifact(*where, scope="RIG", name="report", content=1, key="k")
 
 
 async def test_equal_calls_at_once_under_one_key_are_one(store: Store) -> None:
     where = await started(store)
     answers = await asyncio.gather(*(tell(store, *where, "Bull", key="k") for _ in range(8)))
     assert all(answer == answers[0] for answer in answers)
-    assert len((await store.query_run_events(where[0])).items) == 2
+    assert len((await store.runs.query_events(where[0])).items) == 2
 
 
 async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
     where = await started(store)
-    saved = await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "buy"}, graph=GRAPH)
+    saved = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "buy"}, graph=GRAPH)
     assert saved is not None
     assert (saved.scope, saved.after_phase, saved.graph) == ("RIG", "debate", GRAPH.digest)
-    assert await store.save_checkpoint(*where, scope="rig", name="debated", state={"plan": ""}, graph=GRAPH) is None
+    assert (
+        await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": ""}, graph=GRAPH) is None
+    )
     (rejected,) = [event for event in await store.log.history(where[0]) if event.type == "checkpoint.rejected"]
     assert "plan" in rejected.data["reason"]
-    later = await store.save_checkpoint(*where, scope="RIG", name="debated", state={"plan": "sell"}, graph=GRAPH)
+    later = await store.runs.save_checkpoint(*where, scope="RIG", name="debated", state={"plan": "sell"}, graph=GRAPH)
     assert later is not None
     assert later.parent_id == saved.checkpoint_id
 
@@ -95,11 +101,11 @@ async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
 async def test_a_state_may_lie_elsewhere_but_not_nowhere(store: Store) -> None:
     where = await started(store)
     external = {"kind": "langgraph", "thread_id": "t"}
-    saved = await store.save_checkpoint(*where, scope="RIG", name="c", external=external)
+    saved = await store.runs.save_checkpoint(*where, scope="RIG", name="c", external=external)
     assert saved is not None
     assert saved.external == external
     with pytest.raises(Invalid, match="external"):
-        await store.save_checkpoint(*where, scope="RIG", name="c")
+        await store.runs.save_checkpoint(*where, scope="RIG", name="c")
 
 
 @pytest.mark.parametrize(
@@ -120,14 +126,14 @@ async def test_a_state_may_lie_elsewhere_but_not_nowhere(store: Store) -> None:
 async def test_what_cannot_be_kept_is_refused_by_name_and_nothing_is_told(store: Store, event: Any, field: str) -> None:
     where = await started(store)
     with pytest.raises(Invalid, match=field):
-        await store.append_run_events(*where, [event, result("Bull")])
-    assert (await store.query_run_events(where[0])).items == []
+        await store.runs.append_events(*where, [event, result("Bull")])
+    assert (await store.runs.query_events(where[0])).items == []
 
 
 async def test_too_many_events_for_one_call_are_refused(store: Store) -> None:
     where = await started(store)
     with pytest.raises(TooLarge, match="events"):
-        await store.append_run_events(*where, [result("Bull")] * 10_001)
+        await store.runs.append_events(*where, [result("Bull")] * 10_001)
 
 
 async def test_what_is_not_there_is_named(store: Store) -> None:
@@ -136,19 +142,19 @@ async def test_what_is_not_there_is_named(store: Store) -> None:
         with pytest.raises(NotFound, match="nobody"):
             await tell(store, *where, "Bull")
         with pytest.raises(NotFound, match="nobody"):
-            await store.save_artifact(*where, scope="RIG", name="report", content=1)
+            await store.runs.save_artifact(*where, scope="RIG", name="report", content=1)
         with pytest.raises(NotFound, match="nobody"):
-            await store.move_head(*where)
+            await store.runs.move_head(*where)
     with pytest.raises(NotFound, match="ar-nobody"):
-        await store.retract_artifact(rollout_id, "ar-nobody")
+        await store.runs.retract_artifact(rollout_id, "ar-nobody")
 
 
 async def test_a_retracted_artifact_says_so_and_can_be_retracted_again(store: Store) -> None:
     where = await started(store)
-    kept = await store.save_artifact(*where, scope="RIG", name="report", content={"a": LONG}, media_type="x/y")
+    kept = await store.runs.save_artifact(*where, scope="RIG", name="report", content={"a": LONG}, media_type="x/y")
     assert (kept.retracted, kept.media_type) == (False, "x/y")
     for _ in range(2):
-        taken = await store.retract_artifact(where[0], kept.artifact_id, reason="wrong")
+        taken = await store.runs.retract_artifact(where[0], kept.artifact_id, reason="wrong")
         assert taken == kept.model_copy(update={"retracted": True})
     assert [event.type for event in await store.log.history(where[0])].count("artifact.retracted") == 1
 
@@ -156,7 +162,7 @@ async def test_a_retracted_artifact_says_so_and_can_be_retracted_again(store: St
 async def test_no_events_are_no_call(store: Store) -> None:
     where = await started(store)
     before = await store.log.history(where[0])
-    assert await store.append_run_events(*where, []) == []
+    assert await store.runs.append_events(*where, []) == []
     assert await store.log.history(where[0]) == before
 
 
@@ -164,7 +170,7 @@ async def test_a_move_of_the_head_asked_for_twice_is_one(store: Store) -> None:
     rerun = await run(store)
     attempts = (await store.query_attempts(rerun.rollout_id)).items
     before = await store.log.history(rerun.rollout_id)
-    await store.move_head(rerun.rollout_id, attempts[0].attempt_id, request_id="back")
+    await store.runs.move_head(rerun.rollout_id, attempts[0].attempt_id, request_id="back")
     assert await store.log.history(rerun.rollout_id) == before
-    await store.move_head(rerun.rollout_id, attempts[1].attempt_id)
-    assert (await store.query_run_events(rerun.rollout_id)).head == 2
+    await store.runs.move_head(rerun.rollout_id, attempts[1].attempt_id)
+    assert (await store.runs.query_events(rerun.rollout_id)).head == 2

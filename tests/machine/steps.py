@@ -305,7 +305,7 @@ def _append_run_events(args: Json, model: Model, *_: Any) -> Op:
 
     async def call(store: Store) -> None:
         # Versions count facts of all kinds, which the model has not numbered.
-        await store.append_run_events(rollout_id, attempt_id, events)
+        await store.runs.append_events(rollout_id, attempt_id, events)
 
     return Op(call, lambda model, _: model.append_run_events(rollout_id, attempt_id, args["nodes"]), sweeps=False)
 
@@ -314,7 +314,7 @@ def _move_head(args: Json, model: Model, *_: Any) -> Op:
     rollout_id = rollout_of(model, args["rollout"])
     attempt_id = attempt_of(model, rollout_id, args["attempt"])
     return Op(
-        lambda store: store.move_head(rollout_id, attempt_id),
+        lambda store: store.runs.move_head(rollout_id, attempt_id),
         lambda model, _: model.move_head(rollout_id, attempt_id),
     )
 

@@ -22,7 +22,7 @@ async def answers(store: Store) -> dict[str, Any]:
     run, resumed = (each.rollout_id for each in runs)
     spanned, retried = rollouts[0].rollout_id, rollouts[3].rollout_id
     moment = datetime.fromtimestamp(START + 4.6, UTC)
-    checkpoints = await store.list_checkpoints(run)
+    checkpoints = await store.runs.list_checkpoints(run)
     found: dict[str, Any] = {
         "rollouts": rollouts,
         "rollouts failed or cancelled": await store.query_rollouts(
@@ -43,23 +43,23 @@ async def answers(store: Store) -> dict[str, Any]:
         "workers": await store.query_workers(sort_by="worker_id", sort_order="desc"),
         "busy workers at a time": await store.query_workers(status_in=["busy"], as_at=moment),
         "history": await store.log.history(retried),
-        "events of a run": await store.query_run_events(run, scope="RIG", limit=5, after=3),
-        "versions of the head": [row.version for row in (await store.query_run_events(run, limit=-1)).items],
-        "graph": await store.get_run_graph(run),
-        "checkpoint": await store.get_checkpoint(run, scope="TSDD", name="researched", view="raw"),
-        "checkpoint of an id": await store.get_checkpoint_by_id(run, checkpoints[0].checkpoint_id),
+        "events of a run": await store.runs.query_events(run, scope="RIG", limit=5, after=3),
+        "versions of the head": [row.version for row in (await store.runs.query_events(run, limit=-1)).items],
+        "graph": await store.runs.get_graph(run),
+        "checkpoint": await store.runs.get_checkpoint(run, scope="TSDD", name="researched", view="raw"),
+        "checkpoint of an id": await store.runs.get_checkpoint_by_id(run, checkpoints[0].checkpoint_id),
         "checkpoints": checkpoints,
-        "artifacts": await store.query_artifacts(run),
-        "history of a scope": await store.scope_history("RIG"),
-        "plan": await store.plan_fork(run, phase="debate", scopes=["RIG"]),
-        "lineage": await store.list_lineage(run),
-        "lineage of the resumed run": await store.list_lineage(resumed),
-        "difference": await store.compare_attempts(run, 1, 2),
+        "artifacts": await store.runs.query_artifacts(run),
+        "history of a scope": await store.runs.scope_history("RIG"),
+        "plan": await store.runs.plan_fork(run, phase="debate", scopes=["RIG"]),
+        "lineage": await store.runs.list_lineage(run),
+        "lineage of the resumed run": await store.runs.list_lineage(resumed),
+        "difference": await store.runs.compare_attempts(run, 1, 2),
         "annotations": await store.annotations.query(run),
         "annotations at an event": await store.annotations.query(run, at=1),
     }
     for view in ("raw", "attempt:1", "attempt:3", "own:2"):
-        page = await store.query_run_events(run, view=view, limit=-1, bodies=False)
+        page = await store.runs.query_events(run, view=view, limit=-1, bodies=False)
         found[f"versions of {view}"] = [row.version for row in page.items]
     statistics: dict[str, Any] = {**await store.statistics()}
     found["statistics"] = {name: value for name, value in statistics.items() if name not in {"name", "uptime"}}

@@ -297,16 +297,18 @@ async def _run(store: SQLStore, clock: ManualClock) -> AttemptedRollout:
     node = {"agl.node_id": "Trader", "agl.scope": "RIG", "agl.phase": "risk", "gen_ai.usage.input_tokens": 7}
     await _span(store, first.attempt, 1, name="Trader", attributes=node)
     rollout_id, attempt_id = first.rollout_id, first.attempt.attempt_id
-    report = await store.save_artifact(
+    report = await store.runs.save_artifact(
         *(rollout_id, attempt_id), scope="RIG", name="report", content=LONG, phase="risk", media_type="text/markdown"
     )
-    await store.save_artifact(rollout_id, attempt_id, scope="RIG", name="copy", content=LONG)
-    await store.save_artifact(rollout_id, attempt_id, scope="MAIN", name="decision", content={"buy": ["RIG"], "n": 2})
+    await store.runs.save_artifact(rollout_id, attempt_id, scope="RIG", name="copy", content=LONG)
+    await store.runs.save_artifact(
+        rollout_id, attempt_id, scope="MAIN", name="decision", content={"buy": ["RIG"], "n": 2}
+    )
     clock.advance(0.25)
-    await store.retract_artifact(rollout_id, report.artifact_id, reason="a figure is wrong", key="retract-1")
+    await store.runs.retract_artifact(rollout_id, report.artifact_id, reason="a figure is wrong", key="retract-1")
     await store.update_attempt(rollout_id, attempt_id, status="succeeded")
     clock.advance(1)
-    bolder = await store.fork_attempt(
+    bolder = await store.runs.fork(
         rollout_id,
         phase="risk",
         scopes=["rig"],
@@ -318,19 +320,19 @@ async def _run(store: SQLStore, clock: ManualClock) -> AttemptedRollout:
     )
     await _phase(store, clock, bolder.rollout, "risk", "RIG", tokens=30)
     await _phase(store, clock, bolder.rollout, "portfolio", "MAIN", tokens=30)
-    await store.save_artifact(rollout_id, bolder.attempt.attempt_id, scope="RIG", name="report", content="Sell.")
+    await store.runs.save_artifact(rollout_id, bolder.attempt.attempt_id, scope="RIG", name="report", content="Sell.")
     await store.update_attempt(rollout_id, bolder.attempt.attempt_id, status="succeeded")
     clock.advance(1)
-    whole = await store.fork_attempt(
+    whole = await store.runs.fork(
         *(rollout_id,), phase="debate", scopes=["TSDD"], on_missing="full", cascade=False, allow_graph_change=True
     )
     assert whole.fork.degraded is not None
     await _phase(store, clock, whole.rollout, "research", "TSDD", state={"report": "It has no debt.", "messages": [1]})
     await store.update_attempt(rollout_id, whole.attempt.attempt_id, status="failed")
     clock.advance(0.25)
-    await store.move_head(rollout_id, attempt_id, reason="the first was better", request_id="undo-1")
+    await store.runs.move_head(rollout_id, attempt_id, reason="the first was better", request_id="undo-1")
     clock.advance(0.25)
-    await store.move_head(rollout_id, bolder.attempt.attempt_id, reason="or the second")
+    await store.runs.move_head(rollout_id, bolder.attempt.attempt_id, reason="or the second")
     return first
 
 
@@ -344,10 +346,10 @@ async def _resumed_run(store: SQLStore, clock: ManualClock) -> None:
     await _tell(store, first, RunEvent(kind="thought", node_id="Bull", scope="RIG", message="It will rise."))
     clock.advance(61)
     await store.query_rollouts()
-    resumed = await store.resume_attempt(first.rollout_id, request_id="resume-1", reason="the machine died")
+    resumed = await store.runs.resume(first.rollout_id, request_id="resume-1", reason="the machine died")
     await _phase(store, clock, resumed.rollout, "debate", "RIG")
     where = {"bucket": "s3://desk", "object": "state-1"}
-    await store.save_checkpoint(
+    await store.runs.save_checkpoint(
         *(first.rollout_id, resumed.attempt.attempt_id), scope="RIG", name="elsewhere", external=where
     )
 
@@ -368,7 +370,7 @@ async def _phase(
     for node in phase.nodes:
         metrics = {"model": "small", "tokens_in": tokens, "tokens_out": tokens // 2, "cost": 0.001}
         tool = {"scope": scope, "parent_node_id": node, "node_id": "search"}
-        await store.append_run_events(
+        await store.runs.append_events(
             run.rollout_id,
             run.attempt.attempt_id,
             [
@@ -384,7 +386,7 @@ async def _phase(
         kept = (
             {"report": "It earns.", "messages": ["one", "two"], "plan": "buy", "long": LONG} if state is None else state
         )
-        await store.save_checkpoint(
+        await store.runs.save_checkpoint(
             run.rollout_id, run.attempt.attempt_id, scope=scope, name=checkpoint.name, state=kept
         )
     await _tell(store, run, RunEvent(kind="phase.completed", phase=name, scope=scope))
@@ -392,7 +394,7 @@ async def _phase(
 
 
 async def _tell(store: SQLStore, run: AttemptedRollout, *events: RunEvent) -> None:
-    await store.append_run_events(run.rollout_id, run.attempt.attempt_id, events)
+    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
 
 
 # -- threads, annotations, keys of calls -----------------------------------------------------------------------------

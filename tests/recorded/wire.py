@@ -50,7 +50,7 @@ async def ids_of(store: SQLStore) -> dict[str, str]:
     rollouts = (await store.query_rollouts()).items
     run = next(each for each in rollouts if each.metadata and each.metadata.get("rollbook.group") == "desk")
     attempts = await store.query_attempts(run.rollout_id)
-    checkpoints = await store.list_checkpoints(run.rollout_id)
+    checkpoints = await store.runs.list_checkpoints(run.rollout_id)
     return {
         "rollout_id": run.rollout_id,
         "run": run.rollout_id,

@@ -127,7 +127,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 async def everything(store: Store, rollout_id: str, view: str = "head") -> list[RunEventRow]:
     """Return a view whole."""
-    return (await store.query_run_events(rollout_id, view=view, limit=-1)).items
+    return (await store.runs.query_events(rollout_id, view=view, limit=-1)).items
 
 
 def told(row: RunEventRow) -> tuple[Any, ...]:
@@ -141,12 +141,12 @@ async def left(store: Store, rollout_id: str, view: str = "head") -> list[tuple[
     """Return the checkpoints and artefacts of a view, by what they are and hold."""
     artifacts = [
         (each.scope, each.name, each.phase, each.media_type, each.content)
-        for each in await store.query_artifacts(rollout_id, view=view)
+        for each in await store.runs.query_artifacts(rollout_id, view=view)
         if each.scope != "rollbook"
     ]
     checkpoints: list[tuple[Any, ...]] = []
-    for each in await store.list_checkpoints(rollout_id, view=view):
-        found = await store.get_checkpoint(rollout_id, scope=each.scope, name=each.name, view=view)
+    for each in await store.runs.list_checkpoints(rollout_id, view=view):
+        found = await store.runs.get_checkpoint(rollout_id, scope=each.scope, name=each.name, view=view)
         assert found is not None
         checkpoints.append((each.scope, each.name, each.after_phase, each.external, found.state))
     return [*artifacts, *checkpoints]

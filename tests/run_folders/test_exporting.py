@@ -65,7 +65,7 @@ async def test_a_killed_export_leaves_the_old_folder_or_the_new_one(durable_url:
     async with await open_store(durable_url) as store:
         run = await auto_run(store, date=DAY)
         for number in range(20):
-            await store.save_artifact(
+            await store.runs.save_artifact(
                 run.rollout_id, run.attempt.attempt_id, scope="RIG", name=f"n{number}", content="x" * 5000, phase="risk"
             )
         await whole_rerun(store, run, "risk", "RIG")
@@ -159,7 +159,7 @@ async def test_runs_of_one_flow_share_a_folder_and_the_newest_has_the_plain_name
 @pytest.mark.parametrize("scope", ["../x", "a/b", "..", ".x", "a\\b", "a..b"])
 async def test_a_scope_that_could_lead_elsewhere_is_refused(store: Store, tmp_path: Path, scope: str) -> None:
     run = await auto_run(store)
-    await store.save_artifact(run.rollout_id, run.attempt.attempt_id, scope=scope, name="n", content=1)
+    await store.runs.save_artifact(run.rollout_id, run.attempt.attempt_id, scope=scope, name="n", content=1)
     with pytest.raises(Invalid, match="cannot name a folder"):
         await export_run_folder(store, run.rollout_id, tmp_path / "out")
     assert tree(tmp_path / "out") == {}

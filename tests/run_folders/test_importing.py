@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from store.errors import Invalid
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import ImportReport, export_run_folder, import_run_folder, import_runs
@@ -108,15 +110,15 @@ async def test_checkpoints_and_artifacts_are_found_by_scope_and_name_the_newest_
 ) -> None:
     (report,) = await imported(store, Written().write(tmp_path))
     assert report.rollout_id is not None
-    found = await store.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
+    found = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert found is not None
     assert (found.state, found.after_phase, found.graph) == (
         {"market_report": "down", "messages": ["m"]},
         "analysts",
         None,
     )
-    assert await store.get_checkpoint(report.rollout_id, scope="EURUSD=X", name="trader_checkpoint") is not None
-    kept = await store.query_artifacts(report.rollout_id)
+    assert await store.runs.get_checkpoint(report.rollout_id, scope="EURUSD=X", name="trader_checkpoint") is not None
+    kept = await store.runs.query_artifacts(report.rollout_id)
     by_name = {(each.scope, each.name): each.content for each in kept if each.scope != "rollbook"}
     assert by_name["main_portfolio", "pm_decision"] == {"buy": ["RIG"]}
     assert by_name["other_main_portfolio", "pm_decision"] == {"buy": []}
@@ -129,7 +131,7 @@ async def test_an_imported_run_can_be_run_again_from_its_checkpoints(store: Stor
     resources = await store.add_resources({"phases": TA})
     (report,) = await imported(store, Written().write(tmp_path), resources_id=resources.resources_id)
     assert report.rollout_id is not None
-    forked = await store.fork_attempt(report.rollout_id, phase="risk", scopes=["rig"], confirm_side_effects=True)
+    forked = await store.runs.fork(report.rollout_id, phase="risk", scopes=["rig"], confirm_side_effects=True)
     (checkpoint,) = forked.fork.checkpoints
     assert (checkpoint.name, checkpoint.scope) == ("trader_checkpoint", "RIG")
     assert forked.attempt.sequence_id == 2
@@ -137,7 +139,7 @@ async def test_an_imported_run_can_be_run_again_from_its_checkpoints(store: Stor
     assert view == ["__system__", "macro_synthesis", "macro_synthesis", "tool_news", "tool_news", "Trader"]
     await store.update_attempt(report.rollout_id, forked.attempt.attempt_id, status="failed")
     # From the phase of the trader on, its newer checkpoint does not count.
-    plan = await store.plan_fork(report.rollout_id, phase="debate_and_trader", scopes=["RIG"])
+    plan = await store.runs.plan_fork(report.rollout_id, phase="debate_and_trader", scopes=["RIG"])
     assert [each.name for each in plan.checkpoints] == ["analysts_checkpoint"]
     assert plan.hidden == 1
 
@@ -177,7 +179,7 @@ async def test_a_torn_checkpoint_is_left_out_and_the_older_one_counts(store: Sto
     (report,) = await imported(store, Written(files=files).write(tmp_path))
     assert report.rollout_id is not None
     assert [each.file for each in report.warnings] == [newest]
-    found = await store.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
+    found = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert found is not None
     assert found.state == {"market_report": "down", "messages": ["m"]}
 
@@ -205,7 +207,7 @@ async def test_of_a_folder_that_has_grown_only_what_is_new_comes_in(store: Store
     assert (grown.checkpoints, grown.artifacts, grown.warnings, grown.history_complete) == (4, 8, [], False)
     assert grown.rollout_id is not None
     assert len(await everything(store, grown.rollout_id)) == 8
-    assert [node.status for node in await store.list_lineage(grown.rollout_id)] == ["failed", "succeeded"]
+    assert [node.status for node in await store.runs.list_lineage(grown.rollout_id)] == ["failed", "succeeded"]
     assert tree(await export_run_folder(store, grown.rollout_id, tmp_path / "out")) == tree(folder)
     assert outcomes(await imported(store, root)) == [(RUN, "unchanged")]
 
@@ -245,16 +247,18 @@ async def test_a_folder_that_was_rewritten_is_left_alone_unless_it_may_be_anothe
 class Dying:
     """A store whose caller dies when it makes one write too many."""
 
-    def __init__(self, store: Store, writes: int) -> None:
+    def __init__(self, store: Store | StoreRuns, writes: Iterator[int]) -> None:
         self._store = store
         self._writes = writes
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"append_run_events", "save_artifact", "save_checkpoint", "fork_attempt", "update_attempt"}:
-            self._writes -= 1
-            if self._writes < 0:
-                raise KeyboardInterrupt
-        return getattr(self._store, name)
+        found = getattr(self._store, name)
+        if name == "runs":
+            return Dying(found, self._writes)
+        is_write = name in {"append_events", "save_artifact", "save_checkpoint", "fork", "update_attempt"}
+        if is_write and next(self._writes, None) is None:
+            raise KeyboardInterrupt
+        return found
 
 
 @pytest.mark.slow
@@ -265,14 +269,14 @@ async def test_an_import_of_a_folder_that_has_grown_goes_on_too(store: Store, tm
     folder = Written(events=lines(many), rerun_seq=2).write(tmp_path)
     for writes in range(8):
         with pytest.raises(KeyboardInterrupt):
-            await imported(cast("Store", Dying(store, writes)), tmp_path)
+            await imported(cast("Store", Dying(store, iter(range(writes)))), tmp_path)
     (report,) = await imported(store, tmp_path)
     assert report.outcome == "grown"
     assert report.rollout_id is not None
     assert [row.node_id for row in await everything(store, report.rollout_id)] == [
         f"n{number}" for number in range(900)
     ]
-    assert [node.rerun_seq for node in await store.list_lineage(report.rollout_id)] == [0, 1, 2]
+    assert [node.rerun_seq for node in await store.runs.list_lineage(report.rollout_id)] == [0, 1, 2]
     assert tree(await export_run_folder(store, report.rollout_id, tmp_path / "out")) == tree(folder)
 
 
@@ -281,7 +285,7 @@ async def test_an_import_that_was_cut_off_is_not_mixed_with_a_folder_rewritten_s
 ) -> None:
     Written(files={}).write(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        await imported(cast("Store", Dying(store, 1)), tmp_path)
+        await imported(cast("Store", Dying(store, iter(range(1)))), tmp_path)
     Written(files={}, events=lines([{"type": "log"}, *EVENTS])).write(tmp_path)
     assert outcomes(await imported(store, tmp_path)) == [(RUN, "skipped")]
     (report,) = await imported(store, tmp_path, on_conflict="new_generation")
@@ -294,12 +298,12 @@ async def test_an_import_that_was_cut_off_goes_on(store: Store, tmp_path: Path) 
     folder = Written(events=lines(many), rerun_seq=1).write(tmp_path)
     for writes in (0, 1, 2, 3, 4, 5, 9, 16):
         with pytest.raises(KeyboardInterrupt):
-            await imported(cast("Store", Dying(store, writes)), tmp_path)
+            await imported(cast("Store", Dying(store, iter(range(writes)))), tmp_path)
     (report,) = await imported(store, tmp_path)
     assert report.rollout_id is not None
     rows = await everything(store, report.rollout_id)
     assert [row.node_id for row in rows] == [f"n{number}" for number in range(1500)]
-    assert [node.rerun_seq for node in await store.list_lineage(report.rollout_id)] == [0, 1]
+    assert [node.rerun_seq for node in await store.runs.list_lineage(report.rollout_id)] == [0, 1]
     assert tree(await export_run_folder(store, report.rollout_id, tmp_path / "out")) == tree(folder)
     assert len(await left(store, report.rollout_id)) == 12
 
@@ -360,7 +364,7 @@ async def test_a_wild_rerun_number_makes_no_attempts(store: Store, tmp_path: Pat
     (report,) = await imported(store, Written(events=lines(wild), files={}).write(tmp_path))
     assert report.rollout_id is not None
     assert [each.line for each in report.warnings] == [1]
-    assert len(await store.list_lineage(report.rollout_id)) == 1
+    assert len(await store.runs.list_lineage(report.rollout_id)) == 1
     assert len(await everything(store, report.rollout_id)) == 2
 
 
@@ -369,7 +373,7 @@ async def test_a_run_that_went_on_in_the_store_is_not_mixed_with_its_folder(stor
     (first,) = await imported(store, tmp_path)
     assert first.rollout_id is not None
     (attempt,) = (await store.query_attempts(first.rollout_id)).items
-    await store.append_run_events(first.rollout_id, attempt.attempt_id, [RunEvent(kind="log")])
+    await store.runs.append_events(first.rollout_id, attempt.attempt_id, [RunEvent(kind="log")])
     Written(files={}, events=lines([*EVENTS, EVENTS[0]])).write(tmp_path)
     (report,) = await imported(store, tmp_path)
     assert report.outcome == "skipped"

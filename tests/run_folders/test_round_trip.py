@@ -80,7 +80,7 @@ async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tm
     folder = Written(events=lines(told_), rerun_seq=4).write(tmp_path / "in")
     rollout_id = await import_one(store, folder)
     assert [row.node_id for row in await everything(store, rollout_id)] == [f"n{place}" for place in range(7)]
-    lineage = await store.list_lineage(rollout_id)
+    lineage = await store.runs.list_lineage(rollout_id)
     assert [node.rerun_seq for node in lineage] == [0, 1, 2, 3, 4]
     assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
 
@@ -89,25 +89,29 @@ async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: P
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
     where = (again.rollout_id, again.attempt.attempt_id)
-    await store.append_run_events(*where, [OWN_WORD])
-    await store.save_artifact(*where, scope="RIG", name="a/b: c", content="text", phase="risk")
-    await store.save_artifact(*where, scope="MARKET", name="x_checkpoint", content={"n": 1.5}, media_type="own/type")
-    await store.save_artifact(*where, scope="book", name="pm_decision", content="# yes", media_type="text/markdown")
-    await store.save_checkpoint(*where, scope="RIG", name="odd", external={"kind": "elsewhere"})
+    await store.runs.append_events(*where, [OWN_WORD])
+    await store.runs.save_artifact(*where, scope="RIG", name="a/b: c", content="text", phase="risk")
+    await store.runs.save_artifact(
+        *where, scope="MARKET", name="x_checkpoint", content={"n": 1.5}, media_type="own/type"
+    )
+    await store.runs.save_artifact(
+        *where, scope="book", name="pm_decision", content="# yes", media_type="text/markdown"
+    )
+    await store.runs.save_checkpoint(*where, scope="RIG", name="odd", external={"kind": "elsewhere"})
     out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
     async with await open_store("memory://") as other:
         copied = await import_one(other, out)
         before, after = [await everything(each, run) for each, run in ((store, run.rollout_id), (other, copied))]
         assert [told(row) for row in after] == [told(row) for row in before]
         assert sorted(map(repr, await left(other, copied))) == sorted(map(repr, await left(store, run.rollout_id)))
-        assert [node.rerun_seq for node in await other.list_lineage(copied)] == [0, 1]
+        assert [node.rerun_seq for node in await other.runs.list_lineage(copied)] == [0, 1]
         assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
 
 
 async def test_what_a_rerun_hides_leaves_the_folder(store: Store, tmp_path: Path) -> None:
     run = await auto_run(store)
     where = (run.rollout_id, run.attempt.attempt_id)
-    await store.save_artifact(*where, scope="RIG", name="plan", content="old", phase="risk")
+    await store.runs.save_artifact(*where, scope="RIG", name="plan", content="old", phase="risk")
     out = await export_run_folder(store, run.rollout_id, tmp_path)
     (out / "notes.txt").write_text("somebody's own")
     assert len(list(out.glob("RIG/report/*_plan.txt"))) == 1
@@ -125,7 +129,7 @@ async def test_a_rerun_in_the_store_of_an_imported_run_goes_out_and_keeps_the_ol
     folder = Written().write(tmp_path)
     rollout_id = await import_one(store, folder)
     started = await store.start_attempt(rollout_id)
-    await store.append_run_events(
+    await store.runs.append_events(
         rollout_id, started.attempt.attempt_id, [RunEvent(kind="result", node_id="Trader", scope="RIG")]
     )
     await store.update_attempt(rollout_id, "latest", status="failed")

@@ -47,7 +47,7 @@ class Reader:
         raise AssertionError("following ended")
 
     def _follow(self, **how: Any) -> AsyncGenerator[RunFrame]:
-        found = self._store.follow_run(self._run.rollout_id, after=self.seq, until=self.until, view=self._view, **how)
+        found = self._store.runs.follow(self._run.rollout_id, after=self.seq, until=self.until, view=self._view, **how)
         return cast("AsyncGenerator[RunFrame]", found)
 
     def take(self, frame: RunFrame) -> None:

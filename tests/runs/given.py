@@ -32,7 +32,7 @@ async def begin(
 
 async def say(store: Store, run: AttemptedRollout, events: Iterable[RunEvent]) -> list[int]:
     """Append what the run's attempt says."""
-    return await store.append_run_events(run.rollout_id, run.attempt.attempt_id, list(events))
+    return await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, list(events))
 
 
 async def do_phase(store: Store, run: AttemptedRollout, name: str, scope: str, *, tokens: int = 10) -> None:
@@ -41,7 +41,9 @@ async def do_phase(store: Store, run: AttemptedRollout, name: str, scope: str, *
     await say(store, run, before)
     if name in STATES:
         checkpoint, state = STATES[name]
-        await store.save_checkpoint(run.rollout_id, run.attempt.attempt_id, scope=scope, name=checkpoint, state=state)
+        await store.runs.save_checkpoint(
+            run.rollout_id, run.attempt.attempt_id, scope=scope, name=checkpoint, state=state
+        )
     await say(store, run, [end])
 
 
@@ -67,7 +69,7 @@ async def ended(store: Store, run: AttemptedRollout, status: Any = "succeeded") 
 async def rerun(store: Store, run: AttemptedRollout, **asked: Any) -> ForkResult:
     """Fork, side effects confirmed."""
     how: dict[str, Any] = {"confirm_side_effects": True} | asked
-    return await store.fork_attempt(run.rollout_id, **how)
+    return await store.runs.fork(run.rollout_id, **how)
 
 
 async def whole_rerun(store: Store, run: AttemptedRollout, name: str, ticker: str, **asked: Any) -> AttemptedRollout:
@@ -81,7 +83,7 @@ async def whole_rerun(store: Store, run: AttemptedRollout, name: str, ticker: st
 
 async def seen(store: Store, run: AttemptedRollout, view: str = "head", **only: Any) -> RunEventPage:
     """Return all of a view."""
-    return await store.query_run_events(run.rollout_id, view=view, limit=-1, **only)
+    return await store.runs.query_events(run.rollout_id, view=view, limit=-1, **only)
 
 
 def nodes_of(page: RunEventPage, scope: str) -> set[str]:

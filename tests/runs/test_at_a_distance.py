@@ -49,17 +49,17 @@ async def test_a_phase_graph_that_is_given_is_the_one_that_counts(store: Store, 
     run = await begin(store)
     other = TA.model_copy(update={"version": "2"})
     how: dict[str, Any] = {"scope": "rig", "name": "trader_checkpoint", "state": {"trader_investment_plan": "buy"}}
-    saved = await store.save_checkpoint(run.rollout_id, run.attempt.attempt_id, **how, graph=other)
+    saved = await store.runs.save_checkpoint(run.rollout_id, run.attempt.attempt_id, **how, graph=other)
     assert saved is not None
     assert (saved.graph, saved.scope) == (other.digest, "RIG")
     await ended(store, run)
     asked: dict[str, Any] = {"phase": "risk", "scopes": ["rig"], "graph": other}
-    plan = await store.plan_fork(run.rollout_id, **asked)
-    assert plan == await behind.plan_fork(run.rollout_id, **asked)
-    assert await store.get_run_graph(run.rollout_id, graph=other) == await behind.get_run_graph(run.rollout_id)
+    plan = await store.runs.plan_fork(run.rollout_id, **asked)
+    assert plan == await behind.runs.plan_fork(run.rollout_id, **asked)
+    assert await store.runs.get_graph(run.rollout_id, graph=other) == await behind.runs.get_graph(run.rollout_id)
     with pytest.raises(GraphChanged):
-        await store.fork_attempt(run.rollout_id, phase="risk", scopes=["rig"], cascade=False)
-    forked = await store.fork_attempt(run.rollout_id, **asked, cascade=False)
+        await store.runs.fork(run.rollout_id, phase="risk", scopes=["rig"], cascade=False)
+    forked = await store.runs.fork(run.rollout_id, **asked, cascade=False)
     assert forked.fork.graph == other.digest
 
 
@@ -95,7 +95,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "events",
         "/events",
-        lambda store, run, _: store.append_run_events(
+        lambda store, run, _: store.runs.append_events(
             run.rollout_id,
             run.attempt.attempt_id,
             [*node("Trader", "RIG"), RunEvent.model_validate({"kind": "log", "own": None})],
@@ -105,7 +105,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "checkpoint",
         "/checkpoints",
-        lambda store, run, _: store.save_checkpoint(
+        lambda store, run, _: store.runs.save_checkpoint(
             run.rollout_id, run.attempt.attempt_id, scope="RIG", name="mine", state={"a": [1]}
         ),
         1,
@@ -113,7 +113,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "rejected checkpoint",
         "/checkpoints",
-        lambda store, run, _: store.save_checkpoint(
+        lambda store, run, _: store.runs.save_checkpoint(
             run.rollout_id, run.attempt.attempt_id, scope="RIG", name="trader_checkpoint", state={}
         ),
         1,
@@ -121,7 +121,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "artefact",
         "/artifacts",
-        lambda store, run, _: store.save_artifact(
+        lambda store, run, _: store.runs.save_artifact(
             run.rollout_id, run.attempt.attempt_id, scope="RIG", name="report", content=None
         ),
         1,
@@ -129,13 +129,13 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "retraction",
         "/retract",
-        lambda store, run, made: store.retract_artifact(run.rollout_id, made, reason="wrong"),
+        lambda store, run, made: store.runs.retract_artifact(run.rollout_id, made, reason="wrong"),
         1,
     ),
     ("fork", "/forks", lambda store, run, _: rerun(store, run, phase="risk", scopes=["RIG"]), 4),
     ("superseding fork", "/forks", lambda store, run, _: _supersede(store, run), 4),
-    ("resume", "/resume", lambda store, run, _: store.resume_attempt(run.rollout_id), 4),
-    ("head", "/head", lambda store, run, _: store.move_head(run.rollout_id, run.attempt.attempt_id), 0),
+    ("resume", "/resume", lambda store, run, _: store.runs.resume(run.rollout_id), 4),
+    ("head", "/head", lambda store, run, _: store.runs.move_head(run.rollout_id, run.attempt.attempt_id), 0),
 ]
 
 
@@ -148,7 +148,7 @@ async def test_a_change_whose_answer_is_lost_is_made_once(
     url: str, behind: SQLStore, what: str, path: str, change: Change, facts: int
 ) -> None:
     run = await _in_an_ended_run(behind)
-    made = await behind.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
+    made = await behind.runs.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
     before = len(await behind.log.history(run.rollout_id))
     with LossyProxy.losing_first(url, path, times=2) as proxy:
         async with HTTPStore(proxy.url) as store:
@@ -164,11 +164,11 @@ async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLSt
     again = await rerun(behind, run, phase="risk", scopes=["RIG"])
     with LossyProxy.losing_first(url, "/head", times=2) as proxy:
         async with HTTPStore(proxy.url) as store:
-            moved = await store.move_head(run.rollout_id, run.attempt.attempt_id, reason="undo")
-    assert moved == await behind.move_head(run.rollout_id, run.attempt.attempt_id)
+            moved = await store.runs.move_head(run.rollout_id, run.attempt.attempt_id, reason="undo")
+    assert moved == await behind.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     types = [event.type for event in await behind.log.history(run.rollout_id)]
     assert types.count("rollout.head_moved") == 1
-    assert [each.sequence_id for each in await behind.list_lineage(run.rollout_id) if each.is_head] == [1]
+    assert [each.sequence_id for each in await behind.runs.list_lineage(run.rollout_id) if each.is_head] == [1]
     assert again.attempt.sequence_id == 2
 
 
@@ -197,16 +197,16 @@ async def test_a_long_view_comes_whole(store: Store, behind: SQLStore) -> None:
     text = "y" * 2000
     for part in range(3):
         events = [RunEvent(kind="result", node_id="n", response=f"{part}.{number} {text}") for number in range(400)]
-        await store.append_run_events(run.rollout_id, run.attempt.attempt_id, events)
+        await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
     assert await seen(store, run) == await seen(behind, run)
 
 
 async def test_what_is_not_awaited_is_the_same(store: Store, behind: SQLStore) -> None:
     run = await auto_run(behind, tickers=["RIG"])
-    page = await asyncio.to_thread(lambda: store.sync.query_run_events(run.rollout_id, limit=3))
-    assert page == await behind.query_run_events(run.rollout_id, limit=3)
-    plan = await asyncio.to_thread(lambda: store.sync.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"]))
-    assert plan == await behind.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+    page = await asyncio.to_thread(lambda: store.sync.runs.query_events(run.rollout_id, limit=3))
+    assert page == await behind.runs.query_events(run.rollout_id, limit=3)
+    plan = await asyncio.to_thread(lambda: store.sync.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"]))
+    assert plan == await behind.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
 
 
 async def test_a_server_made_of_a_store_has_its_runs(behind: SQLStore) -> None:
@@ -216,7 +216,7 @@ async def test_a_server_made_of_a_store_has_its_runs(behind: SQLStore) -> None:
         run = await auto_run(server, tickers=["RIG"])
         async with HTTPStore(server.endpoint) as distant:
             assert await seen(distant, run) == await seen(server, run) == await seen(behind, run)
-            assert await distant.scope_history("RIG") == await server.scope_history("RIG")
+            assert await distant.runs.scope_history("RIG") == await server.runs.scope_history("RIG")
     finally:
         await server.stop()
 
@@ -225,7 +225,7 @@ async def test_a_store_opened_for_reading_refuses_what_changes_a_run(url: str, b
     run = await auto_run(behind, tickers=["RIG"])
     async with await open_store(url, read_only=True) as store:
         assert await seen(store, run) == await seen(behind, run)
-        await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+        await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
         for _, _, change, _ in CHANGES:
             with pytest.raises(ReadOnly):
                 await change(store, run, "made")
@@ -234,11 +234,11 @@ async def test_a_store_opened_for_reading_refuses_what_changes_a_run(url: str, b
 async def test_names_that_are_words_of_the_protocol_are_names(store: Store, behind: SQLStore) -> None:
     run = await begin(store)
     for name in ("latest", "a/b", "ü ?&=#%", "..", "forks:plan"):
-        made = await store.save_checkpoint(
+        made = await store.runs.save_checkpoint(
             run.rollout_id, run.attempt.attempt_id, scope=name, name=name, state={"name": name}
         )
-        found = await store.get_checkpoint(run.rollout_id, scope=name, name=name)
-        assert found == await behind.get_checkpoint(run.rollout_id, scope=name, name=name)
+        found = await store.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
+        assert found == await behind.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
         assert made is not None
         assert found is not None
         assert (found.scope, found.state, found.checkpoint_id) == (name, {"name": name}, made.checkpoint_id)
@@ -249,27 +249,27 @@ async def test_names_that_are_words_of_the_protocol_are_names(store: Store, behi
 Ask = Callable[[Any, AttemptedRollout, Any], Awaitable[Any]]
 NO_EVENTS: Sequence[Any] = ("log", {"kind": "log"}, 7, [{"kind": "log"}], [None])
 ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
-    ("rollout_id", lambda store, _, value: store.list_lineage(value), NO_TEXT),
-    ("view", lambda store, run, value: store.query_run_events(run.rollout_id, view=value), (*NO_TEXT, "", "own:0")),
-    ("after", lambda store, run, value: store.query_run_events(run.rollout_id, after=value), (*NO_WHOLE_NUMBER, -1)),
-    ("limit", lambda store, run, value: store.query_run_events(run.rollout_id, limit=value), (*NO_WHOLE_NUMBER, -2)),
-    ("at", lambda store, run, value: store.query_run_events(run.rollout_id, at=value), NO_WHOLE_NUMBER),
-    ("scope", lambda store, run, value: store.query_run_events(run.rollout_id, scope=value), NO_TEXT),
-    ("node_id", lambda store, run, value: store.query_run_events(run.rollout_id, node_id=value), NO_TEXT),
-    ("kind", lambda store, run, value: store.query_run_events(run.rollout_id, kind=value), NO_TEXT),
-    ("scope", lambda store, run, value: store.list_checkpoints(run.rollout_id, scope=value), NO_TEXT),
-    ("name", lambda store, run, value: store.query_artifacts(run.rollout_id, name=value), NO_TEXT),
-    ("name", lambda store, _, value: store.scope_history("RIG", name=value), NO_TEXT),
-    ("scope", lambda store, _, value: store.scope_history(value), (*NO_TEXT, None)),
+    ("rollout_id", lambda store, _, value: store.runs.list_lineage(value), NO_TEXT),
+    ("view", lambda store, run, value: store.runs.query_events(run.rollout_id, view=value), (*NO_TEXT, "", "own:0")),
+    ("after", lambda store, run, value: store.runs.query_events(run.rollout_id, after=value), (*NO_WHOLE_NUMBER, -1)),
+    ("limit", lambda store, run, value: store.runs.query_events(run.rollout_id, limit=value), (*NO_WHOLE_NUMBER, -2)),
+    ("at", lambda store, run, value: store.runs.query_events(run.rollout_id, at=value), NO_WHOLE_NUMBER),
+    ("scope", lambda store, run, value: store.runs.query_events(run.rollout_id, scope=value), NO_TEXT),
+    ("node_id", lambda store, run, value: store.runs.query_events(run.rollout_id, node_id=value), NO_TEXT),
+    ("kind", lambda store, run, value: store.runs.query_events(run.rollout_id, kind=value), NO_TEXT),
+    ("scope", lambda store, run, value: store.runs.list_checkpoints(run.rollout_id, scope=value), NO_TEXT),
+    ("name", lambda store, run, value: store.runs.query_artifacts(run.rollout_id, name=value), NO_TEXT),
+    ("name", lambda store, _, value: store.runs.scope_history("RIG", name=value), NO_TEXT),
+    ("scope", lambda store, _, value: store.runs.scope_history(value), (*NO_TEXT, None)),
     (
         "search",
-        lambda store, run, value: store.get_checkpoint(run.rollout_id, scope="a", name="b", search=value),
+        lambda store, run, value: store.runs.get_checkpoint(run.rollout_id, scope="a", name="b", search=value),
         ("x", 1),
     ),
-    ("a", lambda store, run, value: store.compare_attempts(run.rollout_id, value, 1), (*NO_WHOLE_NUMBER, None, 0)),
+    ("a", lambda store, run, value: store.runs.compare_attempts(run.rollout_id, value, 1), (*NO_WHOLE_NUMBER, None, 0)),
     (
         "scopes",
-        lambda store, run, value: store.plan_fork(run.rollout_id, phase="risk", scopes=value),
+        lambda store, run, value: store.runs.plan_fork(run.rollout_id, phase="risk", scopes=value),
         ("RIG", [1], None),
     ),
 ]
@@ -295,9 +295,9 @@ async def test_what_are_no_events_is_refused_alike(store: Store, behind: SQLStor
         texts: list[str] = []
         for each in (behind, store):
             with pytest.raises(Invalid) as refused:
-                await each.append_run_events(run.rollout_id, run.attempt.attempt_id, value)
+                await each.runs.append_events(run.rollout_id, run.attempt.attempt_id, value)
             texts.append(str(refused.value))
         assert texts[0] == texts[1]
     for each in (behind, store):
         with pytest.raises(TooLarge, match="10,001 items"):
-            await each.append_run_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log")] * 10_001)
+            await each.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log")] * 10_001)

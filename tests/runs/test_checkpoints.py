@@ -20,11 +20,11 @@ async def save(
     store: Store, run: AttemptedRollout, name: str, state: dict[str, Any], scope: str = "RIG", **how: Any
 ) -> Any:
     attempt_id = run.attempt.attempt_id
-    return await store.save_checkpoint(run.rollout_id, attempt_id, scope=scope, name=name, state=state, **how)
+    return await store.runs.save_checkpoint(run.rollout_id, attempt_id, scope=scope, name=name, state=state, **how)
 
 
 async def state_of(store: Store, run: AttemptedRollout, name: str, scope: str = "RIG", **how: Any) -> Any:
-    found = await store.get_checkpoint(run.rollout_id, scope=scope, name=name, **how)
+    found = await store.runs.get_checkpoint(run.rollout_id, scope=scope, name=name, **how)
     return None if found is None else found.state
 
 
@@ -48,7 +48,7 @@ async def test_without_a_plan_there_is_no_trader_checkpoint_and_risk_runs_everyt
     assert await save(store, run, "trader_checkpoint", {"trader_investment_plan": ""}) is None
     await ended(store, run)
     with pytest.raises(CheckpointMissing):
-        await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+        await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
     again = await rerun(store, run, phase="risk", scopes=["RIG"], on_missing="full")
     assert (again.fork.phase, again.fork.checkpoints) == ("analysts", [])
     assert again.fork.degraded is not None
@@ -64,13 +64,13 @@ async def test_after_a_crash_only_what_was_not_done_runs_again(store: Store) -> 
             await do_phase(store, run, name, scope)
     await say(store, run, list(phase("risk", "RIG"))[:-1])
     await ended(store, run, "failed")
-    resumed = await store.resume_attempt(run.rollout_id, reason="the machine went away")
+    resumed = await store.runs.resume(run.rollout_id, reason="the machine went away")
     assert (resumed.fork.kind, resumed.fork.phase, resumed.fork.scopes) == ("resume", "risk", ["RIG"])
     assert [each.name for each in resumed.fork.checkpoints] == ["trader_checkpoint"]
     page = await seen(store, run)
     assert nodes_of(page, "RIG") == {*ANALYSTS, *DEBATE, "tool_x"}
     assert "Portfolio Manager" in nodes_of(page, "TSDD")
-    node = (await store.list_lineage(run.rollout_id))[1]
+    node = (await store.runs.list_lineage(run.rollout_id))[1]
     assert (node.kind, node.rerun_seq, node.base) == ("resume", 0, 1)
 
 
@@ -98,15 +98,15 @@ async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -
     run = await auto_run(store)
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "risk", "RIG")
-    found = await store.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
+    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert found is not None
     assert found.attempt == 1
     await whole_rerun(store, run, "analysts", "RIG")
     last = await whole_rerun(store, run, "risk", "RIG")
-    found = await store.get_checkpoint(last.rollout_id, scope="RIG", name="analysts_checkpoint")
+    found = await store.runs.get_checkpoint(last.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert found is not None
     assert found.attempt == 4
-    every = await store.list_checkpoints(run.rollout_id, scope="RIG", name="analysts_checkpoint")
+    every = await store.runs.list_checkpoints(run.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert [each.attempt for each in every] == [1, 4]
     assert every[1].parent_id == every[0].checkpoint_id
 
@@ -114,30 +114,30 @@ async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -
 async def test_every_checkpoint_is_found_by_its_id_whichever_views_hold_it(store: Store) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "analysts", "RIG")
-    every = await store.list_checkpoints(run.rollout_id)
+    every = await store.runs.list_checkpoints(run.rollout_id)
     assert len(every) == 6
     for each in every:
-        found = await store.get_checkpoint_by_id(run.rollout_id, each.checkpoint_id)
+        found = await store.runs.get_checkpoint_by_id(run.rollout_id, each.checkpoint_id)
         assert (found.checkpoint_id, found.version, found.attempt) == (each.checkpoint_id, each.version, each.attempt)
-        assert found == await store.get_checkpoint(
+        assert found == await store.runs.get_checkpoint(
             run.rollout_id, scope=each.scope, name=each.name, view="raw", at=each.version
         )
-    plan = await store.plan_fork(again.rollout_id, phase="risk", scopes=["RIG"])
-    started_from = await store.get_checkpoint_by_id(run.rollout_id, plan.checkpoints[0].checkpoint_id)
+    plan = await store.runs.plan_fork(again.rollout_id, phase="risk", scopes=["RIG"])
+    started_from = await store.runs.get_checkpoint_by_id(run.rollout_id, plan.checkpoints[0].checkpoint_id)
     assert started_from.state is not None
     assert started_from.state["trader_investment_plan"] == "buy"
 
 
 async def test_a_checkpoint_that_the_run_does_not_have_is_not_found(store: Store) -> None:
     run, other = await auto_run(store), await auto_run(store)
-    (theirs, *_) = await store.list_checkpoints(other.rollout_id)
+    (theirs, *_) = await store.runs.list_checkpoints(other.rollout_id)
     for id_ in (theirs.checkpoint_id, "cp-none"):
         with pytest.raises(NotFound, match=f"Checkpoint {id_} not found"):
-            await store.get_checkpoint_by_id(run.rollout_id, id_)
+            await store.runs.get_checkpoint_by_id(run.rollout_id, id_)
     with pytest.raises(NotFound, match="Rollout ro-none not found"):
-        await store.get_checkpoint_by_id("ro-none", theirs.checkpoint_id)
+        await store.runs.get_checkpoint_by_id("ro-none", theirs.checkpoint_id)
     with pytest.raises(Invalid, match="checkpoint_id"):
-        await store.get_checkpoint_by_id(run.rollout_id, 1)  # pyright: ignore[reportArgumentType] (another kind)
+        await store.runs.get_checkpoint_by_id(run.rollout_id, 1)  # pyright: ignore[reportArgumentType] (another kind)
 
 
 async def test_a_scope_is_no_pattern_and_no_ending(store: Store) -> None:
@@ -152,7 +152,7 @@ async def test_a_scope_is_no_pattern_and_no_ending(store: Store) -> None:
 async def test_debate_starts_with_the_messages_and_risk_without(store: Store) -> None:
     run = await auto_run(store)
     for name, has_messages in (("debate_and_trader", True), ("risk", False)):
-        plan = await store.plan_fork(run.rollout_id, phase=name, scopes=["RIG"])
+        plan = await store.runs.plan_fork(run.rollout_id, phase=name, scopes=["RIG"])
         (start,) = plan.checkpoints
         state = await state_of(store, run, start.name)
         assert ("messages" in TA.by_name[name].overlay.of(state)) is has_messages
@@ -165,7 +165,7 @@ async def test_a_checkpoint_of_another_graph_is_not_started_from_unless_that_is_
     await store.update_resources(run.resources_id, {"phases": newer})
     with pytest.raises(GraphChanged) as refused:
         await rerun(store, run, phase="risk", scopes=["RIG"])
-    saved = await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
+    saved = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
     assert saved is not None
     assert refused.value.checkpoints == [saved.checkpoint_id]
     again = await rerun(store, run, phase="risk", scopes=["RIG"], allow_graph_change=True)
@@ -176,8 +176,10 @@ async def test_a_state_may_lie_elsewhere(store: Store) -> None:
     run = await begin(store)
     pointer = {"kind": "langgraph", "thread_id": "t"}
     attempt_id = run.attempt.attempt_id
-    await store.save_checkpoint(run.rollout_id, attempt_id, scope="rig", name="trader_checkpoint", external=pointer)
-    found = await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
+    await store.runs.save_checkpoint(
+        run.rollout_id, attempt_id, scope="rig", name="trader_checkpoint", external=pointer
+    )
+    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
     assert found is not None
     assert (found.external, found.state) == (pointer, None)
 
@@ -194,14 +196,14 @@ async def test_the_group_lends_a_checkpoint_of_the_same_date(store: Store) -> No
     await auto_run(store, group="flow-2")
     run = await begin(store, group="flow-1")
     assert await state_of(store, run, "trader_checkpoint") is None
-    found = await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
+    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
     assert found is not None
     assert found.rollout_id == donor.rollout_id
     again = await rerun(store, donor, phase="debate_and_trader", scopes=["RIG"])
     assert again.attempt.sequence_id == 2
     assert await state_of(store, run, "trader_checkpoint", search="group") is None
     await do_phase(store, run, "debate_and_trader", "RIG")
-    own = await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
+    own = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
     assert own is not None
     assert own.rollout_id == run.rollout_id
 
@@ -212,10 +214,10 @@ async def test_the_group_lends_a_checkpoint_of_the_same_date(store: Store) -> No
 async def test_artefacts_follow_the_view_and_a_retracted_one_is_gone(store: Store) -> None:
     run = await auto_run(store)
     attempt_id = run.attempt.attempt_id
-    plan = await store.save_artifact(
+    plan = await store.runs.save_artifact(
         run.rollout_id, attempt_id, scope="RIG", name="plan", content={"buy": 1}, phase="debate_and_trader"
     )
-    report = await store.save_artifact(
+    report = await store.runs.save_artifact(
         run.rollout_id,
         attempt_id,
         scope=FUND,
@@ -224,26 +226,26 @@ async def test_artefacts_follow_the_view_and_a_retracted_one_is_gone(store: Stor
         phase="portfolio",
         media_type="text/markdown",
     )
-    found = await store.query_artifacts(run.rollout_id)
+    found = await store.runs.query_artifacts(run.rollout_id)
     assert [(each.name, each.content) for each in found] == [("plan", {"buy": 1}), ("report", "# Up")]
     then = len(await store.log.history(run.rollout_id))
-    assert (await store.retract_artifact(run.rollout_id, report.artifact_id, reason="wrong")).retracted
-    assert [each.artifact_id for each in await store.query_artifacts(run.rollout_id)] == [plan.artifact_id]
-    assert len(await store.query_artifacts(run.rollout_id, at=then)) == 2
+    assert (await store.runs.retract_artifact(run.rollout_id, report.artifact_id, reason="wrong")).retracted
+    assert [each.artifact_id for each in await store.runs.query_artifacts(run.rollout_id)] == [plan.artifact_id]
+    assert len(await store.runs.query_artifacts(run.rollout_id, at=then)) == 2
     await rerun(store, run, phase="debate_and_trader", scopes=["RIG"])
-    assert await store.query_artifacts(run.rollout_id) == []
-    assert len(await store.query_artifacts(run.rollout_id, view="attempt:1", limit=1)) == 1
+    assert await store.runs.query_artifacts(run.rollout_id) == []
+    assert len(await store.runs.query_artifacts(run.rollout_id, view="attempt:1", limit=1)) == 1
 
 
 async def test_the_history_of_a_scope_goes_through_all_runs_newest_first(store: Store) -> None:
     runs = [await begin(store, group=f"flow-{number}") for number in range(3)]
     for number, run in enumerate(runs):
         attempt_id = run.attempt.attempt_id
-        await store.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="plan", content=number)
-        await store.save_artifact(run.rollout_id, attempt_id, scope="RIG2", name="plan", content=number)
-    found = await store.scope_history("RIG", name="plan")
+        await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="plan", content=number)
+        await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG2", name="plan", content=number)
+    found = await store.runs.scope_history("RIG", name="plan")
     assert [each.group_id for each in found] == ["flow-2", "flow-1", "flow-0"]
-    await store.retract_artifact(found[0].rollout_id, found[0].artifact_id)
-    assert [each.retracted for each in await store.scope_history("RIG", limit=2)] == [True, False]
-    past = await store.scope_history("RIG", as_at=found[0].position - 1)
+    await store.runs.retract_artifact(found[0].rollout_id, found[0].artifact_id)
+    assert [each.retracted for each in await store.runs.scope_history("RIG", limit=2)] == [True, False]
+    past = await store.runs.scope_history("RIG", as_at=found[0].position - 1)
     assert [(each.group_id, each.retracted) for each in past] == [("flow-1", False), ("flow-0", False)]

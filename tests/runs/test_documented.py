@@ -10,7 +10,7 @@ from pathlib import Path
 
 from store import errors
 from store.db.queries import run_views
-from store.interface.runs import RunStore
+from store.interface.runs import StoreRuns
 from store.models.runs import PHASE_KINDS
 from store.server.routes import runs as routes_runs
 from store.wire.errors import status_of
@@ -42,15 +42,15 @@ def test_every_view_is_described_and_is_one() -> None:
 def test_every_refusal_is_described_with_an_argument_that_there_is() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]*)\|", section("What runs again"), re.MULTILINE)
     assert {name for name, _ in rows} <= set(errors.__all__)
-    arguments = inspect.signature(RunStore.fork_attempt).parameters
+    arguments = inspect.signature(StoreRuns.fork).parameters
     for _, unless in rows:
         for name in re.findall(r"`(\w+)=", unless):
             assert name in arguments, name
 
 
 def test_every_method_about_runs_is_mentioned() -> None:
-    methods = [name for name, _ in inspect.getmembers(RunStore, inspect.isfunction) if not name.startswith("_")]
-    unmentioned = {name for name in methods if name not in PAGE}
+    methods = [name for name, _ in inspect.getmembers(StoreRuns, inspect.isfunction) if not name.startswith("_")]
+    unmentioned = {name for name in methods if f"runs.{name}" not in PAGE}
     assert unmentioned == {"list_checkpoints"}
 
 

@@ -33,7 +33,7 @@ async def _two_reruns(store: Store, run: AttemptedRollout) -> None:
 
 async def _undone(store: Store, run: AttemptedRollout) -> None:
     await whole_rerun(store, run, "analysts", "RIG")
-    await store.move_head(run.rollout_id, run.attempt.attempt_id)
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
 
 
 async def _branch(store: Store, run: AttemptedRollout) -> None:
@@ -68,7 +68,7 @@ async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happen
     assert afresh.events == head
     chosen = random.Random(7)
     for after in {0, before.seq, last, *chosen.sample(range(1, last), 6)}:
-        held = await store.query_run_events(run.rollout_id, limit=-1, at=after) if after else None
+        held = await store.runs.query_events(run.rollout_id, limit=-1, at=after) if after else None
         reader = Reader(store, run, seq=after)
         reader.events = [] if held is None else list(held.items)
         await reader.read(last)
@@ -117,7 +117,7 @@ async def test_the_frames_of_a_run_and_of_its_rerun(store: Store) -> None:
     assert (status.kind, status.attempt, status.attempt_status) == ("status", 1, "preparing")
     await do_phase(store, run, "scan", MARKET)
     await ended(store, run)
-    plan = await store.plan_fork(run.rollout_id, phase="scan")
+    plan = await store.runs.plan_fork(run.rollout_id, phase="scan")
     again = await rerun(store, run, phase="scan")
     await ended(store, again.rollout, "failed")
     frames = await reader.read(kind="terminal")
@@ -157,7 +157,7 @@ async def test_a_retry_is_told_from_the_beginning(store: Store) -> None:
     assert again is not None
     await do_phase(store, again, "scan", MARKET)
     reader = Reader(store, run, seq=before)
-    reader.events = (await store.query_run_events(run.rollout_id, limit=-1, at=before)).items
+    reader.events = (await store.runs.query_events(run.rollout_id, limit=-1, at=before)).items
     frames = await reader.read()
     assert "reset" in {frame.kind for frame in frames}
     assert "terminal" not in {frame.kind for frame in frames}

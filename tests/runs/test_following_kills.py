@@ -36,7 +36,7 @@ class Viewer:
         self.task = asyncio.ensure_future(self._follow(store, rollout_id, view))
 
     async def _follow(self, store: HTTPStore, rollout_id: str, view: str) -> None:
-        found = cast("AsyncGenerator[RunFrame]", store.follow_run(rollout_id, view=view))
+        found = cast("AsyncGenerator[RunFrame]", store.runs.follow(rollout_id, view=view))
         async with aclosing(found) as frames:
             async for frame in frames:
                 async with self._progress:
@@ -71,7 +71,7 @@ class Teller:
             node = f"macro_synthesis {self._calls}"
             events = [RunEvent(kind=kind, node_id=node, scope=MARKET, phase="scan") for kind in ("thought", "result")]
             where = (run.rollout_id, run.attempt.attempt_id)
-            versions = await self._store.append_run_events(*where, events, key=str(self._calls))
+            versions = await self._store.runs.append_events(*where, events, key=str(self._calls))
             async with self.progress:
                 self.answered += versions
                 self.progress.notify_all()
@@ -101,7 +101,7 @@ async def test_viewers_of_a_server_that_is_killed_in_a_run_and_its_rerun_see_the
             teller = Teller(store)
             await _run_while_killed(server, kills, teller, run)
             await ended(store, run)
-            again = await store.fork_attempt(run.rollout_id, phase="scan", request_id="again")
+            again = await store.runs.fork(run.rollout_id, phase="scan", request_id="again")
             await _run_while_killed(server, kills, teller, again.rollout)
             await ended(store, again.rollout)
             last = await last_of(store, run)

@@ -40,7 +40,7 @@ async def test_a_rerun_carries_what_it_forks(store: Store) -> None:
     assert told(begun.attempt) == told(begun.rollout.attempt) == begun.fork
     assert (begun.fork.state_patch, begun.fork.reason, begun.fork.entry) == (patch, "too risky", RISK[0])
     assert [each.name for each in begun.fork.checkpoints] == ["trader_checkpoint"]
-    (node,) = [each for each in await store.list_lineage(run.rollout_id) if each.sequence_id == 2]
+    (node,) = [each for each in await store.runs.list_lineage(run.rollout_id) if each.sequence_id == 2]
     assert node.fork == begun.fork
     assert await metadata_of(store, run) == [None, begun.attempt.metadata]
 
@@ -49,7 +49,7 @@ async def test_a_resume_carries_what_it_goes_on_from(store: Store) -> None:
     run = await begin(store)
     await do_phase(store, run, "analysts", "RIG")
     await ended(store, run, "failed")
-    begun = await store.resume_attempt(run.rollout_id)
+    begun = await store.runs.resume(run.rollout_id)
     assert told(begun.attempt) == begun.fork
     assert begun.fork.kind == "resume"
 
@@ -131,7 +131,7 @@ async def test_the_past_and_the_tables_made_anew_say_the_same(behind: SQLStore) 
     await ended(behind, begun.rollout, "failed")
     claimed = await behind.dequeue_rollout()
     assert claimed is not None
-    await behind.append_run_events(
+    await behind.runs.append_events(
         run.rollout_id, claimed.attempt.attempt_id, [*phase("risk", "RIG")], key="one call of it"
     )
     then = await behind.query_attempts(run.rollout_id, as_at=at)

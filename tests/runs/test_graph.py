@@ -18,7 +18,7 @@ from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, 
 
 async def test_each_scope_is_a_column_of_its_kind_in_the_order_first_seen(store: Store) -> None:
     run = await auto_run(store)
-    graph = await store.get_run_graph(run.rollout_id)
+    graph = await store.runs.get_graph(run.rollout_id)
     kinds = [(column.scope, column.kind) for column in graph.columns]
     assert kinds == [(MARKET, "market"), ("RIG", "ticker"), ("TSDD", "ticker"), (FUND, "portfolio")]
     rig = graph.columns[1]
@@ -33,7 +33,7 @@ async def test_a_later_thought_changes_no_metrics_and_no_status(store: Store) ->
     await say(store, run, [*node("Trader", "RIG", tokens=40), *node("Trader", "RIG", tokens=60)])
     await say(store, run, [RunEvent(kind="thought", node_id="Trader", scope="RIG", metrics={"model": "stub"})])
     await say(store, run, [RunEvent(kind="log", node_id="__system__", message="noted")])
-    ((trader,),) = [column.nodes for column in (await store.get_run_graph(run.rollout_id)).columns]
+    ((trader,),) = [column.nodes for column in (await store.runs.get_graph(run.rollout_id)).columns]
     assert trader.metrics == {"model": "stub", "tokens_in": 60, "tokens_out": 30}
     assert (trader.status, trader.executions, trader.errors) == ("completed", 2, 0)
 
@@ -42,19 +42,19 @@ async def test_a_node_that_runs_again_is_running_again(store: Store) -> None:
     run = await auto_run(store)
     again = (await rerun(store, run, phase="risk", scopes=["RIG"])).rollout
     await say(store, again, [RunEvent(kind="thought", node_id=RISK[0], scope="RIG")])
-    rig = next(column for column in (await store.get_run_graph(run.rollout_id)).columns if column.scope == "RIG")
+    rig = next(column for column in (await store.runs.get_graph(run.rollout_id)).columns if column.scope == "RIG")
     assert (rig.nodes[-1].node_id, rig.nodes[-1].status, rig.nodes[-1].attempt) == (RISK[0], "running", 2)
     assert (rig.done, rig.total) == (8, 9)
-    assert len((await store.get_run_graph(run.rollout_id, view="attempt:1")).columns) == 4
+    assert len((await store.runs.get_graph(run.rollout_id, view="attempt:1")).columns) == 4
 
 
 async def test_a_node_is_failed_until_it_succeeds(store: Store) -> None:
     run = await begin(store)
     await say(store, run, [RunEvent(kind="result", node_id="Trader", scope="RIG", status="error", error="no model")])
-    failed = (await store.get_run_graph(run.rollout_id)).columns[0].nodes[0]
+    failed = (await store.runs.get_graph(run.rollout_id)).columns[0].nodes[0]
     assert (failed.status, failed.errors) == ("failed", 1)
     await say(store, run, node("Trader", "RIG"))
-    assert (await store.get_run_graph(run.rollout_id)).columns[0].nodes[0].status == "completed"
+    assert (await store.runs.get_graph(run.rollout_id)).columns[0].nodes[0].status == "completed"
 
 
 def span(run: AttemptedRollout, number: int, name: str, scope: str, **more: Any) -> Span:
@@ -86,7 +86,7 @@ async def test_spans_alone_make_a_run_that_can_be_run_again(store: Store) -> Non
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")
     await rerun(store, run, phase="risk", scopes=["RIG"], on_missing="full")
     assert (await seen(store, run)).items == []
-    column = (await store.get_run_graph(run.rollout_id, view="attempt:1")).columns[0]
+    column = (await store.runs.get_graph(run.rollout_id, view="attempt:1")).columns[0]
     assert (column.scope, column.done, column.total) == ("RIG", 12, 12)
 
 
@@ -126,7 +126,7 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
     read: list[int] = []
     after = 0
     while True:
-        page = await store.query_run_events(run.rollout_id, after=after, limit=25)
+        page = await store.runs.query_events(run.rollout_id, after=after, limit=25)
         read += [event.version for event in page.items]
         after = page.next_after
         if not page.has_more:
@@ -136,9 +136,9 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
     assert [event.version for event in only.items] == [
         event.version for event in whole if (event.scope, event.node_id, event.kind) == ("RIG", "Trader", "result")
     ]
-    assert (await store.query_run_events(run.rollout_id, limit=0)).has_more
+    assert (await store.runs.query_events(run.rollout_id, limit=0)).has_more
     with pytest.raises(Invalid, match="limit"):
-        await store.query_run_events(run.rollout_id, limit=-2)
+        await store.runs.query_events(run.rollout_id, limit=-2)
 
 
 # Comparing
@@ -147,7 +147,7 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
 async def test_two_attempts_side_by_side(store: Store) -> None:
     run = await auto_run(store)
     await whole_rerun(store, run, "debate_and_trader", "RIG")
-    found = await store.compare_attempts(run.rollout_id, 1, 2)
+    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
     changed = [each for each in found.nodes if each.change != "kept"]
     tools = [each for each in changed if each.node_id == "tool_x"]
     assert {each.change for each in changed} == {"replaced"}
@@ -163,12 +163,12 @@ async def test_two_attempts_side_by_side(store: Store) -> None:
 
 async def test_an_attempt_equals_itself(store: Store) -> None:
     run = await auto_run(store)
-    found = await store.compare_attempts(run.rollout_id, 1, 1)
+    found = await store.runs.compare_attempts(run.rollout_id, 1, 1)
     assert set(found.counts.items()) >= {("replaced", 0), ("added", 0), ("removed", 0)}
     assert set(found.totals.values()) == {0}
     assert all(each.same_response for each in found.nodes)
     with pytest.raises(NotFound, match="Attempt 2 not found"):
-        await store.compare_attempts(run.rollout_id, 1, 2)
+        await store.runs.compare_attempts(run.rollout_id, 1, 2)
 
 
 async def test_what_ran_more_often_or_no_more_is_added_or_removed(store: Store) -> None:
@@ -178,7 +178,9 @@ async def test_what_ran_more_often_or_no_more_is_added_or_removed(store: Store) 
     again = (await rerun(store, run, phase="analysts", scopes=["RIG"])).rollout
     failed = RunEvent(kind="result", node_id="Bull Researcher", scope="RIG", status="error", node_exec="2")
     await say(store, again, [*node("Bull Researcher", "RIG"), failed])
-    found = {(each.node_id, each.ordinal): each for each in (await store.compare_attempts(run.rollout_id, 1, 2)).nodes}
+    found = {
+        (each.node_id, each.ordinal): each for each in (await store.runs.compare_attempts(run.rollout_id, 1, 2)).nodes
+    }
     assert {key: each.change for key, each in found.items()} == {
         ("Bull Researcher", 1): "replaced",
         ("Bull Researcher", 2): "added",

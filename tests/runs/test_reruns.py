@@ -80,15 +80,15 @@ async def test_a_tool_goes_with_the_node_it_ran_under(store: Store) -> None:
 
 async def test_a_scope_is_spelled_as_its_kind_says(store: Store) -> None:
     run = await auto_run(store)
-    planned = await store.plan_fork(run.rollout_id, phase="risk", scopes=["rig"])
-    assert planned == await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+    planned = await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["rig"])
+    assert planned == await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
     assert (await rerun(store, run, phase="risk", scopes=["rig"])).fork.scopes == ["RIG"]
 
 
 async def test_a_plan_changes_nothing(store: Store) -> None:
     run = await auto_run(store)
     before = await store.log.history(run.rollout_id)
-    await store.plan_fork(run.rollout_id, node="Trader", scopes=["RIG"])
+    await store.runs.plan_fork(run.rollout_id, node="Trader", scopes=["RIG"])
     assert await store.log.history(run.rollout_id) == before
 
 
@@ -110,7 +110,7 @@ async def test_each_rerun_has_its_number_and_each_view_stays(store: Store) -> No
         views.append((await seen(store, again)).items)
     for attempt, view in enumerate(views, start=1):
         assert (await seen(store, run, f"attempt:{attempt}")).items == view
-    lineage = await store.list_lineage(run.rollout_id)
+    lineage = await store.runs.list_lineage(run.rollout_id)
     assert [each.rerun_seq for each in lineage] == [0, 1, 2, 3]
     assert [each.base for each in lineage] == [None, 1, 2, 3]
     assert [each.kind for each in lineage] == ["first", "rerun", "rerun", "rerun"]
@@ -125,7 +125,7 @@ async def test_a_retry_of_a_rerun_is_the_same_rerun(store: Store, clock: ManualC
     clock.advance(31)
     retry = await store.dequeue_rollout("worker")
     assert retry is not None
-    second, third = (await store.list_lineage(run.rollout_id))[1:]
+    second, third = (await store.runs.list_lineage(run.rollout_id))[1:]
     assert (third.sequence_id, third.kind, third.rerun_seq, third.base) == (3, "retry", 1, 1)
     assert third.fork == second.fork
     assert nodes_of(await seen(store, run), "RIG") == {*ANALYSTS, *DEBATE, "tool_x"}
@@ -148,7 +148,7 @@ async def test_a_moved_head_brings_the_old_view_back_and_the_next_rerun_builds_o
     old = (await seen(store, run)).items
     again = await whole_rerun(store, run, "risk", "RIG")
     new = (await seen(store, run)).items
-    await store.move_head(run.rollout_id, run.attempt.attempt_id, reason="the first was better")
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id, reason="the first was better")
     assert (await seen(store, run)).items == old
     assert (await seen(store, run, "attempt:2")).items == new
     third = await rerun(store, again, phase="debate_and_trader", scopes=["TSDD"])
@@ -170,11 +170,11 @@ async def test_a_state_patch_lies_in_the_fork_and_not_in_the_checkpoint(store: S
     run = await auto_run(store)
     again = await rerun(store, run, phase="risk", scopes=["RIG"], state_patch={"trader_investment_plan": "sell"})
     assert again.fork.state_patch == {"trader_investment_plan": "sell"}
-    saved = await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
+    saved = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
     assert saved is not None
     assert saved.state is not None
     assert saved.state["trader_investment_plan"] == "buy"
-    assert (await store.compare_attempts(run.rollout_id, 1, 2)).state_patch == again.fork.state_patch
+    assert (await store.runs.compare_attempts(run.rollout_id, 1, 2)).state_patch == again.fork.state_patch
 
 
 async def test_an_attempt_at_work_is_not_forked_over_unless_it_shall_end(store: Store) -> None:
@@ -191,7 +191,7 @@ async def test_an_attempt_at_work_is_not_forked_over_unless_it_shall_end(store: 
 async def test_what_does_not_exist_is_named(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(NotFound, match="Rollout ro-none not found"):
-        await store.plan_fork("ro-none", phase="risk", scopes=["RIG"])
+        await store.runs.plan_fork("ro-none", phase="risk", scopes=["RIG"])
     for view in ("attempt:7", "own:7"):
         with pytest.raises(NotFound, match="Attempt 7 not found"):
             await seen(store, run, view)
@@ -199,9 +199,9 @@ async def test_what_does_not_exist_is_named(store: Store) -> None:
         with pytest.raises(Invalid, match="is none of head, raw"):
             await seen(store, run, view)
     with pytest.raises(Invalid, match="neither head nor attempt"):
-        await store.plan_fork(run.rollout_id, phase="scan", base="raw")
+        await store.runs.plan_fork(run.rollout_id, phase="scan", base="raw")
     with pytest.raises(NotFound, match="not found"):
-        await store.move_head(run.rollout_id, "at-none")
+        await store.runs.move_head(run.rollout_id, "at-none")
 
 
 async def test_a_run_without_a_graph_is_read_and_not_planned(store: Store) -> None:
@@ -210,14 +210,14 @@ async def test_a_run_without_a_graph_is_read_and_not_planned(store: Store) -> No
     assert nodes_of(await seen(store, run), "RIG") == {"Trader"}
     await ended(store, run)
     with pytest.raises(Invalid, match="hold no phase graph"):
-        await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
+        await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
     queued = await store.enqueue_rollout("nothing said")
     assert (await seen(store, (await store.start_attempt(queued.rollout_id)))).items == []
 
 
 async def test_a_run_nobody_has_started_has_an_empty_view(store: Store) -> None:
     queued = await store.enqueue_rollout("nothing said")
-    page = await store.query_run_events(queued.rollout_id)
+    page = await store.runs.query_events(queued.rollout_id)
     assert (page.items, page.head, page.next_after, page.has_more) == ([], None, 0, False)
     with pytest.raises(NotFound, match="No attempts found"):
-        await store.plan_fork(queued.rollout_id, phase="scan")
+        await store.runs.plan_fork(queued.rollout_id, phase="scan")

@@ -49,7 +49,7 @@ async def test_a_request_that_meets_its_own_first_time_half_way_begins_one_attem
 
 async def test_a_request_id_of_another_call_is_refused(store: Store) -> None:
     run = await auto_run(store)
-    await store.append_run_events(
+    await store.runs.append_events(
         run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log", message="one")], key="click-1"
     )
     with pytest.raises(Conflict, match="stands for another call"):
@@ -96,10 +96,10 @@ async def test_a_plan_whose_ground_moves_is_made_again(store: Store) -> None:
 
 async def test_a_side_effect_is_repeated_only_where_that_is_confirmed(store: Store) -> None:
     run = await auto_run(store)
-    plan = await store.plan_fork(run.rollout_id, phase="risk", scopes=["RIG", "TSDD"])
+    plan = await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG", "TSDD"])
     assert (plan.unsafe, plan.cascade) == (["portfolio"], ["portfolio"])
     with pytest.raises(SideEffectsUnconfirmed, match="running portfolio again repeats side effects"):
-        await store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG", "TSDD"])
+        await store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG", "TSDD"])
     again = await rerun(store, run, phase="risk", scopes=["RIG", "TSDD"])
     assert again.fork.cascade == ["portfolio"]
     (forked,) = [event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked"]
@@ -113,7 +113,7 @@ async def test_a_side_effect_is_repeated_only_where_that_is_confirmed(store: Sto
 
 async def test_without_the_cascade_nothing_has_to_be_confirmed(store: Store) -> None:
     run = await auto_run(store)
-    await store.fork_attempt(run.rollout_id, phase="risk", scopes=["RIG"], cascade=False)
+    await store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], cascade=False)
     assert nodes_of(await seen(store, run), FUND) == {*PORTFOLIO, "tool_x"}
 
 
@@ -123,7 +123,7 @@ async def test_a_cascade_that_failed_runs_again_alone(store: Store) -> None:
     await do_phase(store, again, "risk", "RIG")
     await say(store, again, list(phase("portfolio", FUND))[:3])
     await ended(store, again, "failed")
-    assert await store.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint") is not None
+    assert await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint") is not None
     third = await rerun(store, run, phase="portfolio", scopes=[FUND])
     assert (third.fork.phase, third.fork.cascade) == ("portfolio", [])
     page = await seen(store, run)
@@ -145,9 +145,9 @@ async def test_a_refused_append_leaves_no_hole(store: Store) -> None:
 async def test_the_tables_of_runs_are_what_the_log_says(store: Store) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
-    await store.move_head(run.rollout_id, run.attempt.attempt_id)
-    made = await store.save_artifact(again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1)
-    await store.retract_artifact(again.rollout_id, made.artifact_id)
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
+    made = await store.runs.save_artifact(again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1)
+    await store.runs.retract_artifact(again.rollout_id, made.artifact_id)
     report = await store.log.verify()
     assert report.differences == []
     assert report.rows["forks"] == 1
@@ -159,10 +159,10 @@ async def test_everything_is_there_after_a_restart(durable_url: str) -> None:
         run = await auto_run(before)
         again = await whole_rerun(before, run, "risk", "RIG")
         views = [await seen(before, run, view) for view in ("head", "attempt:1", "raw")]
-        lineage = await before.list_lineage(run.rollout_id)
+        lineage = await before.runs.list_lineage(run.rollout_id)
     async with await open_store(durable_url) as after:
         assert [await seen(after, run, view) for view in ("head", "attempt:1", "raw")] == views
-        assert await after.list_lineage(run.rollout_id) == lineage
+        assert await after.runs.list_lineage(run.rollout_id) == lineage
         # A re-run right after a restart loses nothing of what was before.
         await rerun(after, again, phase="analysts", scopes=["TSDD"])
         assert (await seen(after, run, "attempt:2")).items == views[0].items
@@ -214,11 +214,11 @@ async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, wr
     run = await auto_run(store)
     (id_, attempt_id), asked = (run.rollout_id, run.attempt.attempt_id), {"graph": wrong}
     calls: list[Awaitable[Any]] = [
-        store.plan_fork(id_, phase="risk", scopes=["RIG"], **asked),
-        store.fork_attempt(id_, phase="risk", scopes=["RIG"], confirm_side_effects=True, **asked),
-        store.resume_attempt(id_, confirm_side_effects=True, **asked),
-        store.get_run_graph(id_, **asked),
-        store.save_checkpoint(id_, attempt_id, scope="RIG", name="mine", state={"a": 1}, **asked),
+        store.runs.plan_fork(id_, phase="risk", scopes=["RIG"], **asked),
+        store.runs.fork(id_, phase="risk", scopes=["RIG"], confirm_side_effects=True, **asked),
+        store.runs.resume(id_, confirm_side_effects=True, **asked),
+        store.runs.get_graph(id_, **asked),
+        store.runs.save_checkpoint(id_, attempt_id, scope="RIG", name="mine", state={"a": 1}, **asked),
     ]
     for call in calls:
         with pytest.raises(Invalid, match=f"graph: is {how}"):

@@ -51,7 +51,7 @@ def some_events(dice: random.Random, *, phases: bool) -> list[RunEvent]:
 
 
 async def say(store: Store, run: AttemptedRollout, attempt: int, events: list[RunEvent]) -> list[Said]:
-    written = await store.append_run_events(run.rollout_id, run.attempt.attempt_id, events)
+    written = await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
     return [
         Said(version, attempt, event.scope, event.node_id, event.parent_node_id, event.phase)
         for version, event in zip(written, events, strict=True)
@@ -62,7 +62,9 @@ async def save_checkpoints(store: Store, run: AttemptedRollout) -> None:
     for ticker in TICKERS:
         for name in CHECKPOINTS:
             state = {"market_report": "up", "trader_investment_plan": "buy"}
-            await store.save_checkpoint(run.rollout_id, run.attempt.attempt_id, scope=ticker, name=name, state=state)
+            await store.runs.save_checkpoint(
+                run.rollout_id, run.attempt.attempt_id, scope=ticker, name=name, state=state
+            )
 
 
 async def linear_history(store: Store, dice: random.Random) -> None:
@@ -77,7 +79,7 @@ async def linear_history(store: Store, dice: random.Random) -> None:
         if not known:
             break
         await ended(store, run)
-        again = await store.fork_attempt(
+        again = await store.runs.fork(
             run.rollout_id,
             phase=dice.choice(PHASES),
             scopes=[dice.choice([str.lower, str.upper])(dice.choice(known))],
@@ -148,7 +150,7 @@ class AnyHistory:
         if not known.issuperset(scopes):
             return
         try:
-            made = await self.store.fork_attempt(
+            made = await self.store.runs.fork(
                 self.rollout_id,
                 phase=phase,
                 scopes=scopes,
@@ -196,7 +198,7 @@ class AnyHistory:
     async def move_head(self) -> None:
         to = self.dice.choice(list(self.runs))
         before = len(await self.store.log.history(self.rollout_id))
-        await self.store.move_head(self.rollout_id, self.runs[to].attempt.attempt_id)
+        await self.store.runs.move_head(self.rollout_id, self.runs[to].attempt.attempt_id)
         if self.reference.heads[-1][1] != to:
             self.reference.heads.append((before + 1, to))
 

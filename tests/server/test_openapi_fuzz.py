@@ -76,10 +76,10 @@ async def _fill(db: str) -> dict[str, str]:
         await store.add_span(make_span(started.attempt))
         resources = await store.add_resources(make_llm())
         run = (started.rollout_id, started.attempt.attempt_id)
-        await store.append_run_events(*run, [RunEvent(kind="result", node_id="n", scope="s")])
-        saved = await store.save_checkpoint(*run, scope="s", name="c", state={})
+        await store.runs.append_events(*run, [RunEvent(kind="result", node_id="n", scope="s")])
+        saved = await store.runs.save_checkpoint(*run, scope="s", name="c", state={})
         assert saved is not None
-        made = await store.save_artifact(*run, scope="s", name="a", content=1)
+        made = await store.runs.save_artifact(*run, scope="s", name="a", content=1)
         return {
             "rollout_id": started.rollout_id,
             "attempt_id": started.attempt.attempt_id,

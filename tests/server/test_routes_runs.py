@@ -57,7 +57,7 @@ async def test_a_view_is_cut_where_it_is_asked_for(api: Api, run: AttemptedRollo
     for cut in cuts:
         ((name, where),) = cut.items()
         seen = (await api.get(at(run, f"/events?limit=-1&view=raw&{name}={where}"))).ok()["items"]
-        beside = await store.query_run_events(run.rollout_id, view="raw", limit=-1, **cut)
+        beside = await store.runs.query_events(run.rollout_id, view="raw", limit=-1, **cut)
         assert [each["version"] for each in seen] == [each.version for each in beside.items]
         assert 0 < len(seen) < len(whole)
     only = (await api.get(at(run, f"/events?scope=RIG&kind=result&node_id={quote(RISK[0])}"))).ok()["items"]
@@ -264,7 +264,7 @@ async def test_a_number_beyond_every_number_is_no_fault_of_ours(api: Api, store:
         200,
         422,
     ]
-    assert await store.scope_history("RIG", limit=10**40) == []
+    assert await store.runs.scope_history("RIG", limit=10**40) == []
 
 
 async def test_a_call_that_is_too_large_is_refused(api: Api, store: Store) -> None:
@@ -281,7 +281,7 @@ async def test_a_call_that_is_too_large_is_refused(api: Api, store: Store) -> No
 
 async def test_what_is_sent_again_under_its_key_is_done_once(api: Api, run: AttemptedRollout, store: Store) -> None:
     attempt_id = run.attempt.attempt_id
-    saved = await store.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="a", content=1)
+    saved = await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="a", content=1)
     calls: list[tuple[str, Any]] = [
         (own(run, "/events"), {"events": [{"kind": "log"}, {"kind": "log"}]}),
         (at(run, "/checkpoints"), {"attempt_id": attempt_id, "scope": "RIG", "name": "mine", "state": {"a": 1}}),
@@ -316,6 +316,6 @@ async def test_a_head_that_moved_on_is_not_moved_back_by_an_old_request(
     headers = {"Idempotency-Key": uuid4().hex}
     for _ in range(2):
         (await api.post(at(run, "/head"), {"attempt_id": run.attempt.attempt_id}, headers=headers)).ok()
-        await store.move_head(run.rollout_id, begun["attempt"]["attempt_id"])
-    heads = [each.sequence_id for each in await store.list_lineage(run.rollout_id) if each.is_head]
+        await store.runs.move_head(run.rollout_id, begun["attempt"]["attempt_id"])
+    heads = [each.sequence_id for each in await store.runs.list_lineage(run.rollout_id) if each.is_head]
     assert heads == [2]

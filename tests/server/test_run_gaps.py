@@ -152,6 +152,6 @@ async def test_a_reader_in_python_is_told_by_an_error_and_follows_from_the_begin
 
 
 async def _follow_over_the_gap(distant: HTTPStore, url: str, store: SQLStore, run: AttemptedRollout, lost: int) -> None:
-    async for frame in distant.follow_run(run.rollout_id):
+    async for frame in distant.runs.follow(run.rollout_id):
         if frame.kind == "event" and frame.seq == lost:
             await cut_back(url, store, run)

@@ -18,6 +18,7 @@ from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, appl
 from store.planning.follow import Page
 from store.server.auth import admission
 from store.sql import core as sql_core
+from store.sql.follow import SQLRuns
 from store.sql.store import SQLStore
 from store.sql.waiters import Waiting
 from store.testing import ManualClock
@@ -115,7 +116,7 @@ async def test_both_ways_carry_the_same_frames_from_anywhere(store: Store, clien
 async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
     await whole_rerun(store, run, "risk", "RIG")
-    await store.move_head(run.rollout_id, run.attempt.attempt_id)
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     head, last = (await seen(store, run)).items, await last_of(store, run)
     got: list[Json] = []
     stood: list[str | None] = [None]
@@ -158,7 +159,7 @@ async def test_a_silent_stream_beats_and_says_where_it_stands(store: Store, way:
 async def test_without_the_wish_for_events_the_frames_are_a_page(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
     await whole_rerun(store, run, "risk", "RIG")
-    await store.move_head(run.rollout_id, run.attempt.attempt_id)
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     path = places(run)[0]
     status, page = await client.get(path)
     assert status == 200
@@ -279,11 +280,23 @@ class Counting(SQLStore):
     between: list[RunEvent]
     run: AttemptedRollout
 
-    async def run_page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
-        self.pages += 1
-        page = await super().run_page(rollout_id, after, bodies=bodies)
-        if page.is_last and self.between:
-            await say(self, self.run, [self.between.pop()])
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._runs = CountingRuns(self)
+
+
+class CountingRuns(SQLRuns):
+    """The runs of such a store."""
+
+    def __init__(self, store: Counting) -> None:
+        super().__init__(store.core)
+        self._store = store
+
+    async def page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
+        self._store.pages += 1
+        page = await super().page(rollout_id, after, bodies=bodies)
+        if page.is_last and self._store.between:
+            await say(self._store, self._store.run, [self._store.between.pop()])
         return page
 
 
@@ -335,7 +348,7 @@ async def test_without_a_server_too(counting: Counting) -> None:
     counting.between = [RunEvent(kind="log", message="between")]
     frames: list[RunFrame] = []
     async with asyncio.timeout(PATIENCE):
-        async for frame in counting.follow_run(run.rollout_id):
+        async for frame in counting.runs.follow(run.rollout_id):
             frames.append(frame)
             if frame.event is not None:
                 break
@@ -407,4 +420,4 @@ async def test_a_server_that_stops_says_so_and_the_next_one_goes_on(store: Store
 async def test_a_reader_cannot_be_in_the_middle_of_nothing(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(Invalid, match="until"):
-        await anext(aiter(store.follow_run(run.rollout_id, after=1, until=0)))
+        await anext(aiter(store.runs.follow(run.rollout_id, after=1, until=0)))

@@ -369,12 +369,12 @@ async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Clien
         run = ids[day] = await store.start_rollout({"date": day})
         for scope, name in ((FUND, "pm_decision"), (FUND, "execution_result"), (FUND, "risk"), ("x", "pm_decision")):
             where = (run.rollout_id, run.attempt.attempt_id)
-            await store.save_artifact(*where, scope=scope, name=name, content={"day": day})
+            await store.runs.save_artifact(*where, scope=scope, name=name, content={"day": day})
     body = {"date": DAY, "portfolio_id": FUND}
     for deleted in (["execution_result", "pm_decision"], []):
         async with client.session.delete(f"{client.url}/api/run/portfolio-stage", json=body) as answer:
             assert (answer.status, await answer.json()) == (200, body | {"deleted": deleted})
-    left = {day: [each.name for each in await store.query_artifacts(run.rollout_id)] for day, run in ids.items()}
+    left = {day: [each.name for each in await store.runs.query_artifacts(run.rollout_id)] for day, run in ids.items()}
     assert left == {
         DAY: ["risk", "pm_decision"],
         "2026-11-21": ["pm_decision", "execution_result", "risk", "pm_decision"],

@@ -36,7 +36,7 @@ class Desk:
             asked: dict[str, Any] = config.get("configurable", {})
             rollout_id, _, ticker = asked["thread_id"].partition(":")
             events = list(node(name, ticker, tool="tool_x" if name in {"Trader", "Portfolio Manager"} else None))
-            await self.store.append_run_events(rollout_id, asked["attempt_id"], events)
+            await self.store.runs.append_events(rollout_id, asked["attempt_id"], events)
             self.ran.append(name)
             return {"said": [name]}
 
@@ -48,7 +48,7 @@ class Desk:
         thread = config(f"{run.rollout_id}:{ticker}")
         for phase, following in pairwise(TICKER):
             pointer = await pointer_to_phase_end(self.graph, thread, TA_COMPAT.by_name[following].nodes[:1])
-            await self.store.save_checkpoint(
+            await self.store.runs.save_checkpoint(
                 run.rollout_id, run.attempt.attempt_id, scope=ticker, name=CHECKPOINTS[phase], external=pointer
             )
 
@@ -76,7 +76,7 @@ async def test_a_phase_runs_again_from_the_pointer_and_the_head_is_what_the_mask
     before = [as_said(row) for row in (await seen(sql, run)).items]
     desk.ran.clear()
     with pytest.raises(SideEffectsUnconfirmed):
-        await sql.fork_attempt(run.rollout_id, phase=phase, scopes=["RIG"])
+        await sql.runs.fork(run.rollout_id, phase=phase, scopes=["RIG"])
     again = await rerun(sql, run, phase=phase, scopes=["RIG"])
     (checkpoint,) = again.fork.checkpoints
     assert checkpoint.external is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
 
 from store.errors import CheckpointMissing, Invalid, NotFound
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import AttemptedRollout, LightningStoreCapabilities, RolloutConfig, RunEvent
 from store.server.delegating import DelegatingStore
@@ -81,7 +82,7 @@ async def test_a_run_tells_of_its_phases_and_nodes_and_saves_its_checkpoints(sto
     assert (trader.response, trader.status, trader.phase) == ("Trader about RIG", "success", "debate_and_trader")
     assert trader.metrics is not None
     assert trader.metrics["tokens_in"] == 3
-    saved = await store.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
+    saved = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert saved is not None
     assert saved.state == {"market_report": "up", "messages": ["analysts"]}
 
@@ -92,7 +93,7 @@ async def test_after_a_crash_only_what_was_not_done_is_run(store: Store) -> None
     with pytest.raises(ExceptionGroup) as died:
         await crashed.run(run)
     assert died.group_contains(Crash)
-    resumed = await store.resume_attempt(run.rollout_id)
+    resumed = await store.runs.resume(run.rollout_id)
     trading = Trading(store)
     states = await trading.run(resumed.rollout)
     assert phases(trading.ran, "RIG") == ["risk"]
@@ -112,10 +113,16 @@ class DiesBefore(DelegatingStore):
     def __init__(self, target: Store, scope: str) -> None:
         self._target = target
         self._scope = scope
+        self._runs = copy(target.runs)
+        self._runs.append_events = self._append_events
 
     @property
     def target(self) -> Store:
         return self._target
+
+    @property
+    def runs(self) -> StoreRuns:
+        return self._runs
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -124,12 +131,12 @@ class DiesBefore(DelegatingStore):
     async def close(self) -> None:
         raise AssertionError("it is its owner's")
 
-    async def append_run_events(
+    async def _append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
         if any(event.scope == self._scope for event in events):
             raise Crash
-        return await self._target.append_run_events(rollout_id, attempt_id, events, key=key)
+        return await self._target.runs.append_events(rollout_id, attempt_id, events, key=key)
 
 
 async def test_after_a_crash_between_two_kinds_of_scopes_nothing_is_run_twice(store: Store) -> None:
@@ -137,21 +144,21 @@ async def test_after_a_crash_between_two_kinds_of_scopes_nothing_is_run_twice(st
     with pytest.raises(ExceptionGroup) as died:
         await Trading(DiesBefore(store, FUND)).run(run)
     assert died.group_contains(Crash)
-    resumed = await store.resume_attempt(run.rollout_id)
+    resumed = await store.runs.resume(run.rollout_id)
     assert (resumed.fork.kind, resumed.fork.scopes, resumed.fork.masks) == ("resume", [], [])
     trading = Trading(store)
     states = await trading.run(resumed.rollout)
     assert trading.ran == [("portfolio", FUND)]
     assert states[FUND]["plans"] == ["buy", "buy"]
     with pytest.raises(Invalid, match="nothing of attempt 2 is unfinished"):
-        await store.resume_attempt(run.rollout_id)
+        await store.runs.resume(run.rollout_id)
     assert (await store.log.verify()).ok
 
 
 async def test_one_tickers_debate_is_run_again_with_what_follows_from_it(store: Store) -> None:
     run = await begin(store)
     await Trading(store).run(run)
-    again = await store.fork_attempt(
+    again = await store.runs.fork(
         run.rollout_id, node="Trader", scopes=["rig"], state_patch={"hint": "sell"}, confirm_side_effects=True
     )
     trading = Trading(store)
@@ -163,7 +170,7 @@ async def test_one_tickers_debate_is_run_again_with_what_follows_from_it(store: 
         {"market_report": "up", "messages": ["analysts"], "hint": "sell"},
     )
     assert states[FUND]["plans"] == ["sell", "buy"]
-    found = await store.compare_attempts(run.rollout_id, 1, 2)
+    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
     assert (found.counts["replaced"], found.counts["added"]) == (len(DEBATE) + len(RISK) + len(PORTFOLIO), 0)
     cascaded = [
         event for event in (await seen(store, run)).items if event.phase == "portfolio" and event.node_id is None
@@ -175,7 +182,7 @@ async def test_a_retry_of_a_rerun_does_the_same_again(store: Store, clock: Manua
     config = RolloutConfig(unresponsive_seconds=30, max_attempts=2, retry_condition=["unresponsive"])
     run = await begin(store, config=config)
     await Trading(store).run(run)
-    again = await store.fork_attempt(
+    again = await store.runs.fork(
         run.rollout_id, phase="risk", scopes=["RIG"], state_patch={"hint": "sell"}, confirm_side_effects=True
     )
     with pytest.raises(ExceptionGroup):
@@ -192,12 +199,12 @@ async def test_a_retry_of_a_rerun_does_the_same_again(store: Store, clock: Manua
 async def test_what_a_resumed_rerun_was_told_still_counts(store: Store) -> None:
     run = await begin(store)
     await Trading(store).run(run)
-    again = await store.fork_attempt(
+    again = await store.runs.fork(
         run.rollout_id, phase="risk", scopes=["RIG"], state_patch={"hint": "sell"}, confirm_side_effects=True
     )
     with pytest.raises(ExceptionGroup):
         await Trading(store, dies_at=("RIG", RISK[1])).run(again.rollout)
-    resumed = await store.resume_attempt(run.rollout_id)
+    resumed = await store.runs.resume(run.rollout_id)
     trading = Trading(store)
     await trading.run(resumed.rollout)
     assert trading.states[0][2]["hint"] == "sell"
@@ -243,7 +250,7 @@ async def test_a_scope_without_its_checkpoint_does_not_start_from_nothing(store:
     trading = Trading(store)
     await trading.run(run)
     # As if a pipeline had said that a phase is done without leaving what the next one needs.
-    again = await store.fork_attempt(run.rollout_id, phase="analysts", scopes=["RIG"], confirm_side_effects=True)
+    again = await store.runs.fork(run.rollout_id, phase="analysts", scopes=["RIG"], confirm_side_effects=True)
     step = Step(store, again.rollout, TA.by_name["analysts"], "RIG", {}, {})
     await step.tell(RunEvent(kind="phase.completed"))
     with pytest.raises(ExceptionGroup) as refused:

@@ -115,7 +115,7 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
     pieces = await played.report()
     assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
     before = await content(played)
-    history = [event.version for event in (await played.store.query_run_events(rollout_id, view="raw")).items]
+    history = [event.version for event in (await played.store.runs.query_events(rollout_id, view="raw")).items]
     await run_sql(
         played.url,
         f"DELETE FROM run_events WHERE version = {history[20]}",
@@ -197,6 +197,6 @@ async def test_history_and_tail_carry_the_bodies_that_lie_in_blobs(played: Fille
 async def test_the_head_is_read_in_the_past(played: Filled) -> None:
     history = await played.store.log.history(played.first.rollout_id)
     (moved,) = [event for event in history if event.type == "rollout.head_moved"]
-    now = await played.store.query_run_events(played.first.rollout_id)
-    then = await played.store.query_run_events(played.first.rollout_id, as_at=moved.position - 1)
+    now = await played.store.runs.query_events(played.first.rollout_id)
+    then = await played.store.runs.query_events(played.first.rollout_id, as_at=moved.position - 1)
     assert (now.head, then.head) == (1, 2)

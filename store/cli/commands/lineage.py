@@ -65,7 +65,7 @@ def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """The attempts of a run: what each builds on, what it ran again, which one is the head."""
 
     async def read(store: Store) -> list[AttemptNode]:
-        return await store.list_lineage(await lookup.rollout(store, given))
+        return await store.runs.list_lineage(await lookup.rollout(store, given))
 
     nodes = run_reading(db, read)
     if json:
@@ -94,7 +94,7 @@ def compare(
     """What changed from the view of attempt A to that of attempt B, node by node."""
 
     async def read(store: Store) -> AttemptDiff:
-        return await store.compare_attempts(await lookup.rollout(store, given), a, b)
+        return await store.runs.compare_attempts(await lookup.rollout(store, given), a, b)
 
     found = run_reading(db, read)
     if json:
@@ -133,12 +133,12 @@ def undo(
 
     async def move(store: Store) -> tuple[str, int, int]:
         run_id = await lookup.rollout(store, given)
-        nodes = {node.sequence_id: node for node in await store.list_lineage(run_id)}
+        nodes = {node.sequence_id: node for node in await store.runs.list_lineage(run_id)}
         head = next((node for node in nodes.values() if node.is_head), None)
         if head is None:
             raise Invalid("RUN", f"{run_id} has no attempts yet")
         target = _undone(nodes, head) if to is None else await _named(store, run_id, nodes, to)
-        await store.move_head(run_id, nodes[target].attempt_id, reason=reason)
+        await store.runs.move_head(run_id, nodes[target].attempt_id, reason=reason)
         return run_id, head.sequence_id, target
 
     run_id, before, now = run_writing(db, move)

@@ -46,7 +46,7 @@ _CURES: Final[dict[type[Conflict], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The part of the run to repeat: the arguments of `plan_fork`."""
+    """The part of the run to repeat: the arguments of `runs.plan_fork`."""
 
     node: str | None
     phase: str | None
@@ -58,7 +58,7 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Further arguments of `fork_attempt`."""
+    """Further arguments of `runs.fork`."""
 
     state_patch: dict[str, Any] | None
     reason: str | None
@@ -157,7 +157,7 @@ def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) ->
     """Print what a re-run would do."""
 
     async def read(store: Store) -> ForkPlan:
-        return await store.plan_fork(await lookup.rollout(store, given), **asdict(selection))
+        return await store.runs.plan_fork(await lookup.rollout(store, given), **asdict(selection))
 
     try:
         found = run_reading(db, read)
@@ -176,13 +176,13 @@ def _start(db: str, given: str, selection: _Selection, options: _Options, runs_i
 
     async def work(store: Store) -> tuple[ForkResult, str | None]:
         run_id = await lookup.rollout(store, given)
-        planned = await store.plan_fork(run_id, **asdict(selection))
+        planned = await store.runs.plan_fork(run_id, **asdict(selection))
         if not json:
             _print_plan(planned)
             if options.state_patch:
                 line(f"{'sets':<10}  {printable(', '.join(options.state_patch))}")
         scopes = {} if pipeline is None else await _scopes(store, planned, pipeline.graph)
-        started = await store.fork_attempt(
+        started = await store.runs.fork(
             run_id,
             **asdict(selection),
             expected_head=planned.head,
@@ -274,7 +274,7 @@ async def _scopes(store: Store, planned: ForkPlan, graph: PhaseGraph) -> dict[st
 
 
 async def _scopes_in(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:
-    page = await store.query_run_events(run_id, view=view, limit=-1, bodies=False)
+    page = await store.runs.query_events(run_id, view=view, limit=-1, bodies=False)
     found: dict[str, dict[str, None]] = {}
     for event in page.items:
         phases = graph.phases_of(event.node_id) if event.node_id is not None else []

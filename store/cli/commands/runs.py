@@ -119,10 +119,10 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
 
 
 async def _summed(store: Store, rollout: Rollout) -> _Run | None:
-    said = await store.query_run_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
+    said = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
     if not said.items:
         return None
-    nodes = await store.list_lineage(rollout.rollout_id)
+    nodes = await store.runs.list_lineage(rollout.rollout_id)
     begun = await _phases(store, rollout, "phase.started")
     done = {phase for kind in sorted(COMPLETED) for phase in await _phases(store, rollout, kind)}
     head = next((node.sequence_id for node in nodes if node.is_head), None)
@@ -130,7 +130,7 @@ async def _summed(store: Store, rollout: Rollout) -> _Run | None:
 
 
 async def _phases(store: Store, rollout: Rollout, kind: str) -> set[tuple[str | None, str | None]]:
-    page = await store.query_run_events(rollout.rollout_id, kind=kind, limit=-1, bodies=False)
+    page = await store.runs.query_events(rollout.rollout_id, kind=kind, limit=-1, bodies=False)
     return {(event.scope, event.phase) for event in page.items}
 
 
@@ -138,7 +138,7 @@ def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: boo
     """Print what all runs made for a scope, newest first."""
 
     async def read(store: Store) -> list[_Made]:
-        refs = await store.scope_history(scope, name=name, limit=limit)
+        refs = await store.runs.scope_history(scope, name=name, limit=limit)
         return await _with_contents(store, scope, name, refs)
 
     found = run_reading(db, read)
@@ -153,6 +153,6 @@ def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: boo
 async def _with_contents(store: Store, scope: str, name: str | None, refs: Sequence[ArtifactRef]) -> list[_Made]:
     contents: dict[str, Artifact] = {}
     for rollout_id in dict.fromkeys(ref.rollout_id for ref in refs):
-        of_run = await store.query_artifacts(rollout_id, scope=scope, name=name, view="raw")
+        of_run = await store.runs.query_artifacts(rollout_id, scope=scope, name=name, view="raw")
         contents |= {artifact.artifact_id: artifact for artifact in of_run}
     return [_Made(ref, contents.get(ref.artifact_id)) for ref in refs]

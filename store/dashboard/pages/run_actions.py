@@ -56,7 +56,7 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class _What:
-    """What shall run again; the arguments of `plan_fork`."""
+    """What shall run again; the arguments of `runs.plan_fork`."""
 
     node: str | None
     phase: str | None
@@ -92,7 +92,7 @@ async def rerun(asked: Asked) -> Page | Done:
     """Start the re-run that was looked at; sent twice, it starts once."""
     rollout_id, what = asked.ids["rollout_id"], _what(asked)
     try:
-        started = await asked.store.fork_attempt(
+        started = await asked.store.runs.fork(
             rollout_id,
             **what.arguments(),
             state_patch=_patch(asked.one("state_patch")),
@@ -114,14 +114,14 @@ async def rerun(asked: Asked) -> Page | Done:
 async def move_head(asked: Asked) -> Done:
     """Make another attempt's view the run's."""
     rollout_id, number = asked.ids["rollout_id"], asked.whole("attempt", 0, least=1)
-    lineage = await asked.store.list_lineage(rollout_id)
+    lineage = await asked.store.runs.list_lineage(rollout_id)
     named = next((node for node in lineage if node.sequence_id == number), None)
     if named is None:
         raise NotFound.attempt(str(number), rollout_id)
     before = next((node.sequence_id for node in lineage if node.is_head), None)
     reason = asked.one("reason").strip() or None
     request_id = asked.one("request_id") or None
-    await asked.store.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
+    await asked.store.runs.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
     told = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} stays.")
     return Done(asked.url("runs", rollout_id), told)
 
@@ -147,11 +147,11 @@ async def _preview(asked: Asked, refused: Conflict | Invalid | None = None) -> P
     plan, missing = None, None
     if what.node or what.phase:
         try:
-            plan = await asked.store.plan_fork(rollout_id, **what.arguments())
+            plan = await asked.store.runs.plan_fork(rollout_id, **what.arguments())
         except (Conflict, Invalid) as error:
             missing = error if isinstance(error, CheckpointMissing) else None
             refused = refused or error
-    lineage = await asked.store.list_lineage(rollout_id)
+    lineage = await asked.store.runs.list_lineage(rollout_id)
     nodes = [] if plan is None else await _planned(asked, plan)
     values = {
         "rollout": summary(rollout),

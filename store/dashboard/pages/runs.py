@@ -67,7 +67,7 @@ async def run(asked: Asked) -> Page:
     """Show a view of a run as a graph, its attempts, and what the chosen node said."""
     rollout_id, view, at = asked.ids["rollout_id"], asked.one("view", "head"), asked.maybe_whole("at", least=1)
     rollout = await found_rollout(asked, rollout_id)
-    lineage = await asked.store.list_lineage(rollout_id)
+    lineage = await asked.store.runs.list_lineage(rollout_id)
     phases = await phase_graph(asked, rollout)
     drawing = await drawing_of(asked, view, phases, at=at)
     node = asked.one("node") or None
@@ -120,7 +120,7 @@ async def phase_graph(asked: Asked, rollout: Rollout) -> PhaseGraph | None:
 async def drawing_of(asked: Asked, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
     """Return a view of the run of the path as it is drawn."""
     rollout_id = asked.ids["rollout_id"]
-    graph = await asked.store.get_run_graph(rollout_id, view=view, at=at, graph=phases)
+    graph = await asked.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
     times = await asked.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
     return draw(graph, phases, times)
 
@@ -199,7 +199,7 @@ async def _said(
     has_more = False
     names = [node, *([] if drawn is None else drawn.tools[:_TOOLS])]
     for name in names:
-        page = await asked.store.query_run_events(
+        page = await asked.store.runs.query_events(
             asked.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
         )
         has_more = has_more or page.has_more
@@ -252,10 +252,10 @@ async def compare(asked: Asked) -> Page:
     """Show what changed from one attempt's view to another's."""
     rollout_id = asked.ids["rollout_id"]
     rollout = await found_rollout(asked, rollout_id)
-    lineage = await asked.store.list_lineage(rollout_id)
+    lineage = await asked.store.runs.list_lineage(rollout_id)
     a, b = _pair(asked, lineage)
     every = asked.among("all", ("0", "1"), "0") == "1"
-    found = _NOTHING if not lineage else await asked.store.compare_attempts(rollout_id, a, b)
+    found = _NOTHING if not lineage else await asked.store.runs.compare_attempts(rollout_id, a, b)
     nodes = [node for node in found.nodes if every or node.change != "kept" or node.failed]
     values = {
         "rollout": summary(rollout),

@@ -134,7 +134,7 @@ pipeline: Final = Desk().pipeline
 
 
 async def _keep(step: Step, name: str, content: Any) -> None:
-    await step.store.save_artifact(
+    await step.store.runs.save_artifact(
         step.rollout.rollout_id,
         step.rollout.attempt.attempt_id,
         scope=step.scope,
@@ -147,7 +147,7 @@ async def _keep(step: Step, name: str, content: Any) -> None:
 async def _kept(step: Step, scope: str, name: str) -> Any:
     """Return what the view of this attempt holds of another scope."""
     view = f"attempt:{step.rollout.attempt.sequence_id}"
-    found = await step.store.query_artifacts(step.rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
+    found = await step.store.runs.query_artifacts(step.rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
     return found[-1].content
 
 

@@ -104,7 +104,7 @@ class _Show:
     async def _resumed(self, store: Store, run: AttemptedRollout) -> AttemptedRollout:
         self._paper.heading(f"2. It goes on: {run.rollout_id}")
         resumed = await go_on(store, run)
-        fork = (await store.list_lineage(run.rollout_id))[-1].fork
+        fork = (await store.runs.list_lineage(run.rollout_id))[-1].fork
         if resumed is run:
             self._paper.line("All was done, and only not said.")
         elif fork is not None:
@@ -118,10 +118,10 @@ class _Show:
     async def _again(self, store: Store, run: AttemptedRollout) -> tuple[ForkResult, Sequence[str]]:
         self._paper.heading("3. The debate about RIG once more, with other news")
         before = await self._head(store, run)
-        plan = await store.plan_fork(run.rollout_id, **_AGAIN)
+        plan = await store.runs.plan_fork(run.rollout_id, **_AGAIN)
         self._paper.line("The plan:")
         self._paper.facts(of_plan(plan))
-        again = await store.fork_attempt(
+        again = await store.runs.fork(
             run.rollout_id,
             **_AGAIN,
             state_patch=_NEWS,
@@ -139,11 +139,11 @@ class _Show:
     async def _compared(self, store: Store, run: AttemptedRollout, again: ForkResult) -> None:
         self._paper.heading("4. What changed")
         one, other = run.attempt.sequence_id, again.attempt.sequence_id
-        report.difference(self._paper, await store.compare_attempts(run.rollout_id, one, other))
+        report.difference(self._paper, await store.runs.compare_attempts(run.rollout_id, one, other))
 
     async def _undone(self, store: Store, run: AttemptedRollout, again: ForkResult, before: Sequence[str]) -> bool:
         self._paper.heading("5. Undo")
-        await store.move_head(run.rollout_id, run.attempt.attempt_id, reason="the old news was right")
+        await store.runs.move_head(run.rollout_id, run.attempt.attempt_id, reason="the old news was right")
         is_restored = await self._head(store, run) == before
         told = f"is what it was, {len(before)} events" if is_restored else "IS NOT WHAT IT WAS"
         redo = again.attempt.sequence_id
@@ -153,5 +153,5 @@ class _Show:
         return is_restored
 
     async def _head(self, store: Store, run: AttemptedRollout) -> list[str]:
-        page = await store.query_run_events(run.rollout_id, limit=-1)
+        page = await store.runs.query_events(run.rollout_id, limit=-1)
         return [event.model_dump_json() for event in page.items]

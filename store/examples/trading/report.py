@@ -42,7 +42,7 @@ class Paper:
 
 async def progress(paper: Paper, store: Store, run_id: str) -> None:
     """Print how far each scope of a run has come."""
-    graph = await store.get_run_graph(run_id)
+    graph = await store.runs.get_graph(run_id)
     rows = [("scope", "nodes done", "last")]
     for column in graph.columns:
         last = max(column.nodes, key=lambda node: node.last_version)
@@ -56,7 +56,7 @@ async def decisions(paper: Paper, store: Store, run_id: str, attempts: Sequence[
     for ticker in TICKERS:
         cells: list[str] = []
         for number in attempts:
-            found = await store.query_artifacts(
+            found = await store.runs.query_artifacts(
                 run_id, scope=ticker, name="final_trade_decision", view=f"attempt:{number}", limit=1
             )
             cells.append(f"{found[-1].content['action']} {found[-1].content['shares']}")

@@ -65,14 +65,14 @@ async def go_on(store: Store, run: AttemptedRollout) -> AttemptedRollout:
     lost = AttemptError(type="Killed", message="its process is gone")
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=lost)
     # The broker is made of paper: what was begun of the trades may be done twice.
-    resumed = await store.resume_attempt(
+    resumed = await store.runs.resume(
         run.rollout_id, confirm_side_effects=True, reason=lost.message, worker_id=await _signed_in(store)
     )
     return resumed.rollout
 
 
 async def _is_done(store: Store, run: AttemptedRollout) -> bool:
-    page = await store.query_run_events(run.rollout_id, kind="phase.completed", limit=-1, bodies=False)
+    page = await store.runs.query_events(run.rollout_id, kind="phase.completed", limit=-1, bodies=False)
     done = {(event.scope, event.phase) for event in page.items}
     return all((scope, phase.name) in done for phase in TA.phases for scope in SCOPES[phase.scope_kind])
 

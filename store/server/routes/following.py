@@ -41,8 +41,8 @@ async def run_frames(call: Call) -> bytes:
     store, rollout_id = call.store, call.ids["rollout_id"]
     if not isinstance(store, SQLStore):
         raise Unsupported("frames of runs without a stream", type(store).__name__)
-    source = RunSource(store, rollout_id, bodies=query.bodies)
-    way = store.run_following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
+    source = RunSource(store.runs, rollout_id, bodies=query.bodies)
+    way = store.runs.following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
     told: list[RunFrame] = []
     async with aclosing(way.frames(query.view)) as frames:
         async for frame in frames:

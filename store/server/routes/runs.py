@@ -69,14 +69,14 @@ async def append_run_events(call: Call) -> bytes:
     """Append what an attempt says, all or nothing; answers the version of each event."""
     body = await call.body(AppendEventsBody)
     ids = call.ids
-    versions = await call.store.append_run_events(ids["rollout_id"], ids["attempt_id"], body.events, key=body.key)
+    versions = await call.store.runs.append_events(ids["rollout_id"], ids["attempt_id"], body.events, key=body.key)
     return dumps({"versions": versions})
 
 
 @events.get(paths.RUN_EVENTS, query=RunEventsQuery, answer=RunEventPage)
 async def query_run_events(call: Call) -> bytes | Spool:
     """Return what a view of the run holds, in the order it was recorded, after a version."""
-    return await _page(await call.store.query_run_events(call.ids["rollout_id"], **vars(call.query(RunEventsQuery))))
+    return await _page(await call.store.runs.query_events(call.ids["rollout_id"], **vars(call.query(RunEventsQuery))))
 
 
 async def _page(page: RunEventPage) -> bytes | Spool:
@@ -100,14 +100,14 @@ async def _page(page: RunEventPage) -> bytes | Spool:
 @events.get(paths.RUN_GRAPH, query=RunGraphQuery, answer=RunGraph)
 async def get_run_graph(call: Call) -> bytes:
     """Return a view as nodes, ready to draw."""
-    return dumps(await call.store.get_run_graph(call.ids["rollout_id"], **vars(call.query(RunGraphQuery))))
+    return dumps(await call.store.runs.get_graph(call.ids["rollout_id"], **vars(call.query(RunGraphQuery))))
 
 
 @events.post(paths.RUN_GRAPH, body=RunGraphBody, body_required=False, answer=RunGraph)
 async def draw_run_graph(call: Call) -> bytes:
     """Return a view as nodes, drawn by the phase graph that is sent."""
     return dumps(
-        await call.store.get_run_graph(call.ids["rollout_id"], **vars(await call.body_or_default(RunGraphBody)))
+        await call.store.runs.get_graph(call.ids["rollout_id"], **vars(await call.body_or_default(RunGraphBody)))
     )
 
 
@@ -118,25 +118,27 @@ async def draw_run_graph(call: Call) -> bytes:
 async def save_checkpoint(call: Call) -> bytes:
     """Keep the state of a scope at the end of a phase; null if the phase graph says it is not worth it."""
     body = await call.body(SaveCheckpointBody)
-    return dumps(await call.store.save_checkpoint(call.ids["rollout_id"], **vars(body)))
+    return dumps(await call.store.runs.save_checkpoint(call.ids["rollout_id"], **vars(body)))
 
 
 @leavings.get(paths.CHECKPOINTS, query=CheckpointsQuery, answer=list[CheckpointRef])
 async def list_checkpoints(call: Call) -> bytes:
     """Return the checkpoints of a view, without their states."""
-    return dumps(await call.store.list_checkpoints(call.ids["rollout_id"], **vars(call.query(CheckpointsQuery))))
+    return dumps(await call.store.runs.list_checkpoints(call.ids["rollout_id"], **vars(call.query(CheckpointsQuery))))
 
 
 @leavings.get(paths.LATEST_CHECKPOINT, query=LatestCheckpointQuery, answer=Snapshot | None)
 async def get_latest_checkpoint(call: Call) -> bytes:
     """Return the latest checkpoint of a scope that a view holds, with its state, or null."""
-    return dumps(await call.store.get_checkpoint(call.ids["rollout_id"], **vars(call.query(LatestCheckpointQuery))))
+    return dumps(
+        await call.store.runs.get_checkpoint(call.ids["rollout_id"], **vars(call.query(LatestCheckpointQuery)))
+    )
 
 
 @leavings.get(paths.CHECKPOINT, answer=Snapshot)
 async def get_checkpoint(call: Call) -> bytes:
     """Return a checkpoint by its id, with its state, whichever views hold it."""
-    return dumps(await call.store.get_checkpoint_by_id(**call.ids))
+    return dumps(await call.store.runs.get_checkpoint_by_id(**call.ids))
 
 
 # -- artefacts -------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ async def get_checkpoint(call: Call) -> bytes:
 async def save_artifact(call: Call) -> bytes:
     """Keep something that a run made: any JSON value."""
     body = await call.body(SaveArtifactBody)
-    return dumps(await call.store.save_artifact(call.ids["rollout_id"], **vars(body)))
+    return dumps(await call.store.runs.save_artifact(call.ids["rollout_id"], **vars(body)))
 
 
 @leavings.post(paths.RETRACT_ARTIFACT, body=RetractArtifactBody, body_required=False, answer=ArtifactRef)
@@ -154,19 +156,19 @@ async def retract_artifact(call: Call) -> bytes:
     """Take an artefact back; it stays in the log."""
     body = await call.body_or_default(RetractArtifactBody)
     ids = call.ids
-    return dumps(await call.store.retract_artifact(ids["rollout_id"], ids["artifact_id"], **vars(body)))
+    return dumps(await call.store.runs.retract_artifact(ids["rollout_id"], ids["artifact_id"], **vars(body)))
 
 
 @leavings.get(paths.ARTIFACTS, query=ArtifactsQuery, answer=list[Artifact])
 async def query_artifacts(call: Call) -> bytes:
     """Return the artefacts of a view that were not retracted."""
-    return dumps(await call.store.query_artifacts(call.ids["rollout_id"], **vars(call.query(ArtifactsQuery))))
+    return dumps(await call.store.runs.query_artifacts(call.ids["rollout_id"], **vars(call.query(ArtifactsQuery))))
 
 
 @leavings.get(paths.SCOPE_HISTORY, query=ScopeHistoryQuery, answer=list[ArtifactRef])
 async def scope_history(call: Call) -> bytes:
     """Return what all runs made for a scope, newest first, retracted and replaced ones too."""
-    return dumps(await call.store.scope_history(**vars(call.query(ScopeHistoryQuery))))
+    return dumps(await call.store.runs.scope_history(**vars(call.query(ScopeHistoryQuery))))
 
 
 # -- running a part again --------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ async def scope_history(call: Call) -> bytes:
 async def plan_fork(call: Call) -> bytes:
     """Return what a re-run would do, and do nothing."""
     body = await call.body(PlanForkBody)
-    return dumps(await call.store.plan_fork(call.ids["rollout_id"], **vars(body)))
+    return dumps(await call.store.runs.plan_fork(call.ids["rollout_id"], **vars(body)))
 
 
 @forks.post(paths.FORKS, body=ForkBody, answer=ForkResult, status=201, locates=True)
@@ -184,7 +186,7 @@ async def fork_attempt(call: Call) -> Created:
     """Start an attempt that runs a phase of some scopes again; whoever asks runs it."""
     body = await call.body(ForkBody)
     asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _begun(call, await call.store.fork_attempt(call.ids["rollout_id"], **asked))
+    return _begun(call, await call.store.runs.fork(call.ids["rollout_id"], **asked))
 
 
 @forks.post(paths.RESUME, body=ResumeBody, body_required=False, answer=ForkResult, status=201, locates=True)
@@ -192,7 +194,7 @@ async def resume_attempt(call: Call) -> Created:
     """Start an attempt that goes on where one that died has stopped."""
     body = await call.body_or_default(ResumeBody)
     asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _begun(call, await call.store.resume_attempt(call.ids["rollout_id"], **asked))
+    return _begun(call, await call.store.runs.resume(call.ids["rollout_id"], **asked))
 
 
 def request_id(given: str | None = None) -> str | None:
@@ -217,7 +219,7 @@ def _begun(call: Call, result: ForkResult) -> Created:
 async def move_head(call: Call) -> bytes:
     """Make another attempt's view the run's: undo a re-run, or redo it."""
     body = await call.body(MoveHeadBody)
-    return dumps(await call.store.move_head(call.ids["rollout_id"], **vars(body)))
+    return dumps(await call.store.runs.move_head(call.ids["rollout_id"], **vars(body)))
 
 
 # -- looking back ----------------------------------------------------------------------------------------------------
@@ -226,14 +228,14 @@ async def move_head(call: Call) -> bytes:
 @forks.get(paths.LINEAGE, answer=list[AttemptNode])
 async def list_lineage(call: Call) -> bytes:
     """Return the attempts of a run, each with what it builds on."""
-    return dumps(await call.store.list_lineage(call.ids["rollout_id"]))
+    return dumps(await call.store.runs.list_lineage(call.ids["rollout_id"]))
 
 
 @forks.get(paths.COMPARE, query=CompareQuery, answer=AttemptDiff)
 async def compare_attempts(call: Call) -> bytes:
     """Return what changed from one attempt's view to another's, node by node."""
     query = call.query(CompareQuery)
-    return dumps(await call.store.compare_attempts(call.ids["rollout_id"], query.a, query.b))
+    return dumps(await call.store.runs.compare_attempts(call.ids["rollout_id"], query.a, query.b))
 
 
 @forks.get(paths.ATTEMPT, query=RolloutPastQuery, answer=Attempt)

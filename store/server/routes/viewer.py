@@ -63,7 +63,7 @@ def viewed_store(call: Call) -> SQLStore:
 async def rerun_node(call: Call) -> bytes:
     """Run a node of a run again, with its phase and all that follows from it."""
     store, body = viewed_store(call), await call.body(RerunNodeBody)
-    rollout_id = await store.run_named(body.run_id)
+    rollout_id = await store.runs.resolve(body.run_id)
     if not body.identifier.strip():
         raise Invalid("identifier", "is empty; name what the node is about")
     rollout = await store.get_rollout_by_id(rollout_id)
@@ -72,7 +72,7 @@ async def rerun_node(call: Call) -> bytes:
     if body.date is not None and body.date != viewer_events.date_of(rollout):
         raise Invalid("date", f"{body.date!r} is not the run's; post a run of that day")
     portfolio = "" if body.portfolio_id is None else f", with {body.portfolio_id}"
-    begun = await store.fork_attempt(
+    begun = await store.runs.fork(
         rollout_id,
         node=body.node_id,
         scopes=[body.identifier],
@@ -85,7 +85,9 @@ async def rerun_node(call: Call) -> bytes:
     )
     # That of this attempt, which for a request that is repeated need not be the latest any more.
     (rerun_seq,) = [
-        each.rerun_seq for each in await store.list_lineage(rollout_id) if each.sequence_id == begun.attempt.sequence_id
+        each.rerun_seq
+        for each in await store.runs.list_lineage(rollout_id)
+        if each.sequence_id == begun.attempt.sequence_id
     ]
     degraded = begun.fork.degraded
     return dumps(
@@ -132,7 +134,7 @@ async def list_runs(call: Call) -> bytes:
     store, query = viewed_store(call), call.query(RunsQuery)
     if query.include not in {None, "", "events"}:
         raise Invalid("include", f"{query.include!r} is not events")
-    listed = await store.runs_of_flows(query.limit, query.offset)
+    listed = await store.runs.list_flow_runs(query.limit, query.offset)
     found = {each.rollout_id: each for each in await store.query_rollouts(rollout_id_in=listed)}
     records = await _records(store, [found[rollout_id] for rollout_id in listed if rollout_id in found])
     if query.include == "events":
@@ -145,14 +147,14 @@ async def list_runs(call: Call) -> bytes:
 async def get_run(call: Call) -> bytes:
     """Return a run with its events, as it stands."""
     store = viewed_store(call)
-    rollout_id = await store.run_named(call.ids["run"])
+    rollout_id = await store.runs.resolve(call.ids["run"])
     rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
     (shown,) = await _records(store, [rollout])
     return dumps(shown | {"events": await _events(store, rollout_id)})
 
 
 async def _records(store: SQLStore, rollouts: list[Rollout]) -> list[dict[str, Any]]:
-    ends = await store.run_ends([rollout.rollout_id for rollout in rollouts])
+    ends = await store.runs.get_ends([rollout.rollout_id for rollout in rollouts])
     return [_record(rollout, *ends.get(rollout.rollout_id, (0, None))) for rollout in rollouts]
 
 
@@ -162,19 +164,19 @@ def _record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, An
 
 
 async def _events(store: SQLStore, rollout_id: str) -> list[dict[str, Any]]:
-    page = await store.query_run_events(rollout_id, limit=-1)
+    page = await store.runs.query_events(rollout_id, limit=-1)
     return [viewer_events.event_shown(rollout_id, row) for row in page.items if viewer_events.is_shown(row)]
 
 
 async def reset_portfolio_stage(call: Call) -> bytes:
     """Let a portfolio's decisions of a day count no more, so that its stage runs again."""
     store, body = viewed_store(call), await call.body(PortfolioStageBody)
-    made = [each for each in await store.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
+    made = [each for each in await store.runs.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
     rollouts = await store.query_rollouts(rollout_id_in=sorted({each.rollout_id for each in made}))
     of_day = {each.rollout_id for each in rollouts if viewer_events.date_of(each) == body.date}
     deleted = [each for each in made if each.rollout_id in of_day and not each.retracted]
     for each in deleted:
-        await store.retract_artifact(each.rollout_id, each.artifact_id, reason=PORTFOLIO_STAGE)
+        await store.runs.retract_artifact(each.rollout_id, each.artifact_id, reason=PORTFOLIO_STAGE)
     names = sorted(each.name for each in deleted)
     return dumps({"date": body.date, "portfolio_id": body.portfolio_id, "deleted": names})
 

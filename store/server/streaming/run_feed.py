@@ -62,17 +62,17 @@ async def run_feed(
     """Give a reader's way along a run, for as long as the block lasts.
 
     Raises:
-        StoreError: there is nothing to follow, see `RunStore.follow_run`.
+        StoreError: there is nothing to follow, see `StoreRuns.follow`.
     """
     store, partition = call.store, call.scope["rollbook.partition"]
     async with AsyncExitStack() as stack:
         position, facts = 0, dict[int, Fact]()
         if isinstance(store, SQLStore):
             shared = await stack.enter_async_context(runs.use(store, rollout_id, bodies=query.bodies))
-            frames = store.run_following(shared, rollout_id, query.view, query.after, query.until).frames(query.view)
+            frames = store.runs.following(shared, rollout_id, query.view, query.after, query.until).frames(query.view)
             position, facts = shared.position, shared.facts
         else:
-            found = store.follow_run(rollout_id, **query.model_dump(exclude={"follow"}))
+            found = store.runs.follow(rollout_id, **query.model_dump(exclude={"follow"}))
             frames = cast("AsyncGenerator[RunFrame]", found)
         await stack.enter_async_context(aclosing(frames))
         hello = await anext(frames)

@@ -29,7 +29,7 @@ class SharedRun:
         self.users = 0
         self.facts: dict[int, Fact] = {}
         """What was written lately of its events, by their versions: the same for all readers."""
-        self._own = RunSource(store, rollout_id, bodies=bodies)
+        self._own = RunSource(store.runs, rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[Page]] = {}

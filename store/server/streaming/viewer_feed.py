@@ -36,7 +36,7 @@ async def viewer_feed(
     """Give a front end's way along a run, for as long as the block lasts; of one that is not there, what it is told."""
     store, partition = viewed_store(call), call.scope["rollbook.partition"]
     try:
-        rollout_id = await store.run_named(run_id)
+        rollout_id = await store.runs.resolve(run_id)
     except NotFound:
         yield Dismissal(partition, viewer_events.unknown(run_id), **how)
         return
@@ -44,7 +44,7 @@ async def viewer_feed(
         yield Dismissal(partition, {"type": "system", "message": f"Error: {error}"}, **how)
         return
     async with runs.use(store, rollout_id, bodies=True) as shared:
-        following = store.run_following(shared, rollout_id, "head", query.after, masks=False)
+        following = store.runs.following(shared, rollout_id, "head", query.after, masks=False)
         async with aclosing(following.frames("head")) as frames:
             await anext(frames)
             yield ViewerFeed(partition, rollout_id, frames, follow=query.follow, **how)
