@@ -33,17 +33,21 @@ MEMORY = pytest.param("memory", id="memory", marks=pytest.mark.repeat)
 
 _OVER_HTTP = frozenset({"client", "dashboard", "llm_proxy", "server"})
 """The folders whose tests start a server."""
+_ON_POSTGRES = frozenset({"postgres_server", "postgres_url", "postgres_database", "private_postgres"})
+"""The fixtures that start a Postgres."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make test-fast` leaves out by what they need, which their folder and parameters tell."""
     here = Path(__file__).parent
     for item in items:
-        values = (
-            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        )
+        if not isinstance(item, pytest.Function):
+            continue
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if item.path.relative_to(here).parts[0] in _OVER_HTTP or "http" in values:
             item.add_marker(pytest.mark.http)
+        if "postgres" in values or not _ON_POSTGRES.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.postgres)
 
 
 @pytest.fixture

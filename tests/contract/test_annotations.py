@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,12 +24,17 @@ class TestStore(AnnotationsContract):
     """The contract, on each backend in turn."""
 
 
+@pytest.mark.http
 class TestHTTPStore(AnnotationsContract):
     """The contract, over HTTP."""
 
     @pytest.fixture
-    async def store(self, server: Served, durable_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
-        async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as behind:
+    def store_url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'rollbook.db'}"
+
+    @pytest.fixture
+    async def store(self, server: Served, store_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
+        async with await open_store(store_url, clock=clock, scan_debounce_seconds=0) as behind:
             with server.serving(behind) as url:
                 async with HTTPStore(url) as store:
                     yield store

@@ -1,8 +1,9 @@
-"""A store behind a server keeps the contract too, on each database that a server is meant for."""
+"""A store behind a server keeps the contract too. What each database adds is tested without a server."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +25,12 @@ class TestHTTPStore(StoreContract):
     """The contract, over HTTP."""
 
     @pytest.fixture
-    async def store(self, server: Served, durable_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
-        async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as behind:
+    def store_url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'rollbook.db'}"
+
+    @pytest.fixture
+    async def store(self, server: Served, store_url: str, clock: ManualClock) -> AsyncIterator[HTTPStore]:
+        async with await open_store(store_url, clock=clock, scan_debounce_seconds=0) as behind:
             with server.serving(behind) as url:
                 async with HTTPStore(url) as store:
                     yield store

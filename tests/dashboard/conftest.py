@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -55,10 +56,16 @@ async def page(browser: Browser, site: Site) -> AsyncIterator[Page]:
         watch.check()
 
 
+@pytest.fixture
+def site_url(tmp_path: Path) -> str:
+    """The database behind a browser. One is enough: what each database answers is tested without a browser."""
+    return f"sqlite:///{tmp_path / 'site.db'}"
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def site(server: Served, store_url: str) -> AsyncIterator[Site]:
-    """An empty store on each database, and its dashboard."""
-    async with await open_store(store_url, scan_debounce_seconds=0) as store:
+async def site(server: Served, site_url: str) -> AsyncIterator[Site]:
+    """An empty store and its dashboard."""
+    async with await open_store(site_url, scan_debounce_seconds=0) as store:
         assert isinstance(store, SQLStore)
         with server.serving(store) as url:
             yield Site(url, store)

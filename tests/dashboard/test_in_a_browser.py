@@ -30,9 +30,9 @@ async def test_a_list_hears_of_what_happens_without_being_asked_again(page: Page
     await expect(page.locator(f"#row-{rollout.rollout_id}")).to_contain_text("preparing")
 
 
-async def test_a_page_outlives_its_server_and_misses_nothing(browser: Browser, durable_url: str) -> None:
-    async with await open_store(durable_url) as store:
-        server = ServerProcess(durable_url)
+async def test_a_page_outlives_its_server_and_misses_nothing(browser: Browser, site_url: str) -> None:
+    async with await open_store(site_url) as store:
+        server = ServerProcess(site_url)
         server.start()
         try:
             # Its complaints are those of a network that is gone.

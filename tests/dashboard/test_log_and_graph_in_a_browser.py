@@ -31,9 +31,9 @@ async def newest(store: Store, count: int) -> list[int]:
     return [event.position async for event in store.log.tail()][::-1][:count]
 
 
-async def test_the_log_on_a_page_is_the_log_whatever_happens_to_the_server(browser: Browser, durable_url: str) -> None:
-    async with await open_store(durable_url) as store:
-        server = ServerProcess(durable_url)
+async def test_the_log_on_a_page_is_the_log_whatever_happens_to_the_server(browser: Browser, site_url: str) -> None:
+    async with await open_store(site_url) as store:
+        server = ServerProcess(site_url)
         server.start()
         try:
             # Its complaints are those of a network that is gone.

@@ -15,7 +15,7 @@ LONG = 50_000
 MOST_DRAWN = 1_000
 
 
-in_memory = pytest.mark.parametrize("store_url", ["memory://"])
+in_memory = pytest.mark.parametrize("site_url", ["memory://"])
 """For what a page does by itself, the same on every database."""
 
 

@@ -1,8 +1,9 @@
-"""A store on each database, served on a socket."""
+"""A store, served on a socket."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,12 @@ from tests.server.api import Api, speaking_to
 
 
 @pytest.fixture
-def store_url(durable_url: str) -> str:
-    """The databases that a server is meant for."""
-    return durable_url
+def store_url(tmp_path: Path) -> str:
+    """A file: most of what a server adds to a store has nothing to do with the database.
+
+    A module whose claims depend on the database overrides this by `durable_url`.
+    """
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 @pytest.fixture

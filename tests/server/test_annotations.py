@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from store import open_store
+from store.interface.store import Store
 from store.testing import ManualClock
 from tests.server.api import Api
-from tests.server.keyed import Keyed, keyed_server, own_database
+from tests.server.keyed import Keyed, keyed_server
 
 
 async def test_an_annotation_is_answered_and_read_back(api: Api) -> None:
@@ -50,14 +49,10 @@ async def test_a_repeated_request_is_answered_as_the_first_and_done_once(api: Ap
     assert found["labels"] == ["good", "later"]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def keyed(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Keyed]:
+@pytest.fixture
+async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterator[Keyed]:
     """A server of an empty store that asks for keys."""
-    url = own_database(request, tmp_path)
-    async with (
-        await open_store(url, clock=clock, scan_debounce_seconds=0) as store,
-        keyed_server(store, url, clock, always=True) as keyed,
-    ):
+    async with keyed_server(store, store_url, clock, always=True) as keyed:
         yield keyed
 
 

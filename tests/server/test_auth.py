@@ -32,6 +32,10 @@ from tests.server.keyed import Keyed, bearer, keyed_server, own_database
 STRANGERS = "rbk_0123456789_" + "a" * 32
 
 
+ON_ONE = pytest.mark.parametrize("store_url", [SQLITE], indirect=True)
+"""What is decided from what the server knows of keys, however they are stored."""
+
+
 @pytest.fixture(params=[SQLITE, POSTGRES])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return own_database(request, tmp_path)
@@ -150,6 +154,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
 }
 
 
+@ON_ONE
 @pytest.mark.parametrize("what", REFUSED)
 async def test_what_is_no_key_is_answered_with_401(keyed: Keyed, what: str) -> None:
     key = await keyed.key("admin")
@@ -169,11 +174,13 @@ async def test_what_is_no_key_is_answered_with_401(keyed: Keyed, what: str) -> N
     assert key[16:] not in answer.body.decode()
 
 
+@ON_ONE
 async def test_a_key_in_the_url_is_none(keyed: Keyed) -> None:
     key = await keyed.key("admin")
     assert (await keyed.api.get(f"/rollouts?api_key={key}")).status == 401
 
 
+@ON_ONE
 @pytest.mark.parametrize("header", ["Authorization", "authorization", "x-api-key", "X-API-Key"])
 async def test_a_key_comes_in_either_header(keyed: Keyed, header: str) -> None:
     key = await keyed.key("reader")
@@ -181,6 +188,7 @@ async def test_a_key_comes_in_either_header(keyed: Keyed, header: str) -> None:
     assert (await keyed.api.get("/rollouts", headers={header: value})).status == 200
 
 
+@ON_ONE
 async def test_a_client_whose_url_may_hold_a_password_sends_the_key_as_one(keyed: Keyed) -> None:
     key = await keyed.key("reader")
     url = keyed.api.url.replace("http://", f"http://agent:{key}@")
@@ -248,6 +256,7 @@ def test_each_role_may_what_those_before_it_may() -> None:
         assert [needed for needed in ROLES if may(role, needed)] == list(ROLES[: place + 1])
 
 
+@ON_ONE
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.slow
 async def test_a_role_may_do_exactly_what_the_table_says(keyed: Keyed, role: Role) -> None:
@@ -273,6 +282,7 @@ async def test_a_role_may_do_exactly_what_the_table_says(keyed: Keyed, role: Rol
         assert (nobody.status == 401) == (access != "open"), (method, path, nobody)
 
 
+@ON_ONE
 async def test_what_has_no_entry_does_not_exist_for_anybody_with_a_key(store: Store, keyed: Keyed) -> None:
     key = await keyed.key("admin")
 
@@ -288,6 +298,7 @@ async def test_what_has_no_entry_does_not_exist_for_anybody_with_a_key(store: St
                 assert answer.status == status
 
 
+@ON_ONE
 @pytest.mark.parametrize(
     "method,path",
     [
@@ -373,6 +384,7 @@ async def test_strangers_are_not_told_what_ails_the_database(keyed: Keyed, store
 # -- idempotency -------------------------------------------------------------------------------------------------------
 
 
+@ON_ONE
 async def test_nobody_is_answered_with_what_another_key_did(keyed: Keyed) -> None:
     one, two = await keyed.key("algorithm"), await keyed.key("algorithm")
     headers = {"Idempotency-Key": "same", "Content-Type": "application/json"}
@@ -400,6 +412,7 @@ async def test_it_is_kept_when_a_key_was_last_used(store: Store, store_url: str,
     assert list(kept.values()) == [None]
 
 
+@ON_ONE
 async def test_the_api_works_as_ever_for_whoever_may(keyed: Keyed) -> None:
     key = await keyed.key("algorithm")
     keyed.api.session.headers.update(bearer(key))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,15 +17,9 @@ from store.interface.store import Store
 from store.server.auth import admission
 from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
 from tests.otel.otlp_given import ids_of
-from tests.server.keyed import Keyed, bearer, keyed_server, own_database
+from tests.server.keyed import Keyed, bearer, keyed_server
 from tests.server.stream_given import LOG, Events, Socket, until
-
-
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
 
 
 @pytest.fixture

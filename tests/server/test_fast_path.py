@@ -25,9 +25,8 @@ from store.server.process.serve import Server
 from store.sql.api_keys import Key, Keys, Role
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import PREFIX, a_span
-from tests.server.keyed import Steps, own_database
+from tests.server.keyed import Steps
 
 _STATUS = re.compile(rb"HTTP/1.1 (\d+)")
 _LENGTH = re.compile(rb"content-length: (\d+)")
@@ -125,8 +124,8 @@ async def serving(store: SQLStore, **settings: Any) -> AsyncGenerator[Served]:
 
 
 @pytest.fixture
-async def store(durable_url: str) -> AsyncIterator[SQLStore]:
-    async with await SQLStore.open(durable_url) as store:
+async def store(store_url: str) -> AsyncIterator[SQLStore]:
+    async with await SQLStore.open(store_url) as store:
         # Which looks for overdue attempts now, and not again for a while.
         await store.enqueue_rollout("first")
         await store.dequeue_rollout()
@@ -298,12 +297,11 @@ class Keyed:
             return (await line.ask("/queues/rollouts/dequeue", {}, header))[0]
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
-async def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Keyed]:
-    url = own_database(request, tmp_path)
+@pytest.fixture
+async def keyed(store_url: str) -> AsyncIterator[Keyed]:
     steps, clock = Steps(), ManualClock(system_clock())
-    async with await SQLStore.open(url) as store, AsyncExitStack() as stack:
-        ring, keys = KeyRing(url, clock=clock, monotonic=steps), await Keys.open(url, create=True)
+    async with await SQLStore.open(store_url) as store, AsyncExitStack() as stack:
+        ring, keys = KeyRing(store_url, clock=clock, monotonic=steps), await Keys.open(store_url, create=True)
         stack.push_async_callback(keys.close)
         stack.push_async_callback(ring.close)
         await store.enqueue_rollout("first")

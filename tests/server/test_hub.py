@@ -24,6 +24,11 @@ ALL = Wanted(None, None, None)
 HANG = 60
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 class CountingLog(SQLLog):
     """A log that knows how many follow it."""
 

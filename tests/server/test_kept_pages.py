@@ -23,6 +23,11 @@ from tests.server.api import Api, speaking_to
 Change = Callable[[Store, Attempt], Awaitable[object]]
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 async def _heartbeat(other: Store, attempt: Attempt) -> object:
     return await other.update_attempt(attempt.rollout_id, attempt.attempt_id, last_heartbeat_time=1_800_000_000.5)
 

@@ -34,6 +34,11 @@ MEBIBYTE = 1024 * 1024
 
 
 @pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
+@pytest.fixture
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shortest body be a long one."""
     monkeypatch.setattr(response_spool, "IN_MEMORY", 100)

@@ -28,6 +28,11 @@ HANG = 60
 OF_MANY = "rollbook_worker_up"
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 def documented() -> dict[str, tuple[str, set[str]]]:
     """The page's table: kind and labels by name."""
     rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", PAGE.read_text(), re.MULTILINE)

@@ -32,6 +32,11 @@ import_module("store.opening")
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 class Leaver:
     """A client on a bare socket, which can leave at any instant."""
 

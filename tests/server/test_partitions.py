@@ -20,6 +20,11 @@ from tests.server.api import Api, speaking_to
 HANG = 20
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 async def _open(url: str) -> Store:
     return await open_store(url, create=False, scan_debounce_seconds=0)
 

@@ -14,6 +14,11 @@ from tests.server.api import Answer, Api, a_span
 ENQUEUE, DEQUEUE = "/queues/rollouts/enqueue", "/queues/rollouts/dequeue"
 
 
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
 async def _twice(api: Api, path: str, body: Any) -> tuple[Answer, Answer]:
     headers = {"Idempotency-Key": uuid4().hex}
     return await api.post(path, body, headers=headers), await api.post(path, body, headers=headers)

@@ -35,6 +35,11 @@ VIEWERS = 20
 
 
 @pytest.fixture
+def store_url(durable_url: str) -> str:
+    return durable_url
+
+
+@pytest.fixture
 async def client(store: Store) -> AsyncIterator[Client]:
     async with serving(store) as ready:
         yield ready

@@ -17,10 +17,9 @@ from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
 from store.server.streaming.paths import VIEWER_SOCKET
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
 from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA_COMPAT, node
-from tests.server.keyed import bearer, keyed_server, own_database
+from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_given import Client, Json, serving, unused_partition
 
 DAY = "2026-11-20"
@@ -384,15 +383,15 @@ async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Clien
 # -- who, and of which partition -------------------------------------------------------------------------------------
 
 
-async def test_each_partition_has_its_own_runs(store: Store, durable_url: str) -> None:
+async def test_each_partition_has_its_own_runs(store: Store, store_url: str) -> None:
     name = unused_partition()
-    other_url = with_partition(durable_url, name)
+    other_url = with_partition(store_url, name)
 
     async def open_partition(url: str) -> Store:
         return await open_store(url, create=False)
 
     async with await open_store(other_url) as other:
-        partitions = Partitions(store, durable_url, open_partition)
+        partitions = Partitions(store, store_url, open_partition)
         try:
             async with serving(partitions) as client:
                 status, answer = await post(client, "mock", prefix=f"/p/{name}")
@@ -407,14 +406,8 @@ async def test_each_partition_has_its_own_runs(store: Store, durable_url: str) -
             await partitions.close()
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def keyed_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with keys of its own."""
-    return own_database(request, tmp_path)
-
-
-async def test_readers_look_and_algorithms_run(keyed_url: str, clock: ManualClock) -> None:
-    async with await open_store(keyed_url, clock=clock) as store, keyed_server(store, keyed_url, clock) as keyed:
+async def test_readers_look_and_algorithms_run(store_url: str, clock: ManualClock) -> None:
+    async with await open_store(store_url, clock=clock) as store, keyed_server(store, store_url, clock) as keyed:
         reader, algorithm = await keyed.key("reader"), await keyed.key("algorithm")
         url, session = keyed.api.url, keyed.api.session
         stage = {"date": DAY, "portfolio_id": FUND}
