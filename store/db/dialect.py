@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
@@ -83,6 +83,28 @@ class Tail:
     """Nobody else can have written since this session's last commit."""
 
 
+class Guard(NamedTuple):
+    """A trigger, or a set of columns that must be unique, found in a database."""
+
+    kind: str
+    """`trigger` or `unique`."""
+    table: str
+    name: str
+    """Of the trigger, or the columns, comma-separated."""
+    definition: str
+    """What the trigger does; empty for unique columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The triggers and unique keys that protect the log."""
+
+    expected: Sequence[Guard]
+    """Those of a sound database."""
+    in_place: Sql
+    """Reads those that exist, as rows of `Guard`'s fields."""
+
+
 class ReadSession(Protocol):
     """A connection for reading."""
 
@@ -152,9 +174,10 @@ class Wakeups(Protocol):
 class Dialect(ABC):
     """One database, opened for one partition."""
 
-    name: str
     loop_bound: bool
     """Its connections work only in the loop that opened them."""
+    has_dense_positions: bool = False
+    """A rolled-back transaction leaves no gap in the positions of the log."""
     compiler: Compiler
     schema: str | None = None
     batches_need_snapshot: bool = False
@@ -221,6 +244,10 @@ class Dialect(ABC):
     @abstractmethod
     async def open(self, *, create: bool) -> str:
         """Connect, create or upgrade where that is asked for, and return the store's id."""
+
+    @abstractmethod
+    def guards(self) -> Guards:
+        """Return the triggers and unique keys that `verify` checks."""
 
     @abstractmethod
     async def writer(self) -> WriteSession:

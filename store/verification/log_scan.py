@@ -62,7 +62,7 @@ async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
 async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
     """Check chain, bodies, blobs and totals of the log up to its bounds; the session must be a snapshot."""
     differences = Differences()
-    check = LogCheck(differences.add, dense=dialect.name == "sqlite")
+    check = LogCheck(differences.add, dense=dialect.has_dense_positions)
     await _read(dialect, session, check, differences, until)
     await _unclaimed(dialect, session, check, differences, until)
     await check_blobs(dialect, session, differences)

@@ -127,8 +127,8 @@ async def _verify(
 
 
 async def _guards(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    rows = await session.fetch(triggers.in_place(dialect.name, dialect.schema), {})
-    for sentence in triggers.missing(dialect.name, rows):
+    guards = dialect.guards()
+    for sentence in triggers.missing(guards, await session.fetch(guards.in_place, {})):
         differences.add("guards", sentence, None, "in place", None)
 
 

@@ -17,8 +17,20 @@ from urllib.parse import urlsplit
 from sqlalchemy import ColumnElement, Select, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, Tail, Wakeups, WriteSession, register
-from store.db.schema import ddl
+from store.db.dialect import (
+    Changes,
+    Dialect,
+    Guards,
+    Params,
+    ReadSession,
+    Row,
+    Sql,
+    Tail,
+    Wakeups,
+    WriteSession,
+    register,
+)
+from store.db.schema import ddl, triggers
 from store.db.url import StoreURL
 from store.errors import NotFound, Unavailable
 from store.runtime.clock import Clock, system_clock
@@ -30,8 +42,8 @@ _SIZE = Sql("SELECT page_count * page_size FROM pragma_page_count, pragma_page_s
 class PlainSQLite(Dialect):
     """A file; all work is done in the store's own thread, one statement at a time."""
 
-    name = "sqlite"
     loop_bound = True
+    has_dense_positions = True
     compiler = SQLiteDialect_pysqlite(paramstyle="qmark")
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
@@ -75,6 +87,9 @@ class PlainSQLite(Dialect):
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
+
+    def guards(self) -> Guards:
+        return triggers.guards("sqlite")
 
     async def writer(self) -> WriteSession:
         return Writing(self.connect(), self)

@@ -499,6 +499,6 @@ async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_server: 
 async def test_a_sound_new_partition_has_every_trigger(postgres_url: str) -> None:
     await prepare(postgres_url)
     database = await databases.connect(postgres_url)
-    asked = triggers.in_place("postgresql", f"rollbook_{parse(postgres_url).partition}")
-    assert triggers.missing("postgresql", await database.rows(asked.text, *asked.args({}))) == []
+    guards = triggers.guards("postgresql", f"rollbook_{parse(postgres_url).partition}")
+    assert triggers.missing(guards, await database.rows(guards.in_place.text, *guards.in_place.args({}))) == []
     await database.close()

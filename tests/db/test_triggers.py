@@ -57,8 +57,8 @@ async def sqlite_log(tmp_path: Path) -> AsyncIterator[Database]:
 
 async def missing(database: Database, url: str) -> list[str]:
     """Return what verify would say about triggers and unique keys."""
-    asked = triggers.in_place(database.kind, PREFIX + parse(url).partition)
-    return triggers.missing(database.kind, await database.rows(asked.text, *asked.args({})))
+    guards = triggers.guards(database.kind, PREFIX + parse(url).partition)
+    return triggers.missing(guards, await database.rows(guards.in_place.text, *guards.in_place.args({})))
 
 
 async def refuses(database: Database, statement: str) -> None:

@@ -92,9 +92,9 @@ async def test_a_new_partition_equals_one_that_went_through_all_migrations(durab
 async def test_a_migrated_partition_has_every_trigger_and_unique_key(durable_url: str) -> None:
     await migrate_from_nothing(durable_url)
     database = await databases.connect(durable_url)
-    asked = triggers.in_place(database.kind, PREFIX + parse(durable_url).partition)
-    rows = await database.rows(asked.text, *asked.args({}))
-    assert triggers.missing(database.kind, rows) == []
+    guards = triggers.guards(database.kind, PREFIX + parse(durable_url).partition)
+    rows = await database.rows(guards.in_place.text, *guards.in_place.args({}))
+    assert triggers.missing(guards, rows) == []
     await database.close()
 
 

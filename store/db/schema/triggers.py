@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Table, UniqueConstraint
 
-from store.db.dialect import Sql
+from store.db.dialect import Guard, Guards, Sql
 from store.db.tables.core import metadata
 
-__all__ = ["Guard", "expected", "in_place", "missing", "statements", "trigger_names"]
+__all__ = ["expected", "guards", "missing", "statements", "trigger_names"]
 
 _ORDERED = (
     "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
@@ -60,18 +60,6 @@ BEGIN
     RETURN NULL;
 END
 """
-
-
-class Guard(NamedTuple):
-    """A trigger, or a set of columns that must be unique, found in a database."""
-
-    kind: str
-    """`trigger` or `unique`."""
-    table: str
-    name: str
-    """Of the trigger, or the columns, comma-separated."""
-    definition: str
-    """What the trigger does; empty for unique columns."""
 
 
 class _Trigger(NamedTuple):
@@ -176,18 +164,18 @@ def expected(database: str) -> tuple[Guard, ...]:
     return (*triggers, *keys)
 
 
-def in_place(database: str, schema: str | None = None) -> Sql:
-    """Return the statement that reads the triggers and unique keys of a partition, as rows of `Guard`'s fields."""
+def guards(database: str, schema: str | None = None) -> Guards:
+    """Return the guards of a partition on `sqlite` or, in this schema, on `postgresql`."""
     if database == "sqlite":
-        return Sql(_IN_SQLITE, (), {})
-    return Sql(_IN_POSTGRES, ("schema",), {"schema": schema})
+        return Guards(expected(database), Sql(_IN_SQLITE, (), {}))
+    return Guards(expected(database), Sql(_IN_POSTGRES, ("schema",), {"schema": schema}))
 
 
-def missing(database: str, rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return what is not as it must be, one sentence each, given the rows that `in_place` read."""
+def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return one sentence for each guard that is absent or altered, given the rows that `guards.in_place` reads."""
     found = {(kind, table, name): definition for kind, table, name, definition in rows}
-    told = (_difference(guard, found) for guard in expected(database))
-    return [sentence for sentence in told if sentence]
+    differences = (_difference(guard, found) for guard in guards.expected)
+    return [sentence for sentence in differences if sentence]
 
 
 def _difference(guard: Guard, found: Mapping[tuple[str, str, str], str]) -> str | None:

@@ -30,9 +30,9 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
 
-from store.db.dialect import Changes, Dialect, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
+from store.db.dialect import Changes, Dialect, Guards, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
 from store.db.drivers.postgres.pool import Connections, Listener
-from store.db.schema import prepare_postgres
+from store.db.schema import prepare_postgres, triggers
 from store.db.tables.core import settable
 from store.db.url import StoreURL
 from store.errors import Closed, Incompatible, ReadOnly, StoreError, Unavailable
@@ -57,7 +57,6 @@ _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 class Postgres(Dialect):
     """A partition in a schema of its own."""
 
-    name = "postgresql"
     loop_bound = True
     batches_need_snapshot = True
     compiler = PGDialect_asyncpg()
@@ -106,6 +105,9 @@ class Postgres(Dialect):
             await self.connections.open()
             self._is_open = True
         return info.store_id
+
+    def guards(self) -> Guards:
+        return triggers.guards("postgresql", self.schema)
 
     async def writer(self) -> WriteSession:
         return PostgresWriter(self)

@@ -13,11 +13,11 @@ import orjson
 from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, ReadSession, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Wakeups, WriteSession
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.reader import DataVersion, Readers, Reading, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
-from store.db.schema import prepare_sqlite
+from store.db.schema import prepare_sqlite, triggers
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
 
@@ -25,8 +25,8 @@ from store.runtime.clock import Clock
 class SQLite(Dialect):
     """A partition in a file of its own; `memory://` is a private temporary file without fsync."""
 
-    name = "sqlite"
     loop_bound = False
+    has_dense_positions = True
     compiler = SQLiteDialect_pysqlite(paramstyle="qmark")
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
@@ -68,6 +68,9 @@ class SQLite(Dialect):
             prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
         )
         return info.store_id
+
+    def guards(self) -> Guards:
+        return triggers.guards("sqlite")
 
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
