@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
+.PHONY: help openapi run test test-fast test-interop recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,9 @@ test-fast: .venv/ready-dev  ## Run the quick tests on SQLite, without servers, i
 
 test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environment of its own, on Rollbook
 	$(PYTEST) tests/interop -m interop -n $(WORKERS) --dist loadgroup
+
+recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch, test the copy on SQLite
+	$(BIN)/python -m tests.recipes
 
 check: .venv/ready-dev  ## Check format, lint, types, layers, structure, migrations
 	$(BIN)/ruff format --check

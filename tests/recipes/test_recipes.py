@@ -1,0 +1,33 @@
+"""The recipes fit the product and touch few files. `make recipes` also tests the copies that they change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.__main__ import RECIPES, carry_out
+from tests.recipes.scratch import Recipe, Scratch
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name.replace(" ", "_"))
+def test_a_recipe_touches_few_files(recipe: Recipe, tmp_path: Path) -> None:
+    changed = carry_out(recipe, tmp_path).changed()
+    assert len(changed) <= recipe.most_files, changed
+
+
+def test_changed_and_new_files_of_the_product_are_counted(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    assert scratch.changed() == []
+    scratch.insert("store/errors.py", "from __future__ import annotations\n", "# changed\n")
+    scratch.create("migrations/versions/9999_new.py", "")
+    scratch.create("tests/new.py", "")
+    assert scratch.changed() == ["migrations/versions/9999_new.py", "store/errors.py"]
+
+
+def test_an_edit_that_no_longer_fits_is_refused(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    with pytest.raises(LookupError, match="0 times"):
+        scratch.replace("store/errors.py", "no such text", "")
+    with pytest.raises(FileExistsError):
+        scratch.create("store/errors.py", "")
