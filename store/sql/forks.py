@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import filters, pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.run_views import Standing, View
-from store.errors import AttemptActive, Conflict, GraphChanged, HeadMoved, Invalid, NotFound, SideEffectsUnconfirmed
-from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnActive, OnMissing, PhaseGraph
+from store.domain.decide_runs import GroundMoved
+from store.errors import AttemptActive, Conflict, Invalid, NotFound
+from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
 from store.planning import plan as planning
 from store.planning.plan import Ground
 from store.planning.rows import Alike
+from store.sql import run_reads
+from store.sql.commands import runs as run_commands
+from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
-from store.sql.run_writes import SQLRunWrites
+from store.sql.run_reads import read_view
 from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
@@ -25,200 +29,14 @@ _PLANS_AT_MOST: Final = 20
 Planner = Callable[[PhaseGraph, Ground], ForkPlan]
 
 
-class SQLForks(SQLRunWrites):
-    """The re-runs of a SQL store."""
-
-    async def plan_fork(
-        self,
-        rollout_id: str,
-        *,
-        node: str | None = None,
-        phase: str | None = None,
-        scopes: Sequence[str] = (),
-        base: str = "head",
-        on_missing: OnMissing = "error",
-        cascade: bool = True,
-        graph: PhaseGraph | None = None,
-    ) -> ForkPlan:
-        planner = _rerun(node, phase, scopes, on_missing, cascade=cascade)
-        return await self._planned(rollout_id, base, graph, planner)
-
-    async def fork(
-        self,
-        rollout_id: str,
-        *,
-        node: str | None = None,
-        phase: str | None = None,
-        scopes: Sequence[str] = (),
-        base: str = "head",
-        on_missing: OnMissing = "error",
-        cascade: bool = True,
-        state_patch: Mapping[str, Any] | None = None,
-        on_active: OnActive = "reject",
-        expected_head: int | None = None,
-        request_id: str | None = None,
-        reason: str | None = None,
-        confirm_side_effects: bool = False,
-        allow_graph_change: bool = False,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        arguments.choice(on_active, "on_active", "reject", "supersede")
-        if expected_head is not None:
-            arguments.whole(expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
-        planner = _rerun(node, phase, scopes, on_missing, cascade=cascade)
-
-        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
-            if expected_head is not None and expected_head != ground.head:
-                raise HeadMoved(rollout_id, expected_head, ground.head)
-            plan = planner(given, ground)
-            if plan.graph_changed and not allow_graph_change:
-                raise GraphChanged(plan.graph_changed)
-            if plan.unsafe and not confirm_side_effects:
-                raise SideEffectsUnconfirmed(plan.unsafe)
-            return plan
-
-        return await self._forked_as(
-            rollout_id,
-            base,
-            graph,
-            agreed,
-            supersede=on_active == "supersede",
-            state_patch=state_patch,
-            request_id=request_id,
-            reason=reason,
-            confirmed=confirm_side_effects,
-            worker_id=worker_id,
-        )
-
-    async def resume(
-        self,
-        rollout_id: str,
-        *,
-        from_attempt: str = "head",
-        confirm_side_effects: bool = False,
-        request_id: str | None = None,
-        reason: str | None = None,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
-            plan = planning.resume(given, ground)
-            if plan.unsafe and not confirm_side_effects:
-                raise SideEffectsUnconfirmed(plan.unsafe)
-            return plan
-
-        return await self._forked_as(
-            rollout_id,
-            from_attempt,
-            graph,
-            agreed,
-            supersede=False,
-            state_patch=None,
-            request_id=request_id,
-            reason=reason,
-            confirmed=confirm_side_effects,
-            worker_id=worker_id,
-        )
-
-    # -- planning ----------------------------------------------------------------------------------------------------
-
-    async def _planned(
-        self, rollout_id: str, base: str, graph: PhaseGraph | None, planner: Planner, *, rejects_active: bool = False
-    ) -> ForkPlan:
-        if run_views.parse(arguments.text(base, "base"))[0] != "seen":
-            raise Invalid("base", f"{base!r} is neither head nor attempt:<n>")
-        arguments.phase_graph(graph)
-
-        async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
-            if standing.head is None:
-                raise NotFound.attempts(rollout_id)
-            active = await run_queries.active(self.core.dialect, session, rollout_id) if rejects_active else None
-            if active is not None:
-                # Under the lock it is judged again; here, so that nobody is told of what is not the point.
-                raise AttemptActive(rollout_id, active)
-            phases = graph or await self._graph_of(session, standing)
-            if phases is None:
-                raise Invalid("graph", "the run's resources hold no phase graph; publish one, or give graph=")
-            return planner(phases, await self._ground(session, rollout_id, seen, standing))
-
-        return await self._seen(rollout_id, base, None, None, read)
-
-    async def _ground(self, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> Ground:
-        saved = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen)
-        family = await self._family(session, rollout_id, standing)
-        status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
-        return Ground(
-            rollout_id=rollout_id,
-            head=standing.head,
-            ground=standing.run_version or 0,
-            base=seen.attempt,
-            rows=[Alike(*row) for row in await run_views.outline(self.core.dialect, session, rollout_id, seen)],
-            checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
-            scopes=await run_views.scopes(self.core.dialect, session, rollout_id),
-            has_succeeded=status == "succeeded",
-        )
-
-    # -- forking -----------------------------------------------------------------------------------------------------
-
-    async def _forked_as(
-        self,
-        rollout_id: str,
-        base: str,
-        graph: PhaseGraph | None,
-        planner: Planner,
-        *,
-        supersede: bool,
-        request_id: str | None,
-        **said: Any,
-    ) -> ForkResult:
-        for _ in range(_PLANS_AT_MOST):
-            if request_id is not None and (known := await self._known_fork(rollout_id, request_id)) is not None:
-                return known
-            try:
-                plan = await self._planned(rollout_id, base, graph, planner, rejects_active=not supersede)
-            except Conflict:
-                # What stands in the way is perhaps what this very request has begun, when it came before.
-                if request_id is not None and (known := await self._known_fork(rollout_id, request_id)) is not None:
-                    return known
-                raise
-            begun = await self._fork(plan, request_id=request_id, supersede=supersede, **said)
-            if begun is not None:
-                return await self._result(rollout_id, begun.attempt.sequence_id)
-        raise Conflict(f"rollout {rollout_id} changes faster than it can be planned on", "wait until it is at rest")
-
-    async def _known_fork(self, rollout_id: str, request_id: str) -> ForkResult | None:
-        """Return what a request that was made before has begun."""
-        arguments.text(request_id, "request_id")
-
-        async def read(session: ReadSession, _: View, __: Standing) -> int | None:
-            return await run_queries.forked(self.core.dialect, session, rollout_id, request_id)
-
-        attempt = await self._seen(rollout_id, "raw", None, None, read)
-        return None if attempt is None else await self._result(rollout_id, attempt)
-
-    async def _result(self, rollout_id: str, sequence_id: int) -> ForkResult:
-        async def read(
-            session: ReadSession, _: View, standing: Standing
-        ) -> tuple[Fork | None, Row | None, list[Attempt]]:
-            family = await self._family(session, rollout_id, standing)
-            fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
-            every = filters.query(filters.ATTEMPTS)
-            attempts = await pages.attempts(
-                self.core.dialect, session, rollout_id, every, rollout_mapping.attempt_of_page
-            )
-            return fork, await pages.rollout(self.core.dialect, session, rollout_id), attempts.items
-
-        fork, row, attempts = await self._seen(rollout_id, "raw", None, None, read)
-        assert fork is not None and row is not None  # noqa: PT018 - the attempt was forked, of this rollout
-        attempt = next(each for each in attempts if each.sequence_id == sequence_id)
-        rollout = rollout_mapping.rollout_of_page(row).model_dump(exclude={"attempt"})
-        return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
-
-
-def _rerun(
+def rerun_planner(
     node: str | None, phase: str | None, scopes: Sequence[str], on_missing: OnMissing, *, cascade: bool
 ) -> Planner:
+    """Return a planner that runs a phase again; arguments as of `StoreRuns.plan_fork`.
+
+    Raises:
+        Invalid: an argument has the wrong form.
+    """
     arguments.choice(on_missing, "on_missing", "error", "full")
     given = arguments.texts(scopes, "scopes")
     for name, value in (("node", node), ("phase", phase)):
@@ -231,3 +49,146 @@ def _rerun(
         )
 
     return planner
+
+
+async def plan_part(
+    core: SQLCore,
+    rollout_id: str,
+    base: str,
+    graph: PhaseGraph | None,
+    planner: Planner,
+    *,
+    rejects_active: bool = False,
+) -> ForkPlan:
+    """Return what a planner makes of a run as it stands.
+
+    Args:
+        core: of the store.
+        rollout_id: whose run.
+        base: what to build on: `head`, or an attempt: `attempt:3`.
+        graph: the phase graph; None for the one among the rollout's resources.
+        planner: makes the plan.
+        rejects_active: refuse while an attempt is at work.
+
+    Raises:
+        AttemptActive: an attempt is at work.
+        Invalid: there is no phase graph, or `base` is no such view.
+        NotFound: no such rollout or attempt.
+    """
+    if run_views.parse(arguments.text(base, "base"))[0] != "seen":
+        raise Invalid("base", f"{base!r} is neither head nor attempt:<n>")
+    arguments.phase_graph(graph)
+
+    async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
+        if standing.head is None:
+            raise NotFound.attempts(rollout_id)
+        active = await run_queries.active(core.dialect, session, rollout_id) if rejects_active else None
+        if active is not None:
+            # Under the lock it is judged again; here, so that nobody is told of what is not the point.
+            raise AttemptActive(rollout_id, active)
+        phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
+        if phases is None:
+            raise Invalid("graph", "the run's resources hold no phase graph; publish one, or give graph=")
+        return planner(phases, await _ground(core.dialect, session, rollout_id, seen, standing))
+
+    return await read_view(core, rollout_id, base, None, None, read)
+
+
+async def start(
+    core: SQLCore,
+    rollout_id: str,
+    base: str,
+    graph: PhaseGraph | None,
+    planner: Planner,
+    *,
+    supersede: bool,
+    request_id: str | None,
+    **details: Any,
+) -> ForkResult:
+    """Start an attempt on a plan that still holds when the attempt begins; it is planned anew if the run has changed.
+
+    Args:
+        core: of the store.
+        rollout_id: whose run.
+        base: as for `plan_part`, and so are the next two.
+        graph: as there.
+        planner: as there.
+        supersede: end an attempt that is at work.
+        request_id: of the request: asked again with the same one, it starts nothing and returns the first result.
+        details: of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
+
+    Raises:
+        AttemptActive: an attempt is at work, and not to be superseded.
+        Conflict: the run changes faster than it can be planned on, or the request id stands for another call.
+    """
+    for _ in range(_PLANS_AT_MOST):
+        if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
+            return known
+        try:
+            plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
+        except Conflict:
+            # What stands in the way is perhaps what this very request has begun, when it came before.
+            if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
+                return known
+            raise
+        begun = await _begin(core, plan, request_id=request_id, supersede=supersede, **details)
+        if begun is not None:
+            return await _result(core, rollout_id, begun.attempt.sequence_id)
+    raise Conflict(f"rollout {rollout_id} changes faster than it can be planned on", "wait until it is at rest")
+
+
+async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRollout | None:
+    """Start the attempt of a plan; return None if the run has changed since, so that it has to be planned anew.
+
+    Raises:
+        AttemptActive: an attempt is at work, and not to be superseded.
+        Conflict: the request id stands for another call.
+    """
+    answer = await core.swept_call(run_commands.fork(plan, **details))
+    if isinstance(answer, GroundMoved):
+        return None
+    started = rollout_mapping.rollout_of_view(answer)
+    assert isinstance(started, AttemptedRollout)  # a fork starts an attempt
+    return started
+
+
+async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
+    """Return what a request that was made before has begun."""
+    arguments.text(request_id, "request_id")
+
+    async def read(session: ReadSession, _: View, __: Standing) -> int | None:
+        return await run_queries.forked(core.dialect, session, rollout_id, request_id)
+
+    attempt = await read_view(core, rollout_id, "raw", None, None, read)
+    return None if attempt is None else await _result(core, rollout_id, attempt)
+
+
+async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResult:
+    async def read(session: ReadSession, _: View, standing: Standing) -> tuple[Fork | None, Row | None, list[Attempt]]:
+        family = await run_reads.family_of(core.dialect, session, rollout_id, standing)
+        fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
+        every = filters.query(filters.ATTEMPTS)
+        attempts = await pages.attempts(core.dialect, session, rollout_id, every, rollout_mapping.attempt_of_page)
+        return fork, await pages.rollout(core.dialect, session, rollout_id), attempts.items
+
+    fork, row, attempts = await read_view(core, rollout_id, "raw", None, None, read)
+    assert fork is not None and row is not None  # noqa: PT018 - the attempt was forked, of this rollout
+    attempt = next(each for each in attempts if each.sequence_id == sequence_id)
+    rollout = rollout_mapping.rollout_of_page(row).model_dump(exclude={"attempt"})
+    return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
+
+
+async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> Ground:
+    saved = await run_views.checkpoints(dialect, session, rollout_id, seen)
+    family = await run_reads.family_of(dialect, session, rollout_id, standing)
+    status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
+    return Ground(
+        rollout_id=rollout_id,
+        head=standing.head,
+        ground=standing.run_version or 0,
+        base=seen.attempt,
+        rows=[Alike(*row) for row in await run_views.outline(dialect, session, rollout_id, seen)],
+        checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
+        scopes=await run_views.scopes(dialect, session, rollout_id),
+        has_succeeded=status == "succeeded",
+    )

@@ -1,18 +1,21 @@
-"""The reads of a SQL store that are about runs: each takes one snapshot, finds where the run stands, applies a view."""
+"""The runs of a SQL store: their events, checkpoints and artefacts, forks, names and readers."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
 
-from store.db.dialect import ReadSession, Row
-from store.db.queries import pages, run_views
+import orjson
+
+from store.db.dialect import ReadSession
+from store.db.queries import pages, run_ids, run_refs, run_views
 from store.db.queries import runs as run_queries
-from store.db.queries.bodies import payload
 from store.db.queries.run_views import END, Standing, View
-from store.errors import Invalid, NotFound
+from store.domain.decide_runs import Told
+from store.domain.idempotency import Repeat
+from store.domain.run_commands import TellRun
+from store.errors import Conflict, GraphChanged, HeadMoved, NotFound, SideEffectsUnconfirmed
 from store.interface.runs import AsAt, StoreRuns
 from store.models import (
     Artifact,
@@ -20,33 +23,53 @@ from store.models import (
     AttemptDiff,
     AttemptNode,
     CheckpointRef,
+    ForkPlan,
+    ForkResult,
+    OnActive,
+    OnMissing,
     PhaseGraph,
+    Rollout,
+    RunEvent,
     RunEventPage,
+    RunFrame,
     RunGraph,
     SearchIn,
     Snapshot,
 )
 from store.planning import compare as comparing
 from store.planning import graph as drawing
-from store.planning.rows import RESULTS, Told
+from store.planning import plan as planning
+from store.planning import saving
+from store.planning.follow import Following, Source
+from store.planning.plan import Ground
+from store.sql import forks, replies, run_reads
+from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
+from store.sql.follow import RunSource
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
-from store.sql.mapping.runs import Family
+from store.sql.queries import SQLReads
+from store.sql.run_reads import read_view
 from store.validation import arguments
 
-T = TypeVar("T")
-Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
 
-
-class SQLRunReads(StoreRuns):
-    """What a SQL store tells of runs."""
+class SQLRuns(StoreRuns):
+    """The runs in a SQL database."""
 
     def __init__(self, core: SQLCore) -> None:
         super().__init__("SQLStore")
         self.core = core
 
     # -- events ------------------------------------------------------------------------------------------------------
+
+    async def append_events(
+        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
+    ) -> list[int]:
+        given = arguments.several(events, "events")
+        if not given:
+            return []
+        told = await self._tell(run_commands.append(rollout_id, attempt_id, given, key))
+        return told.versions
 
     async def query_events(
         self,
@@ -79,7 +102,7 @@ class SQLRunReads(StoreRuns):
                 kind=kind,
             )
             shown = rows if limit < 0 else rows[:limit]
-            payloads, texts = await self._payload_of(session, shown) if bodies else ({}, {})
+            payloads, texts = await run_reads.payloads_of(self.core.dialect, session, shown) if bodies else ({}, {})
             return RunEventPage(
                 items=[run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
                 next_after=shown[-1][0] if shown else after,
@@ -87,14 +110,7 @@ class SQLRunReads(StoreRuns):
                 head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
             )
 
-        return await self._seen(rollout_id, view, as_at, at, read)
-
-    async def _payload_of(
-        self, session: ReadSession, rows: Sequence[Row]
-    ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-        payloads = await run_queries.payloads(self.core.dialect, session, [row[1] for row in rows])
-        hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
-        return payloads, await run_queries.texts(self.core.dialect, session, hashes)
+        return await read_view(self.core, rollout_id, view, as_at, at, read)
 
     async def get_graph(
         self,
@@ -108,16 +124,79 @@ class SQLRunReads(StoreRuns):
         arguments.phase_graph(graph)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunGraph:
-            phases = graph or await self._graph_of(session, standing)
-            rows = await self._told(session, rollout_id, seen)
+            phases = graph or await run_reads.phase_graph_of(self.core.dialect, session, standing)
+            rows = await run_reads.told_in(self.core.dialect, session, rollout_id, seen)
             return drawing.graph_of(rollout_id, standing.head, rows, phases)
 
-        return await self._seen(rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, view, as_at, at, read)
 
-    async def _told(self, session: ReadSession, rollout_id: str, seen: View) -> list[Told]:
-        return list(map(run_mapping.told, await run_views.events(self.core.dialect, session, rollout_id, seen)))
+    async def follow(
+        self,
+        rollout_id: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        view: str = "head",
+        bodies: bool = True,
+    ) -> AsyncIterator[RunFrame]:
+        following = self.following(self.source(rollout_id, bodies=bodies), rollout_id, view, after, until)
+        async with aclosing(following.frames(view)) as frames:
+            async for frame in frames:
+                yield frame
+
+    def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
+        """Return where a run is read by one that follows it."""
+        return RunSource(self.core, rollout_id, bodies=bodies)
+
+    def following(
+        self,
+        source: Source,
+        rollout_id: str,
+        view: str,
+        after: int,
+        until: int | None = None,
+        *,
+        masks: bool = True,
+        goes_on: bool = True,
+    ) -> Following:
+        """Return a reader's way along a run; arguments as of `follow`, and of `Following`."""
+        arguments.text(rollout_id, "rollout_id")
+        arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
+        if until is not None:
+            arguments.whole(until, "until", "a version of the run: 1, 2, 3 …", 1)
+        form, attempt = run_views.parse(arguments.text(view, "view"))
+        return Following(source, rollout_id, form, attempt, after, until, masks=masks, goes_on=goes_on)
 
     # -- checkpoints and artefacts -----------------------------------------------------------------------------------
+
+    async def save_checkpoint(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        scope: str,
+        name: str,
+        state: Mapping[str, Any] | None = None,
+        after_phase: str | None = None,
+        external: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        graph: PhaseGraph | None = None,
+    ) -> CheckpointRef | None:
+        declared = await self._phase_graph(rollout_id, graph)
+        taken = saving.taken(declared, scope=scope, name=name, state=state, after_phase=after_phase)
+        parent_id = await self.core.read(
+            lambda session: run_refs.last_checkpoint(self.core.dialect, session, rollout_id, taken.scope, name)
+        )
+        command = run_commands.checkpoint(
+            rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
+        )
+        told = await self._tell(command)
+        if told.kind != "checkpoint.saved":
+            return None
+        fields = await self.core.read(
+            lambda session: run_refs.checkpoint(self.core.dialect, session, rollout_id, told.first)
+        )
+        return CheckpointRef(**fields)
 
     async def get_checkpoint(
         self,
@@ -135,50 +214,29 @@ class SQLRunReads(StoreRuns):
         arguments.text(name, "name")
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> Snapshot | None:
-            found = await self._newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
+            found = await run_reads.newest_checkpoint(
+                self.core.dialect, session, rollout_id, seen, scope=scope, name=name
+            )
             if found is None and search == "group" and standing.group_id is not None:
-                found = await self._in_group(session, rollout_id, standing.group_id, seen.until, scope, name)
+                found = await run_reads.checkpoint_in_group(
+                    self.core.dialect, session, rollout_id, standing.group_id, seen.until, scope, name
+                )
             return found
 
-        return await self._seen(rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, view, as_at, at, read)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
         arguments.text(checkpoint_id, "checkpoint_id")
 
         async def read(session: ReadSession, seen: View, _: Standing) -> Snapshot:
-            found = await self._newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
+            found = await run_reads.newest_checkpoint(
+                self.core.dialect, session, rollout_id, seen, checkpoint_id=checkpoint_id
+            )
             if found is None:
                 raise NotFound("checkpoint", checkpoint_id)
             return found
 
-        return await self._seen(rollout_id, "raw", None, None, read)
-
-    async def _newest_checkpoint(
-        self, session: ReadSession, rollout_id: str, seen: View, **only: str
-    ) -> Snapshot | None:
-        rows = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen, newest=True, **only)
-        if not rows:
-            return None
-        payloads = await run_queries.payloads(self.core.dialect, session, [rows[0][1]])
-        return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
-
-    async def _in_group(
-        self, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
-    ) -> Snapshot | None:
-        """Return the newest checkpoint in the head of another run of the group, about the same date."""
-        date = _date_of(await run_queries.input_of(self.core.dialect, session, rollout_id))
-        best: Snapshot | None = None
-        for other, codec, body in await run_queries.companions(self.core.dialect, session, group_id, scope, name):
-            if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
-                continue
-            standing = await run_views.standing(self.core.dialect, session, other, until)
-            if standing is None or standing.head is None:
-                continue
-            seen = View("seen", standing.head, until)
-            found = await self._newest_checkpoint(session, other, seen, scope=scope, name=name)
-            if found is not None and (best is None or found.position > best.position):
-                best = found
-        return best
+        return await read_view(self.core, rollout_id, "raw", None, None, read)
 
     async def list_checkpoints(
         self,
@@ -194,7 +252,38 @@ class SQLRunReads(StoreRuns):
             rows = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen, scope=scope, name=name)
             return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
-        return await self._seen(rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, view, as_at, at, read)
+
+    async def save_artifact(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        scope: str,
+        name: str,
+        content: Any,
+        phase: str | None = None,
+        media_type: str | None = None,
+        key: str | None = None,
+    ) -> ArtifactRef:
+        command = run_commands.artifact(
+            rollout_id,
+            attempt_id,
+            scope=scope,
+            name=name,
+            content=content,
+            phase=phase,
+            media_type=media_type,
+            key=key,
+        )
+        told = await self._tell(command)
+        return await self._artifact_ref(rollout_id, told.first)
+
+    async def retract_artifact(
+        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
+    ) -> ArtifactRef:
+        saved: int = await self.core.call(run_commands.retract(rollout_id, artifact_id, reason, key))
+        return await self._artifact_ref(rollout_id, saved)
 
     async def query_artifacts(
         self,
@@ -218,7 +307,7 @@ class SQLRunReads(StoreRuns):
             payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
             return [run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
 
-        return await self._seen(rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, view, as_at, at, read)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
@@ -234,64 +323,17 @@ class SQLRunReads(StoreRuns):
 
         return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
 
-    # -- attempts ----------------------------------------------------------------------------------------------------
+    async def _tell(self, command: TellRun) -> Told:
+        answer: Told | Repeat = await self.core.call(command)
+        return replies.told(answer) if isinstance(answer, Repeat) else answer
 
-    async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
-        async def read(session: ReadSession, _: View, standing: Standing) -> list[AttemptNode]:
-            return (await self._family(session, rollout_id, standing)).nodes()
-
-        return await self._seen(rollout_id, "raw", None, None, read)
-
-    async def _family(self, session: ReadSession, rollout_id: str, standing: Standing) -> Family:
-        dialect = self.core.dialect
-        rows = await run_queries.forks(dialect, session, rollout_id)
-        payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
-        saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
-        checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
-        return Family(
-            head=standing.head,
-            attempts=await run_queries.attempts(dialect, session, rollout_id),
-            forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
-            told=await run_queries.events_told(dialect, session, rollout_id),
+    async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
+        fields = await self.core.read(
+            lambda session: run_refs.artifact(self.core.dialect, session, rollout_id, version)
         )
+        return ArtifactRef(**fields)
 
-    async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
-        for name, attempt in (("a", a), ("b", b)):
-            arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
-
-        async def read(session: ReadSession, _: View, standing: Standing) -> AttemptDiff:
-            family = await self._family(session, rollout_id, standing)
-            forks = {node.sequence_id: node.fork for node in family.nodes()}
-            for attempt in (a, b):
-                if attempt not in forks:
-                    raise NotFound.attempt(str(attempt), rollout_id)
-            views = [
-                await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
-            ]
-            # What both hold is the same, whatever it says, and its payload need not be read.
-            common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
-            before, after = [await self._with_responses(session, rows, common) for rows in views]
-            fork = forks[b]
-            patch = None if fork is None else fork.state_patch
-            return comparing.compare(a, b, before, after).model_copy(update={"state_patch": patch})
-
-        return await self._seen(rollout_id, "raw", None, None, read)
-
-    async def _with_responses(self, session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[Told]:
-        """Return events without payload; every result has the hash of its response, unless it is in common."""
-        events = {row[1]: run_mapping.told(row) for row in rows}
-        short = [
-            position
-            for position, event in events.items()
-            if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
-        ]
-        for position, body in (await run_queries.payloads(self.core.dialect, session, short)).items():
-            events[position] = replace(events[position], response_sha256=_hash_of(body))
-        return list(events.values())
-
-    # -- phase graphs ------------------------------------------------------------------------------------------------
-
-    async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None = None) -> PhaseGraph | None:
+    async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None) -> PhaseGraph | None:
         """Return the phase graph of a run: the one that is given, else the one among its resources, if there is one.
 
         Raises:
@@ -302,47 +344,182 @@ class SQLRunReads(StoreRuns):
             return given
 
         async def read(session: ReadSession, _: View, standing: Standing) -> PhaseGraph | None:
-            return await self._graph_of(session, standing)
+            return await run_reads.phase_graph_of(self.core.dialect, session, standing)
 
-        return await self._seen(rollout_id, "raw", None, None, read)
+        return await read_view(self.core, rollout_id, "raw", None, None, read)
 
-    async def _graph_of(self, session: ReadSession, standing: Standing) -> PhaseGraph | None:
-        if standing.resources_id is None:
-            return None
-        row = await pages.resources_by_id(self.core.dialect, session, standing.resources_id)
-        published = {} if row is None else rollout_mapping.resources_of_page(row).resources
-        graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
-        if len(graphs) > 1:
-            named = ", ".join(name for name, each in published.items() if isinstance(each, PhaseGraph))
-            raise Invalid("graph", f"resources {standing.resources_id} hold several, {named}; give graph= one of them")
-        return graphs[0] if graphs else None
+    # -- attempts ----------------------------------------------------------------------------------------------------
 
-    # -- how they read -----------------------------------------------------------------------------------------------
+    async def plan_fork(
+        self,
+        rollout_id: str,
+        *,
+        node: str | None = None,
+        phase: str | None = None,
+        scopes: Sequence[str] = (),
+        base: str = "head",
+        on_missing: OnMissing = "error",
+        cascade: bool = True,
+        graph: PhaseGraph | None = None,
+    ) -> ForkPlan:
+        planner = forks.rerun_planner(node, phase, scopes, on_missing, cascade=cascade)
+        return await forks.plan_part(self.core, rollout_id, base, graph, planner)
 
-    async def _seen(self, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: Seeing[T]) -> T:
-        """Read a run as a view shows it, at a moment of the log, in one snapshot."""
-        arguments.text(rollout_id, "rollout_id")
-        form, attempt = run_views.parse(arguments.text(view, "view"))
+    async def fork(
+        self,
+        rollout_id: str,
+        *,
+        node: str | None = None,
+        phase: str | None = None,
+        scopes: Sequence[str] = (),
+        base: str = "head",
+        on_missing: OnMissing = "error",
+        cascade: bool = True,
+        state_patch: Mapping[str, Any] | None = None,
+        on_active: OnActive = "reject",
+        expected_head: int | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
+        confirm_side_effects: bool = False,
+        allow_graph_change: bool = False,
+        worker_id: str | None = None,
+        graph: PhaseGraph | None = None,
+    ) -> ForkResult:
+        arguments.choice(on_active, "on_active", "reject", "supersede")
+        if expected_head is not None:
+            arguments.whole(expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
+        planner = forks.rerun_planner(node, phase, scopes, on_missing, cascade=cascade)
 
-        async def past(session: ReadSession, until: int) -> T:
-            standing = await run_views.standing(self.core.dialect, session, rollout_id, until)
-            if standing is None:
-                raise NotFound.rollout(rollout_id)
-            if attempt is not None and not await run_views.has_attempt(
-                self.core.dialect, session, rollout_id, attempt, until
-            ):
-                raise NotFound.attempt(str(attempt), rollout_id)
-            return await read(session, View(form, attempt or standing.head or 0, until), standing)
+        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
+            if expected_head is not None and expected_head != ground.head:
+                raise HeadMoved(rollout_id, expected_head, ground.head)
+            plan = planner(given, ground)
+            if plan.graph_changed and not allow_graph_change:
+                raise GraphChanged(plan.graph_changed)
+            if plan.unsafe and not confirm_side_effects:
+                raise SideEffectsUnconfirmed(plan.unsafe)
+            return plan
 
-        return await self.core.answer(
-            lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
+        return await forks.start(
+            self.core,
+            rollout_id,
+            base,
+            graph,
+            agreed,
+            supersede=on_active == "supersede",
+            state_patch=state_patch,
+            request_id=request_id,
+            reason=reason,
+            confirmed=confirm_side_effects,
+            worker_id=worker_id,
         )
 
+    async def resume(
+        self,
+        rollout_id: str,
+        *,
+        from_attempt: str = "head",
+        confirm_side_effects: bool = False,
+        request_id: str | None = None,
+        reason: str | None = None,
+        worker_id: str | None = None,
+        graph: PhaseGraph | None = None,
+    ) -> ForkResult:
+        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
+            plan = planning.resume(given, ground)
+            if plan.unsafe and not confirm_side_effects:
+                raise SideEffectsUnconfirmed(plan.unsafe)
+            return plan
 
-def _date_of(given: Any) -> Any:
-    return given.get("date") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+        return await forks.start(
+            self.core,
+            rollout_id,
+            from_attempt,
+            graph,
+            agreed,
+            supersede=False,
+            state_patch=None,
+            request_id=request_id,
+            reason=reason,
+            confirmed=confirm_side_effects,
+            worker_id=worker_id,
+        )
+
+    async def move_head(
+        self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> Rollout:
+        answer = await self.core.swept_call(run_commands.move_head(rollout_id, attempt_id, reason, request_id))
+        return (
+            await replies.rollout(SQLReads(self.core), answer)
+            if isinstance(answer, Repeat)
+            else rollout_mapping.rollout_of_view(answer)
+        )
+
+    async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
+        async def read(session: ReadSession, _: View, standing: Standing) -> list[AttemptNode]:
+            return (await run_reads.family_of(self.core.dialect, session, rollout_id, standing)).nodes()
+
+        return await read_view(self.core, rollout_id, "raw", None, None, read)
+
+    async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
+        for name, attempt in (("a", a), ("b", b)):
+            arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
+
+        async def read(session: ReadSession, _: View, standing: Standing) -> AttemptDiff:
+            family = await run_reads.family_of(self.core.dialect, session, rollout_id, standing)
+            forks = {node.sequence_id: node.fork for node in family.nodes()}
+            for attempt in (a, b):
+                if attempt not in forks:
+                    raise NotFound.attempt(str(attempt), rollout_id)
+            views = [
+                await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
+            ]
+            # What both hold is the same, whatever it says, and its payload need not be read.
+            common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
+            before, after = [await run_reads.with_responses(self.core.dialect, session, rows, common) for rows in views]
+            fork = forks[b]
+            patch = None if fork is None else fork.state_patch
+            return comparing.compare(a, b, before, after).model_copy(update={"state_patch": patch})
+
+        return await read_view(self.core, rollout_id, "raw", None, None, read)
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    async def resolve(self, name: str) -> str:
+        """Return the rollout of a run: of this id, imported from a run of this id, or the only one of this flow.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: the flow has several.
+        """
+
+        async def read(session: ReadSession) -> str:
+            if await pages.rollout(self.core.dialect, session, name) is not None:
+                return name
+            if imported := await run_ids.imported(self.core.dialect, session, name):
+                return imported[0]
+            found = await run_ids.of_flow(self.core.dialect, session, name)
+            if not found:
+                raise NotFound("run", name)
+            if len(found) > 1:
+                raise Conflict(f"flow {name} has {len(found)} runs", f"name one of {', '.join(found[:20])}")
+            return found[0]
+
+        arguments.text(name, "run_id")
+        return await self.core.read(read, snapshot=True)
+
+    async def list_flow_runs(self, limit: int, offset: int) -> list[str]:
+        """Return the rollouts that belong to flows, the newest first."""
+        return await self.core.read(lambda session: run_ids.of_flows(self.core.dialect, session, limit, offset))
+
+    async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+        """Return how often each of some runs was run again, and what its last error said."""
+        rows = await self.core.read(lambda session: run_ids.ends(self.core.dialect, session, rollout_ids))
+        return {row[0]: (row[1], _said(row[2])) for row in rows}
 
 
-def _hash_of(body: dict[str, Any]) -> str | None:
-    response = body.get("response")
-    return hashlib.sha256(response.encode()).hexdigest() if isinstance(response, str) else None
+def _said(error: str | None) -> str | None:
+    if error is None:
+        return None
+    told: dict[str, str] = orjson.loads(error)
+    return told.get("message") or told.get("type")

@@ -44,11 +44,11 @@ from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
-from store.sql.follow import SQLRuns
 from store.sql.json_pages import SQLTexts
 from store.sql.log import SQLLog
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queue import SQLQueue
+from store.sql.runs import SQLRuns
 from store.sql.threads import SQLThreads
 from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_ITEMS

@@ -18,7 +18,8 @@ from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, appl
 from store.planning.follow import Page
 from store.server.auth import admission
 from store.sql import core as sql_core
-from store.sql.follow import SQLRuns
+from store.sql.follow import RunSource
+from store.sql.runs import SQLRuns
 from store.sql.store import SQLStore
 from store.sql.waiters import Waiting
 from store.testing import ManualClock
@@ -297,9 +298,20 @@ class CountingRuns(SQLRuns):
         super().__init__(store.core)
         self._store = store
 
-    async def page(self, rollout_id: str, after: int, *, bodies: bool) -> Page:
+    def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
+        return CountingSource(self._store, rollout_id, bodies=bodies)
+
+
+class CountingSource(RunSource):
+    """One of such runs."""
+
+    def __init__(self, store: Counting, rollout_id: str, *, bodies: bool) -> None:
+        super().__init__(store.core, rollout_id, bodies=bodies)
+        self._store = store
+
+    async def page(self, after: int, since: int) -> Page:
         self._store.pages += 1
-        page = await super().page(rollout_id, after, bodies=bodies)
+        page = await super().page(after, since)
         if page.is_last and self._store.between:
             await say(self._store, self._store.run, [self._store.between.pop()])
         return page

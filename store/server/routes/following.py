@@ -12,7 +12,6 @@ from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.routing import Operations
 from store.server.streaming.run_feed import RunStreamQuery, place_asked
-from store.sql.follow import RunSource
 from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.encoding import dumps
@@ -41,7 +40,7 @@ async def run_frames(call: Call) -> bytes:
     store, rollout_id = call.store, call.ids["rollout_id"]
     if not isinstance(store, SQLStore):
         raise Unsupported("frames of runs without a stream", type(store).__name__)
-    source = RunSource(store.runs, rollout_id, bodies=query.bodies)
+    source = store.runs.source(rollout_id, bodies=query.bodies)
     way = store.runs.following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
     told: list[RunFrame] = []
     async with aclosing(way.frames(query.view)) as frames:

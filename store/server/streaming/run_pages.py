@@ -12,7 +12,6 @@ from store.planning.follow import Form, Page, Place
 from store.planning.run_state import Turn
 from store.server.streaming.feed import Fact
 from store.server.streaming.hub import Hub, Hubs
-from store.sql.follow import RunSource
 from store.sql.store import SQLStore
 
 _KEPT: Final = 3
@@ -29,7 +28,7 @@ class SharedRun:
         self.users = 0
         self.facts: dict[int, Fact] = {}
         """What was written lately of its events, by their versions: the same for all readers."""
-        self._own = RunSource(store.runs, rollout_id, bodies=bodies)
+        self._own = store.runs.source(rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[Page]] = {}

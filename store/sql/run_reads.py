@@ -1,0 +1,143 @@
+"""What the methods about runs read: each takes one snapshot, finds where the run stands, and applies a view."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import pages, run_views
+from store.db.queries import runs as run_queries
+from store.db.queries.bodies import payload
+from store.db.queries.run_views import END, Standing, View
+from store.errors import Invalid, NotFound
+from store.interface.runs import AsAt
+from store.models import PhaseGraph, Snapshot
+from store.planning.rows import RESULTS, Told
+from store.sql.core import SQLCore
+from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import runs as run_mapping
+from store.sql.mapping.runs import Family
+from store.validation import arguments
+
+T = TypeVar("T")
+Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
+
+
+async def read_view(
+    core: SQLCore, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: Seeing[T]
+) -> T:
+    """Read a run as a view shows it, at a moment of the log, in one snapshot."""
+    arguments.text(rollout_id, "rollout_id")
+    form, attempt = run_views.parse(arguments.text(view, "view"))
+
+    async def past(session: ReadSession, until: int) -> T:
+        standing = await run_views.standing(core.dialect, session, rollout_id, until)
+        if standing is None:
+            raise NotFound.rollout(rollout_id)
+        if attempt is not None and not await run_views.has_attempt(core.dialect, session, rollout_id, attempt, until):
+            raise NotFound.attempt(str(attempt), rollout_id)
+        return await read(session, View(form, attempt or standing.head or 0, until), standing)
+
+    return await core.answer(
+        lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
+    )
+
+
+async def payloads_of(
+    dialect: Dialect, session: ReadSession, rows: Sequence[Row]
+) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
+    """Return the bodies of events by their positions, and their long texts by hash, of rows of `run_views.events`."""
+    payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
+    hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
+    return payloads, await run_queries.texts(dialect, session, hashes)
+
+
+async def told_in(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[Told]:
+    """Return the events of a view without payload."""
+    return list(map(run_mapping.told, await run_views.events(dialect, session, rollout_id, seen)))
+
+
+async def newest_checkpoint(
+    dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, **only: str
+) -> Snapshot | None:
+    """Return the last checkpoint of a view that has the given scope, name or id."""
+    rows = await run_views.checkpoints(dialect, session, rollout_id, seen, newest=True, **only)
+    if not rows:
+        return None
+    payloads = await run_queries.payloads(dialect, session, [rows[0][1]])
+    return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
+
+
+async def checkpoint_in_group(
+    dialect: Dialect, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
+) -> Snapshot | None:
+    """Return the newest checkpoint in the head of another run of the group, about the same date."""
+    date = _date_of(await run_queries.input_of(dialect, session, rollout_id))
+    best: Snapshot | None = None
+    for other, codec, body in await run_queries.companions(dialect, session, group_id, scope, name):
+        if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
+            continue
+        standing = await run_views.standing(dialect, session, other, until)
+        if standing is None or standing.head is None:
+            continue
+        seen = View("seen", standing.head, until)
+        found = await newest_checkpoint(dialect, session, other, seen, scope=scope, name=name)
+        if found is not None and (best is None or found.position > best.position):
+            best = found
+    return best
+
+
+async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, standing: Standing) -> Family:
+    """Return the attempts of a run, each with what it builds on."""
+    rows = await run_queries.forks(dialect, session, rollout_id)
+    payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
+    saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
+    checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
+    return Family(
+        head=standing.head,
+        attempts=await run_queries.attempts(dialect, session, rollout_id),
+        forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
+        told=await run_queries.events_told(dialect, session, rollout_id),
+    )
+
+
+async def with_responses(dialect: Dialect, session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[Told]:
+    """Return events without payload; every result has the hash of its response, unless it is in common."""
+    events = {row[1]: run_mapping.told(row) for row in rows}
+    short = [
+        position
+        for position, event in events.items()
+        if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
+    ]
+    for position, body in (await run_queries.payloads(dialect, session, short)).items():
+        events[position] = replace(events[position], response_sha256=_hash_of(body))
+    return list(events.values())
+
+
+async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Standing) -> PhaseGraph | None:
+    """Return the phase graph among the resources of a run, or None.
+
+    Raises:
+        Invalid: the resources hold several.
+    """
+    if standing.resources_id is None:
+        return None
+    row = await pages.resources_by_id(dialect, session, standing.resources_id)
+    published = {} if row is None else rollout_mapping.resources_of_page(row).resources
+    graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
+    if len(graphs) > 1:
+        named = ", ".join(name for name, each in published.items() if isinstance(each, PhaseGraph))
+        raise Invalid("graph", f"resources {standing.resources_id} hold several, {named}; give graph= one of them")
+    return graphs[0] if graphs else None
+
+
+def _date_of(given: Any) -> Any:
+    return given.get("date") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+
+
+def _hash_of(body: dict[str, Any]) -> str | None:
+    response = body.get("response")
+    return hashlib.sha256(response.encode()).hexdigest() if isinstance(response, str) else None
