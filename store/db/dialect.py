@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
@@ -188,7 +189,11 @@ class Dialect(ABC):
         self.url = url
         self.clock = clock
         self.read_only = read_only
-        self._compiled: dict[int, tuple[ClauseElement, Sql]] = {}
+
+    @property
+    def shares_with(self) -> "Dialect | type[Dialect]":
+        """The owner of its compiled statements: all databases of the kind share them, unless they name a schema."""
+        return self if self.schema else type(self)
 
     def sql(self, statement: ClauseElement) -> Sql:
         """Compile a statement, not keeping it."""
@@ -203,9 +208,10 @@ class Dialect(ABC):
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement once; for statements that are built once and live as long as the process."""
-        known = self._compiled.get(id(statement))
+        prepared = _prepared.setdefault(self.shares_with, {})
+        known = prepared.get(id(statement))
         if known is None:
-            known = self._compiled[id(statement)] = (statement, self.sql(statement))
+            known = prepared[id(statement)] = (statement, self.sql(statement))
         return known[1]
 
     def qualified(self, table: Table) -> str:
@@ -277,6 +283,7 @@ class Dialect(ABC):
         """Close every connection."""
 
 
+_prepared: WeakKeyDictionary[Dialect | type[Dialect], dict[int, tuple[ClauseElement, Sql]]] = WeakKeyDictionary()
 _DIALECTS: dict[str, type[Dialect]] = {}
 
 

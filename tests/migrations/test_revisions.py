@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -167,38 +163,3 @@ def test_an_up_to_date_file_is_opened_without_writing_to_it(tmp_path: Path) -> N
     content: Any = path.read_bytes()
     assert prepare_sqlite(path, create=True, read_only=False) == first
     assert path.read_bytes() == content
-
-
-FROM_THE_WHEEL = """
-import sys
-from pathlib import Path
-from store.db.schema import history
-from store.db.schema.sqlite import migrating_sqlite
-assert history.MIGRATIONS.is_relative_to(sys.argv[1]), history.MIGRATIONS
-path = Path("run.db")
-path.touch()
-with migrating_sqlite(path) as connection:
-    history.run_migrations(connection)
-    print(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_wheel_carries_every_revision(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(root))
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("rollbook-*.whl")
-    unpacked = tmp_path / "unpacked"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(unpacked)
-    done = subprocess.run(
-        (sys.executable, "-c", FROM_THE_WHEEL, str(unpacked)),
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(unpacked)},
-    )
-    assert done.stdout == f"{HEAD}\n", done.stderr

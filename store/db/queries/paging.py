@@ -29,7 +29,7 @@ class Page(Generic[Item]):
     """How many match before paging."""
 
 
-_kept: WeakKeyDictionary[Dialect, dict[Hashable, Sql]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Dialect | type[Dialect], dict[Hashable, Sql]] = WeakKeyDictionary()
 
 
 def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
@@ -39,7 +39,7 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
     """
     if shape is None:
         return dialect.sql(build())
-    kept = _kept.setdefault(dialect, {})
+    kept = _kept.setdefault(dialect.shares_with, {})
     found = kept.get(shape)
     if found is None:
         if len(kept) >= _SHAPES_KEPT:

@@ -48,7 +48,17 @@ class Query:
 
 
 def loading(dialect: Dialect) -> tuple[Query, ...]:
-    """Return the queries that load a batch's working set."""
+    """Return the queries that load a batch's working set: built once, as all databases of a kind have the same."""
+    kind = type(dialect)
+    if kind not in _built:
+        _built[kind] = _build(dialect)
+    return _built[kind]
+
+
+_built: dict[type[Dialect], tuple[Query, ...]] = {}
+
+
+def _build(dialect: Dialect) -> tuple[Query, ...]:
     heads = (
         select(queue.c.position, queue.c.rollout_id)
         .where(queue.c.position > bindparam("watermark", type_=BigInteger))
