@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import compileall
 import json
 import os
 import re
@@ -63,6 +64,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
                 _link(Path(str(file.locate())), packages / file)
     run(*_pip(environment), "install", "--quiet", "--no-index", "--no-deps", str(wheel), cwd=environment)
+    # As pip does. There is none to link where pip was told to write no bytecode. Not every file need compile.
+    compileall.compile_dir(packages, quiet=2)
     # All of it is there: pip finds no requirement that is missing or of another version.
     run(*_pip(environment), "check", cwd=environment)
     return environment
