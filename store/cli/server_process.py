@@ -13,7 +13,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from store import open_store
-from store.cli.server_settings import Settings
+from store.cli.server_settings import ServeSettings
 from store.db.url import parse
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
@@ -32,7 +32,10 @@ _FILES: Final = 65_536
 
 
 def run(
-    settings: Settings, listener: socket.socket, seat: Seat | None = None, on_started: Callable[[], None] | None = None
+    settings: ServeSettings,
+    listener: socket.socket,
+    seat: Seat | None = None,
+    on_started: Callable[[], None] | None = None,
 ) -> None:
     """Serve on a socket until the end.
 
@@ -47,7 +50,7 @@ def run(
 
 
 async def _serve(
-    settings: Settings, listener: socket.socket, seat: Seat | None, on_started: Callable[[], None]
+    settings: ServeSettings, listener: socket.socket, seat: Seat | None, on_started: Callable[[], None]
 ) -> None:
     debounce = settings.scan_debounce_seconds
 

@@ -19,7 +19,7 @@ _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """What a server was told."""
 
     db: str

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.sql.api_keys import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageContent:
     """What a page shows."""
 
     template: str
@@ -41,8 +41,8 @@ class File:
     media_type: str = "application/json"
 
 
-Answered = Page | Done | File
-View = Callable[[Asked], Awaitable[Answered]]
+Answered = PageContent | Done | File
+View = Callable[[PageRequest], Awaitable[Answered]]
 
 
 @dataclass(frozen=True, slots=True)

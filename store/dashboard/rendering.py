@@ -13,8 +13,8 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
-from store.dashboard.page import Page
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent
+from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import FILTERS
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
@@ -36,11 +36,11 @@ def _environment() -> Environment:
     return made
 
 
-def html(page: Page, asked: Asked, **more: Any) -> bytes:
+def html(page: PageContent, request: PageRequest, **more: Any) -> bytes:
     """Return a page as HTML; `more` is what the frame around every page shows."""
     values = {**page.values, **page.hidden}
     template = _environment().get_template(page.template)
-    return template.render(values, asked=asked, title=page.title, **more).encode()
+    return template.render(values, request=request, title=page.title, **more).encode()
 
 
 def bare(template: str, **values: Any) -> bytes:
@@ -48,7 +48,7 @@ def bare(template: str, **values: Any) -> bytes:
     return _environment().get_template(template).render(values).encode()
 
 
-def json(page: Page) -> bytes:
+def json(page: PageContent) -> bytes:
     """Return the values of a page as JSON."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     return orjson.dumps(dict(page.values), default=_plain, option=options)

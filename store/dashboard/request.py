@@ -32,7 +32,7 @@ class Visitor:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A request for a page."""
 
     store: SQLStore

@@ -32,7 +32,7 @@ RAW = ("%ff", "%ed%a0%80", "%", "%zz", "")
 def _parameters(route: Route) -> list[str]:
     """Return the names that the module of a page asks for, and those of every page of a rollout."""
     source = inspect.getsource(sys.modules[route.view.__module__])
-    return sorted({*re.findall(r'asked\.\w+\(\s*"(\w+)"', source), "at", "attempt", "limit"})
+    return sorted({*re.findall(r'request\.\w+\(\s*"(\w+)"', source), "at", "attempt", "limit"})
 
 
 def _addresses(filled: Filled) -> Iterator[str]:

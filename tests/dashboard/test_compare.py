@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from store.dashboard.diff.span_paths import compare_paths
-from store.dashboard.diff.transcripts import MOST_ROWS, SaidRow, Saying, compare_sayings
+from store.dashboard.diff.transcripts import MOST_ROWS, SaidRow, SideMessage, compare_sayings
 from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
 from store.db.reports.span_rows import SpanRow
 from store.interface.store import Store
@@ -96,8 +96,8 @@ async def test_long_traces_give_a_page_of_bounded_size(api: Api, store: Store) -
     assert "Not all are shown" in Read(answer.body).text
 
 
-def said(*words: str) -> list[Saying]:
-    return [Saying("assistant", each, None) for each in words]
+def said(*words: str) -> list[SideMessage]:
+    return [SideMessage("assistant", each, None) for each in words]
 
 
 def kinds(rows: list[SaidRow]) -> list[str]:
@@ -123,7 +123,7 @@ def test_what_only_one_side_says_stands_alone() -> None:
 
 
 def test_what_was_not_read_to_its_end_is_not_alike_by_its_beginning() -> None:
-    found = compare_sayings([Saying("user", "a", None, 5)], [Saying("user", "a", None, 6)])
+    found = compare_sayings([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
     assert (kinds(found.rows), found.differing) == (["changed"], 1)
 
 

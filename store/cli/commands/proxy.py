@@ -29,7 +29,7 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProxyOptions:
     """What a proxy was told."""
 
     store: str
@@ -73,7 +73,7 @@ def proxy(
     insecure: Annotated[bool, typer.Option("--insecure", help="Answer other machines without a key.")] = False,
 ) -> None:
     """Pass agents' calls on to their models, each recorded for its attempt, until Ctrl+C or SIGTERM."""
-    settings = Settings(
+    settings = ProxyOptions(
         store=store or db,
         backends=backend,
         host=host,
@@ -93,7 +93,7 @@ def proxy(
     asyncio.run(_serve(settings, backends))
 
 
-def _backend(given: str, settings: Settings) -> Backend:
+def _backend(given: str, settings: ProxyOptions) -> Backend:
     name, equals, rest = given.partition("=")
     url, *models = rest.split(",")
     if not equals or not name or "" in models:
@@ -104,7 +104,7 @@ def _backend(given: str, settings: Settings) -> Backend:
         raise Invalid("--backend", f"{given!r} is none: {error}") from None
 
 
-async def _serve(settings: Settings, backends: Sequence[Backend]) -> None:
+async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
     stopped = asyncio.Event()
     async with await open_store(settings.store, create=False) as store:
         serving = LLMProxy(
@@ -135,7 +135,7 @@ def _told_by_signals(stopped: asyncio.Event) -> Generator[None]:
             loop.remove_signal_handler(each)
 
 
-def _introduce(settings: Settings, serving: LLMProxy) -> None:
+def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
     at = serving.endpoint
     line(f"rollbook proxy at {at}, recording in {_shown(settings.store)}")
     for backend in serving.backends:

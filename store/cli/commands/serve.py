@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, Db
-from store.cli.server_settings import Settings, log_as_json, tell
+from store.cli.server_settings import ServeSettings, log_as_json, tell
 from store.db.url import parse
 from store.errors import Invalid
 from store.server.auth.tls import Certificate
@@ -68,7 +68,7 @@ def serve(
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
-    settings = Settings(
+    settings = ServeSettings(
         *(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure, workers),
         certificate=None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key),
     )
@@ -98,7 +98,7 @@ def serve(
     logger.info("stopped")
 
 
-def _check_host(settings: Settings) -> None:
+def _check_host(settings: ServeSettings) -> None:
     """Refuse to be reached from other machines without keys, unless that is what was asked for."""
     if is_loopback(settings.host):
         return
@@ -122,7 +122,7 @@ async def _has_keys(db: str) -> bool:
     return len(ring) > 0
 
 
-def _work(settings: Settings, seat: Seat) -> None:
+def _work(settings: ServeSettings, seat: Seat) -> None:
     """Be one of several processes."""
     log_as_json(settings.log_level)
     # Not at the top: the parent needs none of it, and its workers begin when it has begun.

@@ -31,7 +31,7 @@ _WAITING: Final = ("queuing", "requeuing")
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StoreCounts:
     """How much a store holds, at one moment; what a server does not tell of its database is None."""
 
     store_id: str
@@ -78,7 +78,7 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
         )
 
 
-def _print(counts: Counts) -> None:
+def _print(counts: StoreCounts) -> None:
     _print_statuses("rollouts", counts.rollouts)
     for name in ("queued", "attempts", "spans", "resources"):
         _print_fact(name, _number(getattr(counts, name)))
@@ -98,14 +98,14 @@ def _print(counts: Counts) -> None:
             _print_fact(name, _size(size))
 
 
-async def _asked(store: Store) -> Counts:
+async def _asked(store: Store) -> StoreCounts:
     """Return what a store tells about itself, in calls of which each sees a moment of its own."""
     rollouts = {
         status: (await store.query_rollouts(status_in=[status], limit=1)).total for status in get_args(RolloutStatus)
     }
     workers = Counter(worker.status for worker in await store.query_workers())
     counted = await store.statistics()
-    return Counts(
+    return StoreCounts(
         store_id=getattr(store, "store_id", ""),
         rollouts=rollouts,
         workers={status: workers[status] for status in get_args(WorkerStatus)},
@@ -116,7 +116,7 @@ async def _asked(store: Store) -> Counts:
     )
 
 
-async def _count(db: str) -> Counts:
+async def _count(db: str) -> StoreCounts:
     dialect = dialect_of(db)
     store_id = await dialect.open(create=False)
     try:
@@ -126,7 +126,7 @@ async def _count(db: str) -> Counts:
         await dialect.close()
 
 
-async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Counts:
+async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> StoreCounts:
     async def rows(statement: ClauseElement) -> Iterable[Row]:
         return await session.fetch(dialect.sql(statement), {})
 
@@ -141,7 +141,7 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Coun
         )
     )
     events, _, attempts, spans, resources, _, payload_bytes = await pages.totals(dialect, session)
-    return Counts(
+    return StoreCounts(
         store_id=store_id,
         rollouts=await by_status(core_tables.rollouts.c.status, get_args(RolloutStatus)),
         workers=await by_status(core_tables.workers.c.status, get_args(WorkerStatus)),

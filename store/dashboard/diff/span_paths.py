@@ -16,7 +16,7 @@ _ROOT: Final = -1
 
 
 @dataclass(slots=True)
-class Tally:
+class PathCount:
     """The spans of one path on one side."""
 
     count: int = 0
@@ -31,8 +31,8 @@ class PathRow:
 
     name: str
     depth: int
-    a: Tally = field(default_factory=Tally)
-    b: Tally = field(default_factory=Tally)
+    a: PathCount = field(default_factory=PathCount)
+    b: PathCount = field(default_factory=PathCount)
 
     @property
     def change(self) -> Change:
@@ -62,7 +62,7 @@ def compare_paths(a: Sequence[SpanRow], b: Sequence[SpanRow]) -> list[PathRow]:
     return list(tree.in_order())
 
 
-def _add(tally: Tally, row: SpanRow) -> None:
+def _add(tally: PathCount, row: SpanRow) -> None:
     tally.count += 1
     tally.errors += row.status == "ERROR"
     if row.start is not None and row.end is not None:

@@ -24,7 +24,7 @@ _SAYS: Final = frozenset({"message", "tool", "reward", "log", "error"})
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class SideMessage:
     """What one side said at one place."""
 
     who: str
@@ -64,15 +64,15 @@ class SaidDiff:
     """Whether more may be alike than is shown to be."""
 
 
-def sayings(entries: Sequence[Entry]) -> list[Saying]:
+def sayings(entries: Sequence[Entry]) -> list[SideMessage]:
     """Return what is compared of a transcript: all but the spans that say nothing."""
     return [_saying(entry) for entry in entries if entry.kind in _SAYS]
 
 
-def _saying(entry: Entry) -> Saying:
+def _saying(entry: Entry) -> SideMessage:
     texts = (entry.text, entry.thinking, entry.result, *(call.arguments for call in entry.calls))
     unread = sum(text.length - len(text.shown) for text in texts if text is not None)
-    return Saying(_who(entry), _text(entry), entry.span_id, unread)
+    return SideMessage(_who(entry), _text(entry), entry.span_id, unread)
 
 
 def _who(entry: Entry) -> str:
@@ -91,7 +91,7 @@ def _text(entry: Entry) -> str:
     return "\n".join(parts)
 
 
-def compare_sayings(a: Sequence[Saying], b: Sequence[Saying], *, folds: bool = True) -> SaidDiff:
+def compare_sayings(a: Sequence[SideMessage], b: Sequence[SideMessage], *, folds: bool = True) -> SaidDiff:
     """Return the places of two transcripts.
 
     Args:
@@ -119,7 +119,9 @@ def compare_sayings(a: Sequence[Saying], b: Sequence[Saying], *, folds: bool = T
     return SaidDiff(list(_bounded(rows[:MOST_ROWS])), differing, max(0, len(rows) - MOST_ROWS), work.is_spent)
 
 
-def _alike(a: Sequence[Saying], b: Sequence[Saying], *, is_first: bool, is_last: bool, folds: bool) -> list[SaidRow]:
+def _alike(
+    a: Sequence[SideMessage], b: Sequence[SideMessage], *, is_first: bool, is_last: bool, folds: bool
+) -> list[SaidRow]:
     same = [
         SaidRow("same", left.who, right.who, _plain(left.text), _plain(right.text), left.span_id, right.span_id)
         for left, right in zip(a, b, strict=True)
@@ -132,7 +134,7 @@ def _alike(a: Sequence[Saying], b: Sequence[Saying], *, is_first: bool, is_last:
 
 
 def _differing(
-    left: Saying | None, right: Saying | None, budget: int, work: Work, *, is_first: bool
+    left: SideMessage | None, right: SideMessage | None, budget: int, work: Work, *, is_first: bool
 ) -> tuple[SaidRow, int]:
     """Return a row, and how many characters were compared for it."""
     if left is None:

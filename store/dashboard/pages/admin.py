@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
-from store.dashboard.page import Done, Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import Done, PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
@@ -35,51 +35,51 @@ _SHOWN: Final = 500
 
 
 @pages.get("/ui/admin", role="admin")
-async def admin(asked: Asked) -> Page:
+async def admin(request: PageRequest) -> PageContent:
     """Show keys, partitions, and facts about the database."""
-    every = asked.among("all", ("0", "1"), "0") == "1"
-    keys = await _keys(asked)
+    every = request.among("all", ("0", "1"), "0") == "1"
+    keys = await _keys(request)
     shown = [key for key in keys or () if every or key["state"] == "active"]
     values = {
         "takes_keys": keys is not None,
         "keys": shown[-_SHOWN:],
         "ended": sum(key["state"] != "active" for key in keys or ()),
         "all": every,
-        "partitions": await _partitions(asked),
-        "whole": await asked.store.core.look(log_rows.whole),
+        "partitions": await _partitions(request),
+        "whole": await request.store.core.look(log_rows.whole),
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
-        "writer": _writer(asked),
+        "writer": _writer(request),
     }
     hidden = {
         "roles": _ROLES_TOLD,
         "lifetimes": LIFETIMES,
-        "bound_to": _bound_to(asked),
-        "own": _own_key(asked),
+        "bound_to": _bound_to(request),
+        "own": _own_key(request),
         "is_first": not any(key["state"] == "active" for key in keys or ()),
     }
-    return Page("admin.html", values, "Admin", hidden=hidden)
+    return PageContent("admin.html", values, "Admin", hidden=hidden)
 
 
 @pages.post("/ui/admin/keys", role="admin")
-async def create_key(asked: Asked) -> Page:
+async def create_key(request: PageRequest) -> PageContent:
     """Make a key, and show it this once.
 
     Raises:
         Conflict: nobody could make keys any more.
     """
-    role = _role(asked)
-    bound_to = _bound_to(asked)
-    partition = bound_to or asked.one("partition") or None
-    days = asked.among("days", list(LIFETIMES), "")
-    name = asked.one("name").strip() or None
+    role = _role(request)
+    bound_to = _bound_to(request)
+    partition = bound_to or request.one("partition") or None
+    days = request.among("days", list(LIFETIMES), "")
+    name = request.one("name").strip() or None
     now = system_clock()
 
     async def make(keys: Keys) -> tuple[Key, str, bool]:
         known = await keys.unrevoked()
         # A server asks for a key as soon as there is one that was not revoked, whatever it may do.
         heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
-        if not (heads or asked.visitor.has_key) and (role != "admin" or partition is not None or days):
+        if not (heads or request.visitor.has_key) and (role != "admin" or partition is not None or days):
             raise Conflict(
                 "there is no key of an admin of all partitions yet, and this one would close this page to everybody",
                 "make one first: role admin, all partitions, never expiring",
@@ -88,28 +88,28 @@ async def create_key(asked: Asked) -> Page:
         made = await keys.create(role, partition=partition, name=name, expires_seconds=expires)
         return *made, not known
 
-    key, text, is_first = await _with_keys(asked, make, create=True)
-    logger.info("%s made the key %s with the role %s", asked.visitor.actor, key.key_id, key.role)
-    values = {"key": _shown(key, system_clock(), asked), "is_first": is_first}
+    key, text, is_first = await _with_keys(request, make, create=True)
+    logger.info("%s made the key %s with the role %s", request.visitor.actor, key.key_id, key.role)
+    values = {"key": _shown(key, system_clock(), request), "is_first": is_first}
     # The secret is no value of the page: what answers as JSON must not be kept with it.
-    return Page("admin_key.html", values, "New key", 201, hidden={"secret": text})
+    return PageContent("admin_key.html", values, "New key", 201, hidden={"secret": text})
 
 
 @pages.post("/ui/admin/keys/{key_id}/revoke", role="admin")
-async def revoke_key(asked: Asked) -> Done:
+async def revoke_key(request: PageRequest) -> Done:
     """End a key for good.
 
     Raises:
         Conflict: it is the one that this is asked with.
         Forbidden: it is none of the partition that the visitor's key is good for.
     """
-    key_id = asked.ids["key_id"]
-    if key_id == _own_key(asked):
+    key_id = request.ids["key_id"]
+    if key_id == _own_key(request):
         raise Conflict(
             f"{key_id} is the key you are here with",
             "log in with another key of an admin and revoke it then, or use `rollbook keys revoke`",
         )
-    bound_to = _bound_to(asked)
+    bound_to = _bound_to(request)
 
     async def end(keys: Keys) -> Key:
         found = next((key for key in await keys.all() if key.key_id == key_id), None)
@@ -119,34 +119,34 @@ async def revoke_key(asked: Asked) -> Done:
             raise Forbidden(f"the key {key_id} is not one of the partition {bound_to!r} alone")
         return await keys.revoke(key_id)
 
-    key = await _with_keys(asked, end)
-    logger.info("%s revoked the key %s", asked.visitor.actor, key.key_id)
-    return Done(asked.url("admin"), f"The key {key.key_id} is revoked; within five seconds it counts nowhere.")
+    key = await _with_keys(request, end)
+    logger.info("%s revoked the key %s", request.visitor.actor, key.key_id)
+    return Done(request.url("admin"), f"The key {key.key_id} is revoked; within five seconds it counts nowhere.")
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
 
 
-async def _keys(asked: Asked) -> list[dict[str, Any]] | None:
+async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
     """Return what is known of the keys that the visitor may see, the oldest first; None where none are taken."""
-    if not asked.extra.get("keys_url"):
+    if not request.extra.get("keys_url"):
         return None
     try:
-        found = await _with_keys(asked, Keys.all)
+        found = await _with_keys(request, Keys.all)
     except NotFound:
         # They lie in the default partition, which is not there yet.
         found = []
-    bound_to, now = _bound_to(asked), system_clock()
-    return [_shown(key, now, asked) for key in found if bound_to is None or key.partition == bound_to]
+    bound_to, now = _bound_to(request), system_clock()
+    return [_shown(key, now, request) for key in found if bound_to is None or key.partition == bound_to]
 
 
-async def _with_keys(asked: Asked, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
+async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
     """Do something with the keys of the server's database.
 
     Raises:
         Invalid: this server takes none.
     """
-    url = asked.extra.get("keys_url")
+    url = request.extra.get("keys_url")
     if not url:
         raise Invalid("keys", "this server takes none: it serves a store in memory, or was told to ask for none")
 
@@ -161,7 +161,7 @@ async def _with_keys(asked: Asked, work: Callable[[Keys], Awaitable[T]], *, crea
     return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
-def _shown(key: Key, now: int, asked: Asked) -> dict[str, Any]:
+def _shown(key: Key, now: int, request: PageRequest) -> dict[str, Any]:
     """Return what is told of a key, never its hash."""
     return {
         "key_id": key.key_id,
@@ -173,50 +173,50 @@ def _shown(key: Key, now: int, asked: Asked) -> dict[str, Any]:
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
         "used_at": key.used_at,
-        "is_own": key.key_id == _own_key(asked),
+        "is_own": key.key_id == _own_key(request),
     }
 
 
-def _role(asked: Asked) -> Role:
-    named = asked.among("role", ROLES, "reader")
+def _role(request: PageRequest) -> Role:
+    named = request.among("role", ROLES, "reader")
     return next(role for role in ROLES if role == named)
 
 
-def _own_key(asked: Asked) -> str | None:
-    return asked.visitor.actor.removeprefix("key:") if asked.visitor.has_key else None
+def _own_key(request: PageRequest) -> str | None:
+    return request.visitor.actor.removeprefix("key:") if request.visitor.has_key else None
 
 
-def _bound_to(asked: Asked) -> str | None:
+def _bound_to(request: PageRequest) -> str | None:
     """Return the only partition that the visitor's key is good for; None for one of all."""
-    return asked.extra.get("key_partition")
+    return request.extra.get("key_partition")
 
 
 # -- the rest --------------------------------------------------------------------------------------------------------
 
 
-async def _partitions(asked: Asked) -> list[dict[str, Any]] | None:
+async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
     """Return the partitions of the database that the visitor may see; None where that is not known."""
-    bound_to, url = _bound_to(asked), asked.extra.get("keys_url")
+    bound_to, url = _bound_to(request), request.extra.get("keys_url")
     if bound_to is not None:
-        return [_partition(asked, bound_to)]
+        return [_partition(request, bound_to)]
     if not url:
         return None
     try:
-        return [_partition(asked, name) for name in await partitions.names(url)]
+        return [_partition(request, name) for name in await partitions.names(url)]
     except StoreError as error:
         logger.warning("the partitions are not known: %s", error)
         return None
 
 
-def _partition(asked: Asked, name: str) -> dict[str, Any]:
-    is_here = name == asked.partition
+def _partition(request: PageRequest, name: str) -> dict[str, Any]:
+    is_here = name == request.partition
     # The one at the root answers at its own name, too.
-    return {"name": name, "url": f"{asked.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
+    return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
 
 
-def _writer(asked: Asked) -> dict[str, Any]:
-    done = asked.store.core.writer_statistics
-    waiting, waiting_bytes = asked.store.core.inbox
+def _writer(request: PageRequest) -> dict[str, Any]:
+    done = request.store.core.writer_statistics
+    waiting, waiting_bytes = request.store.core.inbox
     return {
         "commits": done.commits,
         "calls": done.calls,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from store.dashboard.page import Done, Pages
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.db.reports.annotations import labels_in_use
 from store.models import Note
 
@@ -21,7 +21,7 @@ _TABS: Final = ("waterfall", "events", "training", "raw")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RolloutAnnotations:
     """What is said about a rollout, for a template and for the JSON twin."""
 
     labels: list[str]
@@ -35,28 +35,28 @@ class Said:
     """Labels in use, where they are offered to be added."""
 
 
-NOTHING: Final = Said([], [], has_more=False, is_open=False)
+NOTHING: Final = RolloutAnnotations([], [], has_more=False, is_open=False)
 
 
-async def said(asked: Asked, rollout_id: str, at: int | None = None) -> Said:
+async def said(request: PageRequest, rollout_id: str, at: int | None = None) -> RolloutAnnotations:
     """Return what `annotations.html` needs as `said`: labels and notes as of one of the rollout's events, or now."""
-    found = await asked.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
+    found = await request.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
     newest = found.notes[::-1]
-    is_open = at is None and asked.may("algorithm")
-    choices = await asked.store.core.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
-    return Said(found.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
+    is_open = at is None and request.may("algorithm")
+    choices = await request.store.core.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
+    return RolloutAnnotations(found.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
 
 
 @pages.post("/ui/rollouts/{rollout_id}/annotate")
-async def annotate(asked: Asked) -> Done:
+async def annotate(request: PageRequest) -> Done:
     """Make a note of a rollout, put labels on it, take others off."""
-    rollout_id = asked.ids["rollout_id"]
+    rollout_id = request.ids["rollout_id"]
     # Browsers end the lines of a form as mail does.
-    note = asked.one("note").replace("\r\n", "\n").strip()
-    add = [label for given in asked.several("add") for each in given.split(",") if (label := each.strip())]
-    remove = asked.several("remove")
-    back = asked.url("rollouts", rollout_id, *(tab for tab in asked.several("tab")[:1] if tab in _TABS))
+    note = request.one("note").replace("\r\n", "\n").strip()
+    add = [label for given in request.several("add") for each in given.split(",") if (label := each.strip())]
+    remove = request.several("remove")
+    back = request.url("rollouts", rollout_id, *(tab for tab in request.several("tab")[:1] if tab in _TABS))
     if not (note or add or remove):
         return Done(back, "Nothing was said: write a label or a note.")
-    done = await asked.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
+    done = await request.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
     return Done(back, "Nothing had to change." if done.number is None else f"Recorded as event {done.number}.")

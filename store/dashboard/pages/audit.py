@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from store.dashboard.page import File, Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import File, PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.reports import log_rows
 from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
@@ -31,20 +31,20 @@ _at_work: set[SQLStore] = set()
 
 
 @pages.get("/ui/audit")
-async def audit(asked: Asked) -> Page:
+async def audit(request: PageRequest) -> PageContent:
     """Show events, newest first, by stream, type and actor."""
     sought = Sought(
-        stream=asked.one("stream") or None,
-        type=asked.one("type") or None,
-        actor=asked.one("actor") or None,
-        before=asked.maybe_whole("before", least=1),
-        limit=asked.rows,
+        stream=request.one("stream") or None,
+        type=request.one("type") or None,
+        actor=request.one("actor") or None,
+        before=request.maybe_whole("before", least=1),
+        limit=request.rows,
     )
     # The whole first: what is recorded in between is in the list, or news.
-    whole = await asked.store.core.look(log_rows.whole)
-    found = await asked.store.core.look(partial(log_rows.log_rows, sought=sought))
+    whole = await request.store.core.look(log_rows.whole)
+    found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
-        "events": [_shown(asked, row) for row in found.events],
+        "events": [_shown(request, row) for row in found.events],
         "next_before": found.next_before,
         "looked_back_to": found.looked_back_to,
         "store_id": whole.store_id,
@@ -54,17 +54,17 @@ async def audit(asked: Asked) -> Page:
         "recorded_at": whole.recorded_at,
         "total": whole.events,
     }
-    hidden = {"sought": sought, "types": sorted(FACTS), "copies": _copies(asked, sought)}
-    return Page("audit.html", values, "Audit", hidden=hidden)
+    hidden = {"sought": sought, "types": sorted(FACTS), "copies": _copies(request, sought)}
+    return PageContent("audit.html", values, "Audit", hidden=hidden)
 
 
-def _shown(asked: Asked, row: LogRow) -> dict[str, Any]:
+def _shown(request: PageRequest, row: LogRow) -> dict[str, Any]:
     is_whole = row.length <= log_rows.SHOWN
     return {
         "position": row.position,
         "commit_id": row.commit_id,
         "stream": row.stream,
-        "page": _page_of(asked, row.stream),
+        "page": _page_of(request, row.stream),
         "version": row.version,
         "type": row.type,
         "at": row.at,
@@ -76,12 +76,12 @@ def _shown(asked: Asked, row: LogRow) -> dict[str, Any]:
     }
 
 
-def _page_of(asked: Asked, stream: str) -> str | None:
+def _page_of(request: PageRequest, stream: str) -> str | None:
     kind, _, key = stream.partition("/")
-    return asked.url(_KINDS[kind], key) if key and kind in _KINDS else None
+    return request.url(_KINDS[kind], key) if key and kind in _KINDS else None
 
 
-def _copies(asked: Asked, sought: Sought) -> list[tuple[str, str]]:
+def _copies(request: PageRequest, sought: Sought) -> list[tuple[str, str]]:
     tail = ["rollbook tail"]
     query = ""
     kind, _, key = (sought.stream or "").partition("/")
@@ -90,7 +90,7 @@ def _copies(asked: Asked, sought: Sought) -> list[tuple[str, str]]:
         query = f"?rollout_id={quote(key, safe='')}"
     return [
         ("CLI", " ".join(tail)),
-        ("curl", f"curl -sN '{{origin}}{asked.base}/v1/agl/log{query}'"),
+        ("curl", f"curl -sN '{{origin}}{request.base}/v1/agl/log{query}'"),
     ]
 
 
@@ -98,19 +98,19 @@ def _copies(asked: Asked, sought: Sought) -> list[tuple[str, str]]:
 
 
 @pages.get("/ui/audit/verify", role="admin")
-async def about_verifying(asked: Asked) -> Page:
+async def about_verifying(request: PageRequest) -> PageContent:
     """Say what verifying does, and offer it."""
-    return await _verifying(asked, None)
+    return await _verifying(request, None)
 
 
 @pages.post("/ui/audit/verify", role="admin")
-async def verify(asked: Asked) -> Page:
+async def verify(request: PageRequest) -> PageContent:
     """Compare the database with its log, and show what was found.
 
     Raises:
         Conflict: it is too large for a page, or is being verified already.
     """
-    store = asked.store
+    store = request.store
     whole = await store.core.look(log_rows.whole)
     if whole.events > VERIFIED_AT_MOST:
         reason = f"the log has {whole.events:,} events, and a page verifies {VERIFIED_AT_MOST:,}"
@@ -122,19 +122,19 @@ async def verify(asked: Asked) -> Page:
         report = await store.log.verify()
     finally:
         _at_work.discard(store)
-    return await _verifying(asked, report)
+    return await _verifying(request, report)
 
 
-async def _verifying(asked: Asked, report: Any) -> Page:
-    whole = await asked.store.core.look(log_rows.whole)
+async def _verifying(request: PageRequest, report: Any) -> PageContent:
+    whole = await request.store.core.look(log_rows.whole)
     values = {"report": report, "events": whole.events, "most": VERIFIED_AT_MOST, "chain_head": whole.chain_head}
-    return Page("audit_verify.html", values, "Verify the log")
+    return PageContent("audit_verify.html", values, "Verify the log")
 
 
 @pages.get("/ui/audit/seal", role="admin")
-async def seal(asked: Asked) -> File:
+async def seal(request: PageRequest) -> File:
     """Give the head of the chain as a file, as `rollbook seal` writes it."""
-    store = asked.store
+    store = request.store
 
     async def head(dialect: Any, session: Any) -> Any:
         return await seals.head(dialect, session, store.store_id)

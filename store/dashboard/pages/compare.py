@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from store.dashboard.diff.span_paths import PathRow, compare_paths
-from store.dashboard.diff.transcripts import SaidDiff, Saying, compare_sayings, sayings
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.diff.transcripts import SaidDiff, SideMessage, compare_sayings, sayings
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import compact, pretty
 from store.dashboard.views.transcript import transcript
 from store.db.reports import span_rows
@@ -46,7 +46,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class ComparedField:
     """One line of the heads."""
 
     name: str
@@ -62,12 +62,12 @@ class Fact:
 
 
 @pages.get("/ui/compare")
-async def compare(asked: Asked) -> Page:
+async def compare(request: PageRequest) -> PageContent:
     """Compare `a` with `b`, each the id of a rollout, with `:` and an attempt's number after it if not the latest."""
-    a, b, shows_all = asked.one("a").strip(), asked.one("b").strip(), asked.among("all", ("0", "1"), "0") == "1"
+    a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
     if not a or not b:
-        return Page("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
-    left, right = await _side(asked, a), await _side(asked, b)
+        return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
+    left, right = await _side(request, a), await _side(request, b)
     # Matching takes a while for long texts; other calls are answered meanwhile.
     said, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
@@ -87,7 +87,7 @@ async def compare(asked: Asked) -> Page:
         "paths_are_whole": max(len(left.rows), len(right.rows)) < MOST_SPANS and len(changed) <= MOST_PATHS,
     }
     hidden = {"shows_all": shows_all, "drawn_facts": _facts(left, right)}
-    return Page("compare.html", values, f"{a} and {b}", hidden=hidden)
+    return PageContent("compare.html", values, f"{a} and {b}", hidden=hidden)
 
 
 def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[SaidDiff, bool, list[PathRow]]:
@@ -98,9 +98,9 @@ def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[SaidDiff, bo
     return said, is_whole, compare_paths(left.rows, right.rows)
 
 
-def _sayings(side: Side) -> list[Saying]:
+def _sayings(side: Side) -> list[SideMessage]:
     given = side.rollout.input
-    task = Saying("task", given if isinstance(given, str) else pretty(given), None)
+    task = SideMessage("task", given if isinstance(given, str) else pretty(given), None)
     # In full: two answers may differ behind what a transcript shows of them.
     return [task, *sayings(transcript(side.spans, whole=[span.span_id for span in side.spans]))]
 
@@ -121,13 +121,13 @@ def _path(path: PathRow) -> dict[str, Any]:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def _side(asked: Asked, given: str) -> Side:
+async def _side(request: PageRequest, given: str) -> Side:
     """Return what is compared of one side.
 
     Raises:
         NotFound: no such rollout, or it has no such attempt.
     """
-    store = asked.store
+    store = request.store
     rollout, wanted = await store.get_rollout_by_id(given), ""
     if rollout is None and ":" in given:
         rollout_id, _, wanted = given.rpartition(":")
@@ -157,9 +157,9 @@ def _chosen(rollout_id: str, attempts: Sequence[Attempt], wanted: str) -> Attemp
 # -- the heads -------------------------------------------------------------------------------------------------------
 
 
-def _facts(left: Side, right: Side) -> list[Fact]:
+def _facts(left: Side, right: Side) -> list[ComparedField]:
     one, other = _facts_of(left), _facts_of(right)
-    return [Fact(name, kind, one[name], other[name]) for name, kind in _FACTS]
+    return [ComparedField(name, kind, one[name], other[name]) for name, kind in _FACTS]
 
 
 _FACTS: Final = (

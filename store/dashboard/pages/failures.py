@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import failure_rows
@@ -20,18 +20,18 @@ _SAYINGS: Final = 10
 
 
 @pages.get("/ui/failures")
-async def failures(asked: Asked) -> Page:
+async def failures(request: PageRequest) -> PageContent:
     """Show the failed attempts by kind; of one `type` alone, with all that it said."""
-    wanted, status = asked.one("type"), asked.one("status")
-    text = asked.one("q")
+    wanted, status = request.one("type"), request.one("status")
+    text = request.one("q")
 
     async def look(dialect: Dialect, session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
         attempts = await failure_rows.failed_attempts(dialect, session, limit=MOST)
         total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(dialect, session)
         return attempts, total
 
-    attempts, total = await asked.store.core.look(look, snapshot=True)
-    most_sayings = asked.rows if wanted else _SAYINGS
+    attempts, total = await request.store.core.look(look, snapshot=True)
+    most_sayings = request.rows if wanted else _SAYINGS
 
     def put_together() -> tuple[int, list[failing.Kind]]:
         matching = [
@@ -51,4 +51,4 @@ async def failures(asked: Asked) -> Page:
         "wanted": {"type": wanted, "status": status, "q": text},
         "statuses": failure_rows.FAILED,
     }
-    return Page("failures.html", values, "Failures", hidden=hidden)
+    return PageContent("failures.html", values, "Failures", hidden=hidden)

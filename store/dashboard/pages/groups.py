@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import group_rows
 from store.db.reports.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
@@ -21,7 +21,7 @@ WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ValueBar:
     """A value as a bar from zero, on the scale that all of its table share."""
 
     x: float
@@ -49,35 +49,35 @@ class Scale:
         share = value / reach - self.least / reach if reach else 0.0
         return round(WIDTH * share, 2) if 0 <= share <= 1 else 0.0
 
-    def bar(self, value: float) -> Bar:
+    def bar(self, value: float) -> ValueBar:
         """Return the bar of a value; one that is zero is a hair wide."""
         zero, end = self.at(0.0), self.at(value)
         width = max(abs(end - zero), 0.75)
-        return Bar(round(min(zero, end, WIDTH - width), 2), round(width, 2), zero)
+        return ValueBar(round(min(zero, end, WIDTH - width), 2), round(width, 2), zero)
 
 
 @pages.get("/ui/groups")
-async def groups(asked: Asked) -> Page:
+async def groups(request: PageRequest) -> PageContent:
     """Show the groups, newest first unless asked otherwise; the filters are the parameters."""
     wanted = GroupsWanted(
-        id_contains=asked.one("q") or None,
-        step=asked.maybe_whole("step", least=-(2**63), most=2**63 - 1),
-        spread=asked.among("spread", group_rows.SPREADS, "any"),
-        has_siblings=asked.among("siblings", ("0", "1"), "0") == "1",
-        sort=asked.among("sort", group_rows.SORTS, "newest"),
-        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
-        limit=asked.rows,
-        offset=asked.whole("offset", 0),
+        id_contains=request.one("q") or None,
+        step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
+        spread=request.among("spread", group_rows.SPREADS, "any"),
+        has_siblings=request.among("siblings", ("0", "1"), "0") == "1",
+        sort=request.among("sort", group_rows.SORTS, "newest"),
+        is_descending=request.among("desc", ("0", "1"), "1") == "1",
+        limit=request.rows,
+        offset=request.whole("offset", 0),
     )
-    rows, total = await asked.store.core.look(partial(group_rows.group_rows, wanted=wanted))
+    rows, total = await request.store.core.look(partial(group_rows.group_rows, wanted=wanted))
     scale = Scale.of([each for row in rows for each in (row.least, row.most)])
     values = {"groups": rows, "total": total, "limit": wanted.limit, "offset": wanted.offset}
     hidden = {"wanted": wanted, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
-    return Page("groups.html", values, "Groups", hidden=hidden)
+    return PageContent("groups.html", values, "Groups", hidden=hidden)
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RewardRange:
     """From the least reward of a group to the most, and where its mean lies, on the scale of the table."""
 
     x: float
@@ -86,25 +86,27 @@ class Range:
     zero: float
 
 
-def _range(row: GroupRow, scale: Scale) -> Range | None:
+def _range(row: GroupRow, scale: Scale) -> RewardRange | None:
     if row.least is None or row.most is None or row.mean is None:
         return None
     left, right = scale.at(row.least), scale.at(row.most)
     width = max(right - left, 0.75)
-    return Range(round(min(left, WIDTH - width), 2), round(width, 2), min(scale.at(row.mean), WIDTH - 1), scale.at(0.0))
+    return RewardRange(
+        round(min(left, WIDTH - width), 2), round(width, 2), min(scale.at(row.mean), WIDTH - 1), scale.at(0.0)
+    )
 
 
 @pages.get("/ui/groups/{group_id}")
-async def group(asked: Asked) -> Page:
+async def group(request: PageRequest) -> PageContent:
     """Show one group: its rollouts side by side, best first unless asked otherwise."""
     wanted = MembersWanted(
-        asked.ids["group_id"],
-        sort=asked.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
-        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
-        limit=asked.rows,
-        offset=asked.whole("offset", 0),
+        request.ids["group_id"],
+        sort=request.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
+        is_descending=request.among("desc", ("0", "1"), "1") == "1",
+        limit=request.rows,
+        offset=request.whole("offset", 0),
     )
-    found, rows = await asked.store.core.look(partial(_group, wanted=wanted), snapshot=True)
+    found, rows = await request.store.core.look(partial(_group, wanted=wanted), snapshot=True)
     if found is None:
         raise NotFound("group", wanted.group_id, f"No rollout belongs to a group {wanted.group_id!r}")
     scale = Scale.of([found.least, found.most])
@@ -112,7 +114,7 @@ async def group(asked: Asked) -> Page:
     first, second = _extremes(rows)
     values = {"group": found, "rollouts": rows, "limit": wanted.limit, "offset": wanted.offset}
     hidden = {"wanted": wanted, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second}
-    return Page("group.html", values, f"Group {found.group_id}", hidden=hidden)
+    return PageContent("group.html", values, f"Group {found.group_id}", hidden=hidden)
 
 
 async def _group(

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
@@ -29,9 +29,9 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 
 
 @pages.get("/ui/")
-async def overview(asked: Asked) -> Page:
+async def overview(request: PageRequest) -> PageContent:
     """Show what the store is doing."""
-    seen, failed = await asked.store.core.look(_look, snapshot=True)
+    seen, failed = await request.store.core.look(_look, snapshot=True)
     not_getting_on = list(stuck(seen))
     minutes = _minutes(seen)
     values: dict[str, Any] = {
@@ -48,11 +48,11 @@ async def overview(asked: Asked) -> Page:
         "failures": [failing.read(attempt) for attempt in failed],
         "workers": seen.workers,
         "log": seen.log,
-        "size_bytes": await asked.store.core.size_bytes(),
+        "size_bytes": await request.store.core.size_bytes(),
     }
     peak = max(map(_sum, minutes))
     hidden = {"bars": _bars(minutes, peak), "bar_height": _BAR_HEIGHT, "peak": peak, "second": MICROSECONDS}
-    return Page("overview.html", values, "Overview", hidden=hidden)
+    return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
 async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[FailedAttempt]]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from store.dashboard.diff.matching import Work
 from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import pretty
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import resource_rows
@@ -33,7 +33,7 @@ _HIDDEN: Final = "•••"
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ResourceContent:
     """One of the resources of a version."""
 
     name: str
@@ -56,15 +56,15 @@ class Change:
 
 
 @pages.get("/ui/resources")
-async def resources(asked: Asked) -> Page:
+async def resources(request: PageRequest) -> PageContent:
     """List resources, the last published first."""
-    limit, offset = asked.rows, asked.whole("offset", 0)
-    work = partial(resource_rows.resources_rows, contains=asked.one("q"), limit=limit, offset=offset)
-    rows, total = await asked.store.core.look(work, snapshot=True)
+    limit, offset = request.rows, request.whole("offset", 0)
+    work = partial(resource_rows.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
+    rows, total = await request.store.core.look(work, snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
     means = [row.use.mean_reward for row in rows if row.use.mean_reward is not None]
-    hidden = {"best": max(means, default=0.0), "sought": asked.one("q")}
-    return Page("resources.html", values, "Resources", hidden=hidden)
+    hidden = {"best": max(means, default=0.0), "sought": request.one("q")}
+    return PageContent("resources.html", values, "Resources", hidden=hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class _Found:
 
 
 @pages.get("/ui/resources/{resources_id}")
-async def one(asked: Asked) -> Page:
+async def one(request: PageRequest) -> PageContent:
     """Show one version of resources, its history, and how it differs from another version, or from another id."""
-    resources_id = asked.ids["resources_id"]
-    view = asked.among("view", ("unified", "side"), "unified")
-    found = await asked.store.core.look(partial(_found, asked=asked), snapshot=True)
-    most = None if asked.one("whole") == "1" else MOST_CHARACTERS
+    resources_id = request.ids["resources_id"]
+    view = request.among("view", ("unified", "side"), "unified")
+    found = await request.store.core.look(partial(_found, request=request), snapshot=True)
+    most = None if request.one("whole") == "1" else MOST_CHARACTERS
     against = found.against
     changes = None
     if against is not None and found.content is not None and found.old is not None:
@@ -102,18 +102,18 @@ async def one(asked: Asked) -> Page:
     }
     means = [row.use.mean_reward for row in found.versions if row.use.mean_reward is not None]
     hidden = {"view": view, "before": found.before, "shown": found.shown, "best": max(means, default=0.0)}
-    return Page("resource.html", values, resources_id, hidden=hidden)
+    return PageContent("resource.html", values, resources_id, hidden=hidden)
 
 
-async def _found(dialect: Dialect, session: ReadSession, asked: Asked) -> _Found:
-    resources_id = asked.ids["resources_id"]
+async def _found(dialect: Dialect, session: ReadSession, request: PageRequest) -> _Found:
+    resources_id = request.ids["resources_id"]
     versions = await resource_rows.versions(dialect, session, resources_id)
     if not versions:
         raise NotFound("resources", resources_id)
-    shown = _version(versions, asked.maybe_whole("version", least=1), "version") or versions[0]
+    shown = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
     before = await resource_rows.published_before(dialect, session, resources_id)
-    against_id = asked.one("against_id") or resources_id
-    number = asked.maybe_whole("against", least=1)
+    against_id = request.one("against_id") or resources_id
+    number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
         others = await resource_rows.versions(dialect, session, against_id)
@@ -148,15 +148,15 @@ async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> di
 # -- what is in a version --------------------------------------------------------------------------------------------
 
 
-def contents(resources: Mapping[str, Any], most: int | None) -> list[Content]:
+def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:
     """Return what is to be shown of resources, texts cut to `most` characters, and to `MOST_SHOWN` in all."""
-    found: list[Content] = []
+    found: list[ResourceContent] = []
     left = MOST_SHOWN
     for name, resource in resources.items():
         kind, text, fields = _parts(resource)
         shown = text if text is None or most is None else text[: min(most, left)]
         left -= len(shown or "")
-        found.append(Content(name, kind, shown, fields, is_cut=shown != text))
+        found.append(ResourceContent(name, kind, shown, fields, is_cut=shown != text))
     return found
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from store.dashboard.charts import curves
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import curves as counted
 from store.models import RolloutMode
@@ -42,23 +42,23 @@ class _Found:
 
 
 @pages.get("/ui/rewards")
-async def rewards(asked: Asked) -> Page:
+async def rewards(request: PageRequest) -> PageContent:
     """Show the curves of all rollouts; `by`, `mode` and the names of dimensions are the parameters.
 
     `whole=1` waits for the curves, however many rollouts there are.
     """
-    by = asked.among("by", ("", *get_args(counted.By)), "")
+    by = request.among("by", ("", *get_args(counted.By)), "")
     wanted = _Wanted(
         "step" if by == "step" else "time" if by == "time" else None,
-        asked.several("name")[:MOST_CHARTS],
-        [mode for mode in asked.several("mode") if mode in get_args(RolloutMode)],
-        asked.is_twin or bool(asked.one("whole")),
+        request.several("name")[:MOST_CHARTS],
+        [mode for mode in request.several("mode") if mode in get_args(RolloutMode)],
+        request.is_twin or bool(request.one("whole")),
     )
 
     async def work(dialect: Dialect, session: ReadSession) -> _Found:
         return await _found(dialect, session, wanted)
 
-    found = await asked.store.core.look(work, snapshot=True)
+    found = await request.store.core.look(work, snapshot=True)
     values = {
         "by": None if found.along is None else found.along.by,
         "modes": wanted.modes,
@@ -69,15 +69,15 @@ async def rewards(asked: Asked) -> Page:
     }
     hidden: dict[str, Any] = {
         "uncounted": found.uncounted,
-        "whole": asked.here(whole="1"),
-        "bars": _bars(asked, found.bins, wanted.modes),
+        "whole": request.here(whole="1"),
+        "bars": _bars(request, found.bins, wanted.modes),
         "latest": _latest(found.charts),
         "all_modes": get_args(RolloutMode),
         "told_rows": TOLD_ROWS,
-        "rows": {chart.id: _rows(asked, chart) for chart in found.charts},
-        "target": asked.url("rollouts"),
+        "rows": {chart.id: _rows(request, chart) for chart in found.charts},
+        "target": request.url("rollouts"),
     }
-    return Page("rewards.html", values, "Rewards", hidden=hidden)
+    return PageContent("rewards.html", values, "Rewards", hidden=hidden)
 
 
 async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Found:
@@ -106,13 +106,13 @@ async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Fo
 # -- what the template draws -----------------------------------------------------------------------------------------
 
 
-def _bars(asked: Asked, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
+def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
     most = max((each.count for each in bins), default=0)
     return [
         {
             "bin": each,
             "height": round(100 * each.count / most, 2) if most else 0,
-            "url": asked.url("rollouts", reward_min=each.least, reward_max=each.greatest, mode=modes or None),
+            "url": request.url("rollouts", reward_min=each.least, reward_max=each.greatest, mode=modes or None),
         }
         for each in bins
     ]
@@ -134,7 +134,7 @@ def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
     return found
 
 
-def _rows(asked: Asked, chart: curves.Chart) -> list[dict[str, Any]]:
+def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
     """Return the newest buckets as rows of a table, one for each mode that has anything there."""
     found: list[dict[str, Any]] = []
     for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TOLD_ROWS), -1):
@@ -144,7 +144,7 @@ def _rows(asked: Asked, chart: curves.Chart) -> list[dict[str, Any]]:
                 "mode": line.mode,
                 "count": line.count[index],
                 "values": [each[index] for each in (line.mean, line.low, line.median, line.high) if each],
-                "url": asked.url("rollouts", mode=line.mode, **place(chart, index)),
+                "url": request.url("rollouts", mode=line.mode, **place(chart, index)),
             }
             for line in chart.series
             if line.mean[index] is not None

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from store.dashboard.page import Page
-from store.dashboard.pages.annotations import NOTHING, Said
+from store.dashboard.page import PageContent
+from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations
 from store.dashboard.pages.annotations import said as said_of
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters, pages
@@ -60,7 +60,7 @@ class AttemptShown:
 class Looked:
     """A rollout as a page looks at it."""
 
-    asked: Asked
+    request: PageRequest
     rollout: Rollout
     row: Mapping[str, Any]
     """Its row by the columns of the table, as of the moment: reward, tokens, spans, group, step, error."""
@@ -78,7 +78,7 @@ class Looked:
     """The event `at`."""
     waiting: rollout_story.Waiting | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
-    said: Said = NOTHING
+    said: RolloutAnnotations = NOTHING
 
     @property
     def rollout_id(self) -> str:
@@ -93,15 +93,15 @@ class Looked:
         query = SpanQuery.of(
             rollout_id=self.rollout_id, attempt_id=attempt_id, at=self.at, limit=limit, offset=offset, **wanted
         )
-        return await self.asked.store.find_spans(query)
+        return await self.request.store.find_spans(query)
 
     def url(self, tab: str = "", **params: Any) -> str:
         """Return the path of a tab at the same moment, of the same attempt."""
         chosen = None if self.attempt is None or self.is_latest else self.attempt.sequence_id
         segments = ("rollouts", self.rollout_id, tab) if tab else ("rollouts", self.rollout_id)
-        return self.asked.url(*segments, **({"at": self.at, "attempt": chosen} | params))
+        return self.request.url(*segments, **({"at": self.at, "attempt": chosen} | params))
 
-    def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> Page:
+    def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> PageContent:
         """Return the page of a tab: `values` are its own and join the frame's in the JSON twin."""
         row, rollout = self.row, self.rollout
         when = "" if self.at is None else f"?at={self.at}"
@@ -127,7 +127,9 @@ class Looked:
             "cli_id": shlex.quote(self.rollout_id),
             "api_path": paths.path(paths.ROLLOUT, rollout_id=self.rollout_id) + when,
         }
-        return Page(template, {**head, **values}, f"{self.rollout_id} · {dict(TABS)[tab]}", hidden={**frame, **hidden})
+        return PageContent(
+            template, {**head, **values}, f"{self.rollout_id} · {dict(TABS)[tab]}", hidden={**frame, **hidden}
+        )
 
 
 _HEAD: Final = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
@@ -146,17 +148,17 @@ _SUMMARY: Final = (
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def look(asked: Asked) -> Looked:
+async def look(request: PageRequest) -> Looked:
     """Return the rollout that a page asks for, as of `at=` if that is given.
 
     Raises:
         NotFound: no such rollout, or none of its attempts is `attempt=`.
         Invalid: it has no event of this number.
     """
-    rollout_id = asked.ids["rollout_id"]
-    at = asked.maybe_whole("at", least=1)
-    work = partial(_read, rollout_id=rollout_id, at=at, wanted=asked.one("attempt"))
-    found = await asked.store.core.look(work, snapshot=True)
+    rollout_id = request.ids["rollout_id"]
+    at = request.maybe_whole("at", least=1)
+    work = partial(_read, rollout_id=rollout_id, at=at, wanted=request.one("attempt"))
+    found = await request.store.core.look(work, snapshot=True)
     if found is None:
         raise NotFound.rollout(rollout_id)
     row, last, attempts, chosen, position, event, turns, waiting = found
@@ -164,7 +166,7 @@ async def look(asked: Asked) -> Looked:
     columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
     columns["error"] = _json(columns["error"])
     return Looked(
-        asked,
+        request,
         rollout,
         columns,
         attempts,
@@ -176,7 +178,7 @@ async def look(asked: Asked) -> Looked:
         event,
         waiting,
         lanes_of(attempts, turns, _until(rollout, event)),
-        await said_of(asked, rollout_id, at),
+        await said_of(request, rollout_id, at),
     )
 
 
@@ -289,6 +291,6 @@ def why(looked: Looked) -> str:
 
 def _can(looked: Looked) -> list[str]:
     """Return what may be done to it by this visitor, now."""
-    if looked.at is not None or not looked.asked.may("algorithm"):
+    if looked.at is not None or not looked.request.may("algorithm"):
         return []
     return ["retry"] if looked.rollout.status in TERMINAL else ["cancel"]

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 
 import orjson
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.dashboard.views.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
 from store.db.reports import input_starts
 from store.db.reports.failure_rows import FAILED
@@ -37,14 +37,14 @@ _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
 
 
 @pages.get("/ui/rollouts")
-async def rollouts(asked: Asked) -> Page:
+async def rollouts(request: PageRequest) -> PageContent:
     """Show rollouts, newest first unless asked otherwise; the filters are the parameters."""
-    wanted = _wanted(asked)
-    found = await asked.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
+    wanted = _wanted(request)
+    found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     if wanted.before is not None and not found.has_more:
         # Back at the near end: the first page, and not the few rows that are left over there.
         wanted = replace(wanted, before=None)
-        found = await asked.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
+        found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
     statuses = wanted.statuses or list(found.by_status)
     values = {
@@ -57,44 +57,44 @@ async def rollouts(asked: Asked) -> Page:
         "offset": wanted.offset,
     }
     # A form sends what was left empty as well.
-    plain = replace(asked, params={name: asked.several(name) for name in asked.params if name not in _PLACE})
+    plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
     hidden = {
         "wanted": wanted,
         "modes": get_args(RolloutMode),
         "attempt_statuses": FAILED,
-        "filters": [*((name, label, asked.one(name)) for name, label in _FILTERS), *given_ranges(asked)],
-        "is_filtered": any(map(asked.several, _NARROWING)),
+        "filters": [*((name, label, request.one(name)) for name, label in _FILTERS), *given_ranges(request)],
+        "is_filtered": any(map(request.several, _NARROWING)),
         "reasons": {row.rollout_id: _reason(row) for row in rows},
         "plain": plain,
         "beside": _beside(plain, wanted, rows, has_more=found.has_more),
     }
-    return Page("rollout_list.html", values, "Rollouts", hidden=hidden)
+    return PageContent("rollout_list.html", values, "Rollouts", hidden=hidden)
 
 
-def _wanted(asked: Asked) -> Wanted:
-    attempt_status = asked.one("attempt") or None
+def _wanted(request: PageRequest) -> Wanted:
+    attempt_status = request.one("attempt") or None
     if attempt_status is not None and attempt_status not in FAILED:
         raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
     return Wanted(
-        statuses=asked.several_among("status", get_args(RolloutStatus)),
-        modes=asked.several_among("mode", get_args(RolloutMode)),
-        ids=asked.several("id"),
-        group_id=asked.one("group") or None,
-        step=asked.maybe_whole("step", least=-(2**63), most=2**63 - 1),
-        resources_id=asked.one("resources") or None,
-        worker_id=asked.one("worker") or None,
+        statuses=request.several_among("status", get_args(RolloutStatus)),
+        modes=request.several_among("mode", get_args(RolloutMode)),
+        ids=request.several("id"),
+        group_id=request.one("group") or None,
+        step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
+        resources_id=request.one("resources") or None,
+        worker_id=request.one("worker") or None,
         attempt_status=attempt_status,
-        error_type=asked.one("error") or None,
-        label=asked.one("label") or None,
-        ranges=ranges_of(asked),
-        id_contains=asked.one("q") or None,
-        sort=asked.among("sort", list(SORTS), "started"),
-        is_descending=asked.among("desc", ("0", "1"), "1") == "1",
-        limit=asked.rows,
-        offset=asked.whole("offset", 0),
-        after=asked.maybe_whole("after"),
-        before=asked.maybe_whole("before"),
-        upto=asked.maybe_whole("upto"),
+        error_type=request.one("error") or None,
+        label=request.one("label") or None,
+        ranges=ranges_of(request),
+        id_contains=request.one("q") or None,
+        sort=request.among("sort", list(SORTS), "started"),
+        is_descending=request.among("desc", ("0", "1"), "1") == "1",
+        limit=request.rows,
+        offset=request.whole("offset", 0),
+        after=request.maybe_whole("after"),
+        before=request.maybe_whole("before"),
+        upto=request.maybe_whole("upto"),
     )
 
 
@@ -110,7 +110,7 @@ class Beside:
     """Where the first page is found again without what came meanwhile."""
 
 
-def _beside(plain: Asked, wanted: Wanted, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
+def _beside(plain: PageRequest, wanted: Wanted, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
     is_back = wanted.before is not None
     is_first = not wanted.offset and wanted.after is None and not is_back
     first = None if is_first else plain.here()
@@ -135,12 +135,12 @@ def _reason(row: RolloutRow) -> str | None:
 
 
 @pages.get("/ui/previews")
-async def previews(asked: Asked) -> Page:
+async def previews(request: PageRequest) -> PageContent:
     """Show how the inputs of some rollouts begin, up to 100 at a time; lists ask for them once they are drawn."""
-    wanted = list(dict.fromkeys(asked.several("id")))[:_MOST_PREVIEWS]
+    wanted = list(dict.fromkeys(request.several("id")))[:_MOST_PREVIEWS]
     found: dict[str, str] = {}
     if wanted:
-        found = await asked.store.core.look(
+        found = await request.store.core.look(
             partial(input_starts.input_starts, rollout_ids=wanted, characters=_PREVIEW_CHARACTERS)
         )
-    return Page("previews.html", {"previews": found}, "Inputs")
+    return PageContent("previews.html", {"previews": found}, "Inputs")

@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.page import Done, Page, Pages
+from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.pages.rollout_frame import Looked, look
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.dashboard.views import json_tree
 from store.dashboard.views.training import ADAPTERS, training_view
 from store.db.dialect import Dialect, ReadSession
@@ -28,11 +28,11 @@ RAW_SPANS: Final = 50
 
 
 @pages.get("/ui/rollouts/{rollout_id}/events")
-async def events(asked: Asked) -> Page:
+async def events(request: PageRequest) -> PageContent:
     """Show the log of a rollout; the parameters are `type`, `after` and `limit`."""
-    looked = await look(asked)
-    wanted, after, limit = asked.several("type"), asked.whole("after", 0), asked.rows
-    found, types = await asked.store.core.look(
+    looked = await look(request)
+    wanted, after, limit = request.several("type"), request.whole("after", 0), request.rows
+    found, types = await request.store.core.look(
         partial(_events, looked=looked, wanted=wanted, after=after, limit=limit + 1), snapshot=True
     )
     values = {"events": found[:limit], "after": after, "more": len(found) > limit, "types": types}
@@ -54,10 +54,10 @@ async def _events(
 
 
 @pages.get("/ui/rollouts/{rollout_id}/training")
-async def training(asked: Asked) -> Page:
+async def training(request: PageRequest) -> PageContent:
     """Show what an adapter makes of an attempt; `adapter` is tracer or proxy."""
-    looked = await look(asked)
-    adapter = asked.among("adapter", list(ADAPTERS), "tracer")
+    looked = await look(request)
+    adapter = request.among("adapter", list(ADAPTERS), "tracer")
     found = await looked.spans(limit=ADAPTED)
     # Of two thousand spans it takes a while, and the server has others to answer.
     view = await asyncio.to_thread(training_view, found.items, adapter)
@@ -69,10 +69,10 @@ async def training(asked: Asked) -> Page:
 
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")
-async def raw(asked: Asked) -> Page:
+async def raw(request: PageRequest) -> PageContent:
     """Show a rollout, its attempts and its spans as they are; `span` is the id of one to be shown, `offset` a page."""
-    looked = await look(asked)
-    offset, span_id = asked.whole("offset", 0), asked.one("span")
+    looked = await look(request)
+    offset, span_id = request.whole("offset", 0), request.one("span")
     chosen = None
     if span_id:
         named = await looked.spans(limit=1, span_id=span_id)
@@ -110,27 +110,27 @@ def _attempts(looked: Looked) -> list[tuple[str, list[json_tree.Node]]]:
 
 
 @pages.post("/ui/rollouts/{rollout_id}/cancel")
-async def cancel(asked: Asked) -> Done:
+async def cancel(request: PageRequest) -> Done:
     """Cancel a rollout that has not ended."""
-    rollout = await _found(asked)
+    rollout = await _found(request)
     if rollout.status in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status} already; there is nothing to cancel")
-    await asked.store.update_rollout(rollout.rollout_id, status="cancelled")
-    return Done(asked.url("rollouts", rollout.rollout_id), "The rollout is cancelled.")
+    await request.store.update_rollout(rollout.rollout_id, status="cancelled")
+    return Done(request.url("rollouts", rollout.rollout_id), "The rollout is cancelled.")
 
 
 @pages.post("/ui/rollouts/{rollout_id}/retry")
-async def retry(asked: Asked) -> Done:
+async def retry(request: PageRequest) -> Done:
     """Put a rollout that has ended at the end of the queue."""
-    rollout = await _found(asked)
+    rollout = await _found(request)
     if rollout.status not in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only one that has ended can be tried again")
-    await asked.store.update_rollout(rollout.rollout_id, status="requeuing")
-    return Done(asked.url("rollouts", rollout.rollout_id), "The rollout waits in the queue again.")
+    await request.store.update_rollout(rollout.rollout_id, status="requeuing")
+    return Done(request.url("rollouts", rollout.rollout_id), "The rollout waits in the queue again.")
 
 
-async def _found(asked: Asked) -> Rollout:
-    rollout = await asked.store.get_rollout_by_id(asked.ids["rollout_id"])
+async def _found(request: PageRequest) -> Rollout:
+    rollout = await request.store.get_rollout_by_id(request.ids["rollout_id"])
     if rollout is None:
-        raise NotFound.rollout(asked.ids["rollout_id"])
+        raise NotFound.rollout(request.ids["rollout_id"])
     return rollout

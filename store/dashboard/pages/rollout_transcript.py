@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from store.dashboard.page import Page, Pages
+from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rollout_frame import look
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import pretty
 from store.dashboard.views.transcript import Text, transcript
 
@@ -20,10 +20,10 @@ _TASK: Final = 4_000
 
 @pages.get("/ui/rollouts/{rollout_id}/transcript")
 @pages.get("/ui/rollouts/{rollout_id}")
-async def rollout(asked: Asked) -> Page:
+async def rollout(request: PageRequest) -> PageContent:
     """Show a rollout by its transcript; the parameters are `at`, `attempt`, `offset` and `full`, the id of a span."""
-    looked = await look(asked)
-    offset, full = asked.whole("offset", 0), asked.several("full")
+    looked = await look(request)
+    offset, full = request.whole("offset", 0), request.several("full")
     found = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
     given = looked.rollout.input
     task = given if isinstance(given, str) else pretty(given)

@@ -11,9 +11,9 @@ from uuid import uuid4
 import orjson
 
 from store.dashboard.charts.run_graph import DrawnNode
-from store.dashboard.page import Done, Page, Pages
+from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.pages.runs import branches, drawing_of, found_rollout, phase_graph, summary
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.domain.rollout import ACTIVE
 from store.errors import (
     AttemptActive,
@@ -69,61 +69,61 @@ class _What:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def _what(asked: Asked) -> _What:
-    missing: OnMissing = "full" if asked.among("on_missing", get_args(OnMissing), "error") == "full" else "error"
+def _what(request: PageRequest) -> _What:
+    missing: OnMissing = "full" if request.among("on_missing", get_args(OnMissing), "error") == "full" else "error"
     return _What(
-        node=asked.one("node") or None,
-        phase=asked.one("phase") or None,
-        scopes=asked.several("scope"),
-        base=asked.one("base", "head"),
+        node=request.one("node") or None,
+        phase=request.one("phase") or None,
+        scopes=request.several("scope"),
+        base=request.one("base", "head"),
         on_missing=missing,
-        cascade=asked.among("cascade", ("0", "1"), "1") == "1",
+        cascade=request.among("cascade", ("0", "1"), "1") == "1",
     )
 
 
 @pages.get("/ui/runs/{rollout_id}/rerun")
-async def preview(asked: Asked) -> Page:
+async def preview(request: PageRequest) -> PageContent:
     """Show what a re-run would keep and what would run again; nothing is done."""
-    return await _preview(asked)
+    return await _preview(request)
 
 
 @pages.post("/ui/runs/{rollout_id}/rerun")
-async def rerun(asked: Asked) -> Page | Done:
+async def rerun(request: PageRequest) -> PageContent | Done:
     """Start the re-run that was looked at; sent twice, it starts once."""
-    rollout_id, what = asked.ids["rollout_id"], _what(asked)
+    rollout_id, what = request.ids["rollout_id"], _what(request)
     try:
-        started = await asked.store.runs.fork(
+        started = await request.store.runs.fork(
             rollout_id,
             **what.arguments(),
-            state_patch=_patch(asked.one("state_patch")),
-            on_active="supersede" if asked.one("supersede") else "reject",
-            expected_head=asked.maybe_whole("expected_head", least=1),
-            request_id=asked.one("request_id") or None,
-            reason=asked.one("reason").strip() or None,
-            confirm_side_effects=bool(asked.one("confirm_side_effects")),
-            allow_graph_change=bool(asked.one("allow_graph_change")),
+            state_patch=_patch(request.one("state_patch")),
+            on_active="supersede" if request.one("supersede") else "reject",
+            expected_head=request.maybe_whole("expected_head", least=1),
+            request_id=request.one("request_id") or None,
+            reason=request.one("reason").strip() or None,
+            confirm_side_effects=bool(request.one("confirm_side_effects")),
+            allow_graph_change=bool(request.one("allow_graph_change")),
         )
     except (Conflict, Invalid) as error:
-        return await _preview(asked, refused=error)
+        return await _preview(request, refused=error)
     number = started.attempt.sequence_id
     told = f"Attempt {number} has begun. It waits for the program of this pipeline, which goes on with it."
-    return Done(asked.url("runs", rollout_id, view=f"attempt:{number}"), told)
+    return Done(request.url("runs", rollout_id, view=f"attempt:{number}"), told)
 
 
 @pages.post("/ui/runs/{rollout_id}/head")
-async def move_head(asked: Asked) -> Done:
+async def move_head(request: PageRequest) -> Done:
     """Make another attempt's view the run's."""
-    rollout_id, number = asked.ids["rollout_id"], asked.whole("attempt", 0, least=1)
-    lineage = await asked.store.runs.list_lineage(rollout_id)
+    rollout_id, number = request.ids["rollout_id"], request.whole("attempt", 0, least=1)
+    lineage = await request.store.runs.list_lineage(rollout_id)
     named = next((node for node in lineage if node.sequence_id == number), None)
     if named is None:
         raise NotFound.attempt(str(number), rollout_id)
     before = next((node.sequence_id for node in lineage if node.is_head), None)
-    reason = asked.one("reason").strip() or None
-    request_id = asked.one("request_id") or None
-    await asked.store.runs.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
+    reason = request.one("reason").strip() or None
+    request_id = request.one("request_id") or None
+    await request.store.runs.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
     told = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} stays.")
-    return Done(asked.url("runs", rollout_id), told)
+    return Done(request.url("runs", rollout_id), told)
 
 
 def _patch(text: str) -> dict[str, Any] | None:
@@ -141,18 +141,18 @@ def _patch(text: str) -> dict[str, Any] | None:
 # -- the preview -----------------------------------------------------------------------------------------------------
 
 
-async def _preview(asked: Asked, refused: Conflict | Invalid | None = None) -> Page:
-    rollout_id, what = asked.ids["rollout_id"], _what(asked)
-    rollout = await found_rollout(asked, rollout_id)
+async def _preview(request: PageRequest, refused: Conflict | Invalid | None = None) -> PageContent:
+    rollout_id, what = request.ids["rollout_id"], _what(request)
+    rollout = await found_rollout(request, rollout_id)
     plan, missing = None, None
     if what.node or what.phase:
         try:
-            plan = await asked.store.runs.plan_fork(rollout_id, **what.arguments())
+            plan = await request.store.runs.plan_fork(rollout_id, **what.arguments())
         except (Conflict, Invalid) as error:
             missing = error if isinstance(error, CheckpointMissing) else None
             refused = refused or error
-    lineage = await asked.store.runs.list_lineage(rollout_id)
-    nodes = [] if plan is None else await _planned(asked, plan)
+    lineage = await request.store.runs.list_lineage(rollout_id)
+    nodes = [] if plan is None else await _planned(request, plan)
     values = {
         "rollout": summary(rollout),
         "asked_for": what.arguments(),
@@ -163,31 +163,31 @@ async def _preview(asked: Asked, refused: Conflict | Invalid | None = None) -> P
         "active": [node.sequence_id for node in lineage if node.status in ACTIVE],
         "refused": None if refused is None else _refusal(refused),
         "may_run_all": missing is not None,
-        "choices": None if plan is not None else await _choices(asked, rollout),
+        "choices": None if plan is not None else await _choices(request, rollout),
     }
     hidden = {
         # Of this look at the plan: its form, sent twice, starts one attempt.
         "request_id": uuid4().hex,
-        "given": {name: asked.one(name) for name in ("state_patch", "reason")},
+        "given": {name: request.one(name) for name in ("state_patch", "reason")},
         "command": _command(rollout_id, what),
     }
     status = 200 if refused is None else refused.status
-    return Page("run_rerun.html", values, f"Run {rollout_id} again", status, hidden=hidden)
+    return PageContent("run_rerun.html", values, f"Run {rollout_id} again", status, hidden=hidden)
 
 
-async def _choices(asked: Asked, rollout: Rollout) -> dict[str, Any] | None:
+async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | None:
     """Return the phases and scopes that can be named; None where the run has no phase graph."""
-    phases = await phase_graph(asked, rollout)
+    phases = await phase_graph(request, rollout)
     if phases is None:
         return None
-    drawing = await drawing_of(asked, "head", phases)
+    drawing = await drawing_of(request, "head", phases)
     scopes = [each.scope for each in drawing.scopes if each.scope is not None]
     return {"phases": [phase.name for phase in phases.phases], "scopes": scopes}
 
 
-async def _planned(asked: Asked, plan: ForkPlan) -> list[PlannedNode]:
-    phases = await phase_graph(asked, await found_rollout(asked, plan.rollout_id))
-    drawing = await drawing_of(asked, f"attempt:{plan.base}", phases)
+async def _planned(request: PageRequest, plan: ForkPlan) -> list[PlannedNode]:
+    phases = await phase_graph(request, await found_rollout(request, plan.rollout_id))
+    drawing = await drawing_of(request, f"attempt:{plan.base}", phases)
     return [_becomes(node, plan) for scope in drawing.scopes for node in scope.nodes]
 
 

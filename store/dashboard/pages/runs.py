@@ -10,8 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from store.dashboard.charts.run_graph import Drawing, draw, versions
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.reports.run_list import recorded_at, run_rows
 from store.domain.rollout import ACTIVE
 from store.errors import NotFound
@@ -30,13 +30,13 @@ _NOTHING: Final = AttemptDiff(a=0, b=0, nodes=[], counts={}, totals={})
 
 
 @pages.get("/ui/runs")
-async def runs(asked: Asked) -> Page:
+async def runs(request: PageRequest) -> PageContent:
     """Show the rollouts that have said something as runs do, newest first."""
-    limit = asked.rows
-    found = await asked.store.core.look(partial(run_rows, before=asked.one("before") or None, limit=limit + 1))
+    limit = request.rows
+    found = await request.store.core.look(partial(run_rows, before=request.one("before") or None, limit=limit + 1))
     shown = found[:limit]
     values = {"runs": shown, "next_before": shown[-1].rollout_id if len(found) > limit else None}
-    return Page("run_list.html", values, "Runs")
+    return PageContent("run_list.html", values, "Runs")
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------
@@ -63,16 +63,16 @@ class Branch:
 
 
 @pages.get("/ui/runs/{rollout_id}")
-async def run(asked: Asked) -> Page:
+async def run(request: PageRequest) -> PageContent:
     """Show a view of a run as a graph, its attempts, and what the chosen node said."""
-    rollout_id, view, at = asked.ids["rollout_id"], asked.one("view", "head"), asked.maybe_whole("at", least=1)
-    rollout = await found_rollout(asked, rollout_id)
-    lineage = await asked.store.runs.list_lineage(rollout_id)
-    phases = await phase_graph(asked, rollout)
-    drawing = await drawing_of(asked, view, phases, at=at)
-    node = asked.one("node") or None
-    scope = asked.one("scope") or None
-    chosen = None if node is None else await _said(asked, drawing, view, scope, node, at)
+    rollout_id, view, at = request.ids["rollout_id"], request.one("view", "head"), request.maybe_whole("at", least=1)
+    rollout = await found_rollout(request, rollout_id)
+    lineage = await request.store.runs.list_lineage(rollout_id)
+    phases = await phase_graph(request, rollout)
+    drawing = await drawing_of(request, view, phases, at=at)
+    node = request.one("node") or None
+    scope = request.one("scope") or None
+    chosen = None if node is None else await _said(request, drawing, view, scope, node, at)
     values: dict[str, Any] = {
         "rollout": summary(rollout),
         "view": view,
@@ -89,39 +89,39 @@ async def run(asked: Asked) -> Page:
         # Which attempt was the head then is not known.
         "viewed": _viewed(view, values["head"] if at is None else None),
         "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
-        "may_rerun": at is None and phases is not None and asked.may("algorithm"),
-        "copies": _copies(asked, rollout_id, view),
-        "node_twin": _events_path(asked, rollout_id, view, scope, node),
+        "may_rerun": at is None and phases is not None and request.may("algorithm"),
+        "copies": _copies(request, rollout_id, view),
+        "node_twin": _events_path(request, rollout_id, view, scope, node),
     }
-    return Page("run_graph.html", values, f"Run {rollout_id}", hidden=hidden)
+    return PageContent("run_graph.html", values, f"Run {rollout_id}", hidden=hidden)
 
 
-async def found_rollout(asked: Asked, rollout_id: str) -> Rollout:
+async def found_rollout(request: PageRequest, rollout_id: str) -> Rollout:
     """Return the rollout of a run.
 
     Raises:
         NotFound: there is none.
     """
-    rollout = await asked.store.get_rollout_by_id(rollout_id)
+    rollout = await request.store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise NotFound.rollout(rollout_id)
     return rollout
 
 
-async def phase_graph(asked: Asked, rollout: Rollout) -> PhaseGraph | None:
+async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | None:
     """Return the phase graph among a run's resources, the first of several; None where there is none."""
     if rollout.resources_id is None:
         return None
-    published = await asked.store.get_resources_by_id(rollout.resources_id)
+    published = await request.store.get_resources_by_id(rollout.resources_id)
     resources = {} if published is None else published.resources
     return next((each for each in resources.values() if isinstance(each, PhaseGraph)), None)
 
 
-async def drawing_of(asked: Asked, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
+async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
     """Return a view of the run of the path as it is drawn."""
-    rollout_id = asked.ids["rollout_id"]
-    graph = await asked.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
-    times = await asked.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
+    rollout_id = request.ids["rollout_id"]
+    graph = await request.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
+    times = await request.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
     return draw(graph, phases, times)
 
 
@@ -177,8 +177,8 @@ def _viewed(view: str, head: int | None) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def _copies(asked: Asked, rollout_id: str, view: str) -> list[tuple[str, str]]:
-    path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/graph"
+def _copies(request: PageRequest, rollout_id: str, view: str) -> list[tuple[str, str]]:
+    path = f"{request.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/graph"
     return [
         ("Id", rollout_id),
         ("CLI", f"rollbook lineage {shlex.quote(rollout_id)}"),
@@ -190,7 +190,7 @@ def _copies(asked: Asked, rollout_id: str, view: str) -> list[tuple[str, str]]:
 
 
 async def _said(
-    asked: Asked, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
+    request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
     """Return a node with its events and those of what ran under it."""
     everything = (each for one in drawing.scopes for each in one.nodes)
@@ -199,8 +199,8 @@ async def _said(
     has_more = False
     names = [node, *([] if drawn is None else drawn.tools[:_TOOLS])]
     for name in names:
-        page = await asked.store.runs.query_events(
-            asked.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
+        page = await request.store.runs.query_events(
+            request.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
         )
         has_more = has_more or page.has_more
         its = [each for each in page.items if each.scope == scope and node in {name, each.parent_node_id}]
@@ -238,24 +238,24 @@ def _event(row: RunEventRow) -> dict[str, Any]:
     }
 
 
-def _events_path(asked: Asked, rollout_id: str, view: str, scope: str | None, node: str | None) -> str:
+def _events_path(request: PageRequest, rollout_id: str, view: str, scope: str | None, node: str | None) -> str:
     named = {"view": view, "scope": scope, "node_id": node}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in named.items() if value is not None)
-    return f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/events?{query}"
+    return f"{request.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/events?{query}"
 
 
 # -- two attempts ----------------------------------------------------------------------------------------------------
 
 
 @pages.get("/ui/runs/{rollout_id}/compare")
-async def compare(asked: Asked) -> Page:
+async def compare(request: PageRequest) -> PageContent:
     """Show what changed from one attempt's view to another's."""
-    rollout_id = asked.ids["rollout_id"]
-    rollout = await found_rollout(asked, rollout_id)
-    lineage = await asked.store.runs.list_lineage(rollout_id)
-    a, b = _pair(asked, lineage)
-    every = asked.among("all", ("0", "1"), "0") == "1"
-    found = _NOTHING if not lineage else await asked.store.runs.compare_attempts(rollout_id, a, b)
+    rollout_id = request.ids["rollout_id"]
+    rollout = await found_rollout(request, rollout_id)
+    lineage = await request.store.runs.list_lineage(rollout_id)
+    a, b = _pair(request, lineage)
+    every = request.among("all", ("0", "1"), "0") == "1"
+    found = _NOTHING if not lineage else await request.store.runs.compare_attempts(rollout_id, a, b)
     nodes = [node for node in found.nodes if every or node.change != "kept" or node.failed]
     values = {
         "rollout": summary(rollout),
@@ -269,26 +269,26 @@ async def compare(asked: Asked) -> Page:
         "left_out": max(0, len(nodes) - _DIFFERENCES),
         "all": every,
     }
-    hidden = {"copies": _compare_copies(asked, rollout_id, a, b), "deltas": _deltas(nodes[:_DIFFERENCES])}
-    return Page("run_compare.html", values, f"Attempts {a} and {b} of {rollout_id}", hidden=hidden)
+    hidden = {"copies": _compare_copies(request, rollout_id, a, b), "deltas": _deltas(nodes[:_DIFFERENCES])}
+    return PageContent("run_compare.html", values, f"Attempts {a} and {b} of {rollout_id}", hidden=hidden)
 
 
-def _pair(asked: Asked, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
+def _pair(request: PageRequest, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
     """Return the attempts that are asked for; unless told otherwise the head, and what it builds on."""
     if not lineage:
         return 0, 0
     head = next((node for node in lineage if node.is_head), lineage[-1])
     others = [node.sequence_id for node in lineage if node.sequence_id != head.sequence_id]
     usual = head.base or (others[-1] if others else head.sequence_id)
-    return asked.whole("a", usual, least=1), asked.whole("b", head.sequence_id, least=1)
+    return request.whole("a", usual, least=1), request.whole("b", head.sequence_id, least=1)
 
 
 def _deltas(nodes: Sequence[NodeDifference]) -> list[str]:
     return [", ".join(f"{name} {value:+,.4g}" for name, value in node.deltas.items() if value) for node in nodes]
 
 
-def _compare_copies(asked: Asked, rollout_id: str, a: int, b: int) -> list[tuple[str, str]]:
-    path = f"{asked.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/compare"
+def _compare_copies(request: PageRequest, rollout_id: str, a: int, b: int) -> list[tuple[str, str]]:
+    path = f"{request.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/compare"
     return [
         ("CLI", f"rollbook compare {shlex.quote(rollout_id)} {a} {b}"),
         ("curl", f"curl -s '{{origin}}{path}?a={a}&b={b}'"),

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.page import Page, Pages
+from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rollout_frame import look
-from store.dashboard.request import Asked
-from store.dashboard.views.span_fields import Field, fields_of
+from store.dashboard.request import PageRequest
+from store.dashboard.views.span_fields import SpanField, fields_of
 from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
@@ -27,26 +27,26 @@ _MOST_EVENTS: Final = 50
 
 
 @pages.get("/ui/rollouts/{rollout_id}/waterfall")
-async def waterfall(asked: Asked) -> Page:
+async def waterfall(request: PageRequest) -> PageContent:
     """Show an attempt's spans on an axis of time; `span`, `q`, `kind` and `errors` choose what is seen of them."""
-    looked = await look(asked)
+    looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
         wanted = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
-        rows = await asked.store.core.look(partial(span_rows.span_rows, wanted=wanted))
+        rows = await request.store.core.look(partial(span_rows.span_rows, wanted=wanted))
     more = len(rows) > ROWS
     values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
     return looked.page("waterfall", "waterfall.html", values, kinds=span_rows.KINDS)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/spans")
-async def spans(asked: Asked) -> Page:
+async def spans(request: PageRequest) -> PageContent:
     """Give an attempt's spans as columns, page by page: those after the position `after`, and up to `until`."""
-    rollout_id = asked.ids["rollout_id"]
-    attempt_id = await _attempt_id(asked)
-    limit = asked.whole("limit", ROWS, least=1, most=MOST_ROWS)
-    wanted = SpansWanted(rollout_id, attempt_id, asked.whole("after", 0), asked.maybe_whole("until"), limit + 1)
-    found = await asked.store.core.look(partial(span_rows.span_rows, wanted=wanted))
+    rollout_id = request.ids["rollout_id"]
+    attempt_id = await _attempt_id(request)
+    limit = request.whole("limit", ROWS, least=1, most=MOST_ROWS)
+    wanted = SpansWanted(rollout_id, attempt_id, request.whole("after", 0), request.maybe_whole("until"), limit + 1)
+    found = await request.store.core.look(partial(span_rows.span_rows, wanted=wanted))
     rows = _within_budget(found[:limit])
     values = {
         "rollout_id": rollout_id,
@@ -54,20 +54,20 @@ async def spans(asked: Asked) -> Page:
         "columns": columns_of(rows),
         "next": rows[-1].position if len(rows) < len(found) else None,
     }
-    return Page("spans.html", values, f"Spans of {rollout_id}", hidden={"spans": rows})
+    return PageContent("spans.html", values, f"Spans of {rollout_id}", hidden={"spans": rows})
 
 
 @pages.get("/ui/rollouts/{rollout_id}/spans/{span_id}")
-async def span(asked: Asked) -> Page:
+async def span(request: PageRequest) -> PageContent:
     """Show all that a span holds; long values are cut unless `all=1`."""
-    rollout_id, span_id = asked.ids["rollout_id"], asked.ids["span_id"]
-    attempt_id = await _attempt_id(asked)
-    found = await asked.store.find_spans(
+    rollout_id, span_id = request.ids["rollout_id"], request.ids["span_id"]
+    attempt_id = await _attempt_id(request)
+    found = await request.store.find_spans(
         SpanQuery.of(rollout_id=rollout_id, attempt_id=attempt_id, span_id=span_id, limit=1)
     )
     if not found.items:
         raise NotFound("span", span_id, f"Span {span_id} not found for attempt {attempt_id} of rollout {rollout_id}")
-    shown, whole = found.items[0], asked.among("all", ("0", "1"), "0") == "1"
+    shown, whole = found.items[0], request.among("all", ("0", "1"), "0") == "1"
     events = _events(shown.events, whole=whole)
     attributes = fields_of(shown.attributes, whole=whole)
     resource = fields_of(shown.resource.attributes, whole=whole)
@@ -82,7 +82,7 @@ async def span(asked: Asked) -> Page:
         "is_cut": _is_cut(attributes, resource, *(each["attributes"] for each in events))
         or len(events) < len(shown.events),
     }
-    return Page("span.html", values, f"Span {shown.name[:80]}")
+    return PageContent("span.html", values, f"Span {shown.name[:80]}")
 
 
 _HEAD: Final = {
@@ -99,14 +99,14 @@ _HEAD: Final = {
 }
 
 
-async def _attempt_id(asked: Asked) -> str:
+async def _attempt_id(request: PageRequest) -> str:
     """Return which attempt is asked for: by its id or its number, else the latest.
 
     Raises:
         NotFound: no such rollout, or it has no such attempt.
     """
-    rollout_id, wanted = asked.ids["rollout_id"], asked.one("attempt")
-    attempts = (await asked.store.query_attempts(rollout_id)).items
+    rollout_id, wanted = request.ids["rollout_id"], request.one("attempt")
+    attempts = (await request.store.query_attempts(rollout_id)).items
     if not attempts:
         raise NotFound.attempts(rollout_id)
     if wanted in {"", "latest"}:
@@ -167,5 +167,5 @@ def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _is_cut(*groups: Sequence[Field]) -> bool:
+def _is_cut(*groups: Sequence[SpanField]) -> bool:
     return any(field.is_cut for group in groups for field in group)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import worker_rows
 from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window
@@ -28,7 +28,7 @@ Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ActivityBar:
     """A stretch of a lane, as it is drawn."""
 
     x: float
@@ -52,22 +52,24 @@ class _Found:
 
 
 @pages.get("/ui/workers")
-async def workers(asked: Asked) -> Page:
+async def workers(request: PageRequest) -> PageContent:
     """List workers, those heard of last first, with what they did in the last hour."""
-    status = asked.among("status", ("", *get_args(WorkerStatus)), "")
-    sort = asked.among("sort", get_args(Sort), "last_heartbeat_time")
-    is_descending = asked.among("desc", ("0", "1"), "1") == "1"
-    found = await asked.store.find_workers(
+    status = request.among("status", ("", *get_args(WorkerStatus)), "")
+    sort = request.among("sort", get_args(Sort), "last_heartbeat_time")
+    is_descending = request.among("desc", ("0", "1"), "1") == "1"
+    found = await request.store.find_workers(
         WorkerQuery.of(
             status_in=[status] if status else None,
-            worker_id_contains=asked.one("q") or None,
+            worker_id_contains=request.one("q") or None,
             sort_by=sort,
             sort_order="desc" if is_descending else "asc",
-            limit=asked.rows,
-            offset=asked.whole("offset", 0),
+            limit=request.rows,
+            offset=request.whole("offset", 0),
         )
     )
-    did = await asked.store.core.look(partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True)
+    did = await request.store.core.look(
+        partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True
+    )
     lanes = lanes_of(did.stretches, did.window)
     values = {
         "workers": [_told(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
@@ -84,17 +86,17 @@ async def workers(asked: Asked) -> Page:
         "status": status,
         **_drawing(),
     }
-    return Page("workers.html", values, "Workers", hidden=hidden)
+    return PageContent("workers.html", values, "Workers", hidden=hidden)
 
 
 @pages.get("/ui/workers/{worker_id}")
-async def one(asked: Asked) -> Page:
+async def one(request: PageRequest) -> PageContent:
     """Show a worker, its last hour, its newest attempts, and what its heartbeat says."""
-    worker_id = asked.ids["worker_id"]
-    worker = await asked.store.get_worker_by_id(worker_id)
+    worker_id = request.ids["worker_id"]
+    worker = await request.store.get_worker_by_id(worker_id)
     if worker is None:
         raise NotFound("worker", worker_id)
-    did = await asked.store.core.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
+    did = await request.store.core.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
     values = {
         **_told(worker, did),
         "lane": lanes_of(did.stretches, did.window).get(worker_id, []),
@@ -102,7 +104,7 @@ async def one(asked: Asked) -> Page:
         "attempts": did.attempts,
         "attempts_by_status": did.attempts_by_status,
     }
-    return Page("worker.html", values, worker_id, hidden=_drawing())
+    return PageContent("worker.html", values, worker_id, hidden=_drawing())
 
 
 async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
@@ -130,7 +132,7 @@ def _drawing() -> dict[str, Any]:
 # -- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def lanes_of(stretches: Iterable[Stretch], window: Window) -> dict[str, list[Bar]]:
+def lanes_of(stretches: Iterable[Stretch], window: Window) -> dict[str, list[ActivityBar]]:
     """Return the lanes of workers: what is too close together to be told apart is one bar, failures drawn last."""
     found: dict[str, list[Stretch]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
@@ -153,11 +155,13 @@ def _joined(before: Stretch, after: Stretch) -> Stretch:
     return Stretch(before.worker_id, before.outcome, before.start_at, end, attempts, before.rollout_id)
 
 
-def _bar(stretch: Stretch, window: Window) -> Bar:
+def _bar(stretch: Stretch, window: Window) -> ActivityBar:
     scale = LANE_WIDTH / (window.until - window.since)
     start = max(stretch.start_at - window.since, 0) * scale
     # As thin as half a cell it can still be seen.
     width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
     x = min(start, LANE_WIDTH - width)
     whose = stretch.rollout_id if stretch.attempts == 1 else None
-    return Bar(round(x, 2), round(width, 2), stretch.outcome, stretch.attempts, stretch.start_at, stretch.end_at, whose)
+    return ActivityBar(
+        round(x, 2), round(width, 2), stretch.outcome, stretch.attempts, stretch.start_at, stretch.end_at, whose
+    )

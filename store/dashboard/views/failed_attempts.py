@@ -16,7 +16,7 @@ _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """An attempt that came to nothing, and what it said."""
 
     rollout_id: str
@@ -33,7 +33,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class FailureMessage:
     """Failures with the same message, but for the numbers and ids in it."""
 
     message: str
@@ -41,7 +41,7 @@ class Saying:
     count: int
     first_at: int
     last_at: int
-    newest: Failure
+    newest: AttemptFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class Kind:
     workers: int
     first_at: int
     last_at: int
-    newest: Failure
-    sayings: Sequence[Saying]
+    newest: AttemptFailure
+    sayings: Sequence[FailureMessage]
     """The most frequent first."""
     left_out: int
     """How many other messages there are."""
 
 
-def read(attempt: FailedAttempt) -> Failure:
+def read(attempt: FailedAttempt) -> AttemptFailure:
     """Return a failed attempt with what its error says."""
     error: dict[str, Any] = orjson.loads(attempt.error) if attempt.error else {}
-    return Failure(
+    return AttemptFailure(
         attempt.rollout_id,
         attempt.attempt_id,
         attempt.sequence_id,
@@ -84,17 +84,17 @@ def alike(message: str) -> str:
     return _VARIES.sub("#", message)
 
 
-def kinds(failures: Iterable[Failure], most_sayings: int) -> list[Kind]:
+def kinds(failures: Iterable[AttemptFailure], most_sayings: int) -> list[Kind]:
     """Return failures, which come newest first, by their kinds: the most frequent kind first."""
-    found: dict[tuple[str, str | None], list[Failure]] = {}
+    found: dict[tuple[str, str | None], list[AttemptFailure]] = {}
     for failure in failures:
         found.setdefault((failure.status, failure.type), []).append(failure)
     made = [_kind(status, error_type, members, most_sayings) for (status, error_type), members in found.items()]
     return sorted(made, key=lambda kind: (-kind.count, -kind.last_at))
 
 
-def _kind(status: str, error_type: str | None, members: list[Failure], most_sayings: int) -> Kind:
-    by_saying: dict[str, list[Failure]] = {}
+def _kind(status: str, error_type: str | None, members: list[AttemptFailure], most_sayings: int) -> Kind:
+    by_saying: dict[str, list[AttemptFailure]] = {}
     for member in members:
         by_saying.setdefault(alike(member.message), []).append(member)
     sayings = sorted((_saying(text, said) for text, said in by_saying.items()), key=lambda saying: -saying.count)
@@ -112,8 +112,8 @@ def _kind(status: str, error_type: str | None, members: list[Failure], most_sayi
     )
 
 
-def _saying(message: str, members: list[Failure]) -> Saying:
+def _saying(message: str, members: list[AttemptFailure]) -> FailureMessage:
     times = [member.at for member in members]
     # A message that is there once is shown as it was.
     shown = members[0].message if len(members) == 1 else message
-    return Saying(shown, len(members), min(times), max(times), members[0])
+    return FailureMessage(shown, len(members), min(times), max(times), members[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from store.dashboard.request import Asked
+from store.dashboard.request import PageRequest
 from store.db.reports.ranges import RANGED, Range
 from store.errors import Invalid
 
@@ -13,30 +13,30 @@ RANGE_PARAMETERS: Final = tuple(f"{name}_{end}" for name in RANGED for end in ("
 _MOST: Final = {"step": 2.0**53, "ended": 1e12}
 
 
-def ranges_of(asked: Asked) -> list[Range]:
+def ranges_of(request: PageRequest) -> list[Range]:
     """Return the ranges that were asked for.
 
     Raises:
         Invalid: an end of one is no number, or none that its column can hold.
     """
-    found = [Range(name, _number(asked, name, "min"), _number(asked, name, "max")) for name in RANGED]
+    found = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
     return [each for each in found if each.least is not None or each.most is not None]
 
 
-def given_ranges(asked: Asked) -> list[tuple[str, str, str]]:
+def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
     """Return parameter, label and text of each end that was given, for a form that keeps them."""
     labels = {"min": "from", "max": "to"}
     found: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:
         name, _, end = parameter.partition("_")
-        if asked.one(parameter):
-            found.append((parameter, f"{name.capitalize()} {labels[end]}", asked.one(parameter)))
+        if request.one(parameter):
+            found.append((parameter, f"{name.capitalize()} {labels[end]}", request.one(parameter)))
     return found
 
 
-def _number(asked: Asked, name: str, end: str) -> float | None:
+def _number(request: PageRequest, name: str, end: str) -> float | None:
     parameter = f"{name}_{end}"
-    text = asked.one(parameter)
+    text = request.one(parameter)
     if not text:
         return None
     try:

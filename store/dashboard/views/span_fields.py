@@ -17,7 +17,7 @@ _LARGEST_LAID_OUT: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SpanField:
     """One attribute."""
 
     name: str
@@ -30,7 +30,7 @@ class Field:
 
 def fields_of(
     attributes: Mapping[str, Any], *, whole: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
-) -> list[Field]:
+) -> list[SpanField]:
     """Return attributes in the order of their names' parts, numbers by their value.
 
     Args:
@@ -39,15 +39,15 @@ def fields_of(
         longest: how many characters of a value are shown.
         most: how many attributes are shown.
     """
-    found: list[Field] = []
+    found: list[SpanField] = []
     for name in sorted(attributes, key=_order):
         if not whole and len(found) == most:
             left = len(attributes) - most
-            found.append(Field("…", f"and {left:,} more", left, is_cut=True))
+            found.append(SpanField("…", f"and {left:,} more", left, is_cut=True))
             break
         text = _text(attributes[name])
         is_cut = not whole and len(text) > longest
-        found.append(Field(name, text[:longest] if is_cut else text, len(text), is_cut))
+        found.append(SpanField(name, text[:longest] if is_cut else text, len(text), is_cut))
     return found
 
 

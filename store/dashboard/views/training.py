@@ -54,7 +54,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnusedSpan:
     """A span of a call, or a reward, that comes to nothing."""
 
     span_id: str
@@ -76,8 +76,8 @@ class TrainingView:
     is_good: bool
     """Whether every triplet has token ids and a reward."""
     kept: Sequence[Kept] = field(default_factory=list[Kept])
-    dropped: Sequence[LeftOut] = field(default_factory=list[LeftOut])
-    lost: Sequence[LeftOut] = field(default_factory=list[LeftOut])
+    dropped: Sequence[UnusedSpan] = field(default_factory=list[UnusedSpan])
+    lost: Sequence[UnusedSpan] = field(default_factory=list[UnusedSpan])
 
 
 def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingView:
@@ -86,11 +86,11 @@ def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingVie
     by_id = {span.span_id: span for span in spans}
     kept = [_kept(triplet.prompt, triplet.response, triplet.reward, triplet.metadata) for triplet in report.triplets]
     dropped = [
-        LeftOut(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), each.detail)
+        UnusedSpan(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), each.detail)
         for each in report.dropped
     ]
     lost = [
-        LeftOut(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), value=each.value)
+        UnusedSpan(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), value=each.value)
         for each in report.lost_rewards
     ]
     verdict, is_good = _verdict(kept, dropped, lost, spans)
@@ -118,7 +118,7 @@ def _named(span_id: str, by_id: Mapping[str, Span]) -> tuple[str, str, int | Non
 
 
 def _verdict(
-    kept: Sequence[Kept], dropped: Sequence[LeftOut], lost: Sequence[LeftOut], spans: Sequence[Span]
+    kept: Sequence[Kept], dropped: Sequence[UnusedSpan], lost: Sequence[UnusedSpan], spans: Sequence[Span]
 ) -> tuple[str, bool]:
     if not spans:
         return "Nothing was recorded in this attempt, so there is nothing to train on.", False

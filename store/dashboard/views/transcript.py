@@ -37,7 +37,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestedTool:
     """A tool that was asked for."""
 
     name: str
@@ -58,7 +58,7 @@ class Entry:
     seconds: float | None
     text: Text | None = None
     thinking: Text | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[RequestedTool, ...] = ()
     result: Text | None = None
     rewards: tuple[tuple[str, float], ...] = ()
     model: str | None = None
@@ -146,7 +146,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
 def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
     used = tool_use_of(span.attributes)
     if used is not None:
-        call = Call(used.name, budget.cut(used.arguments, span.span_id), None)
+        call = RequestedTool(used.name, budget.cut(used.arguments, span.span_id), None)
         result = budget.maybe(used.result, span.span_id)
         return replace(plain, kind="tool", title=used.name, calls=(call,), result=result)
     if plain.rewards:
@@ -202,8 +202,8 @@ def _message(plain: Entry, said: Said, budget: _Budget) -> Entry:
     )
 
 
-def _call(call: ToolCall, span_id: str, budget: _Budget) -> Call:
-    return Call(call.name, budget.cut(call.arguments, span_id), call.call_id)
+def _call(call: ToolCall, span_id: str, budget: _Budget) -> RequestedTool:
+    return RequestedTool(call.name, budget.cut(call.arguments, span_id), call.call_id)
 
 
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -21,9 +21,9 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.dashboard import rendering
-from store.dashboard.page import Done, File, Page, Route
+from store.dashboard.page import Done, File, PageContent, Route
 from store.dashboard.pages import live
-from store.dashboard.request import Asked, Visitor
+from store.dashboard.request import PageRequest, Visitor
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
 from store.runtime import context
@@ -182,18 +182,18 @@ class DashboardLayer:
             case File(name, body, media_type):
                 disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
                 return _Answer(200, body, media_type, ((b"content-disposition", disposition),))
-            case Page() if as_json:
+            case PageContent() if as_json:
                 return _Answer(answered.status, rendering.json(answered), "application/json")
-            case Page():
+            case PageContent():
                 return self._drawn(call, answered, asked, position=position)
 
-    def _drawn(self, call: Call, page: Page, asked: Asked, **frame: Any) -> _Answer:
+    def _drawn(self, call: Call, page: PageContent, request: PageRequest, **frame: Any) -> _Answer:
         told = unquote(_cookies(call.scope).get(TOLD, ""))
-        body = rendering.html(page, asked, navigation=NAVIGATION, told=told, **frame)
+        body = rendering.html(page, request, navigation=NAVIGATION, told=told, **frame)
         forget = (_cookie(TOLD, "", call.scope, seconds=0),) if told else ()
         return _Answer(page.status, body, headers=forget)
 
-    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False) -> Asked:
+    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False) -> PageRequest:
         scope = call.scope
         store = scope["rollbook.store"]
         if not isinstance(store, SQLStore):
@@ -206,7 +206,7 @@ class DashboardLayer:
             if admission.key.partition is not None:
                 partitions = [admission.key.partition]
         theme = _cookies(scope).get("rollbook_theme", "auto")
-        return Asked(
+        return PageRequest(
             store,
             scope.get("root_path", ""),
             scope["rollbook.partition"],
@@ -239,7 +239,7 @@ class DashboardLayer:
         return _Answer(status, body, "application/json", tuple(headers))
 
     def _told_off(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
-        page = Page("error.html", {"error": text, "advice": advice, "status": status}, text, status)
+        page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
         if path.endswith(".json"):
             return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
         try:
@@ -294,7 +294,7 @@ class DashboardLayer:
         asks = self._ring is not None and await self._ring.are_demanded()
         values = {"wrong": wrong, "next": back, "asks": asks}
         # Not 401, which would ask for a header that no form can send.
-        page = Page("login.html", values, "Log in", 422 if wrong else 200)
+        page = PageContent("login.html", values, "Log in", 422 if wrong else 200)
         return self._drawn(call, page, self._asked(call, LOGIN, query))
 
     async def _login(self, call: Call) -> _Answer:
