@@ -16,7 +16,7 @@ import orjson
 from store.adapters.calls import read
 from store.adapters.nested import below, decoded, indexed
 
-__all__ = ["ModelExchange", "Said", "ToolCall", "ToolUse", "exchange_of", "tool_use_of"]
+__all__ = ["ChatMessage", "ModelExchange", "ToolCall", "ToolUse", "exchange_of", "tool_use_of"]
 
 _INPUT: Final = ("gen_ai.input.messages",)
 _OUTPUT: Final = ("gen_ai.output.messages",)
@@ -55,7 +55,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatMessage:
     """One message."""
 
     role: str
@@ -79,8 +79,8 @@ class Said:
 class ModelExchange:
     """A call to a model."""
 
-    asked: tuple[Said, ...]
-    answered: tuple[Said, ...]
+    asked: tuple[ChatMessage, ...]
+    answered: tuple[ChatMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
 # -- the conventions -------------------------------------------------------------------------------------------------
 
 
-def _json(attributes: Mapping[str, Any], names: Sequence[str]) -> list[Said]:
+def _json(attributes: Mapping[str, Any], names: Sequence[str]) -> list[ChatMessage]:
     for name in names:
         found = _messages(decoded(attributes.get(name)))
         if found:
@@ -127,7 +127,7 @@ def _json(attributes: Mapping[str, Any], names: Sequence[str]) -> list[Said]:
     return []
 
 
-def _system(attributes: Mapping[str, Any]) -> list[Said]:
+def _system(attributes: Mapping[str, Any]) -> list[ChatMessage]:
     given = decoded(attributes.get(_SYSTEM))
     if not given:
         return []
@@ -135,8 +135,8 @@ def _system(attributes: Mapping[str, Any]) -> list[Said]:
     return [said] if said is not None else []
 
 
-def _inference(attributes: Mapping[str, Any], prefix: str) -> list[Said]:
-    found: list[Said] = []
+def _inference(attributes: Mapping[str, Any], prefix: str) -> list[ChatMessage]:
+    found: list[ChatMessage] = []
     for each in indexed(below(attributes, prefix)):
         message = _object(_object(each).get("message"))
         calls = [_object(_object(call).get("tool_call")) for call in indexed(message.get("tool_calls"))]
@@ -148,9 +148,9 @@ def _inference(attributes: Mapping[str, Any], prefix: str) -> list[Said]:
     return found
 
 
-def _messages(value: Any, role: str = "") -> list[Said]:
+def _messages(value: Any, role: str = "") -> list[ChatMessage]:
     if isinstance(value, str):
-        return [Said(role or "user", value)] if value else []
+        return [ChatMessage(role or "user", value)] if value else []
     each = indexed(value) or ([value] if isinstance(value, Mapping) else [])
     return [said for one in each if (said := _said(_unwrapped(decoded(one)), role)) is not None]
 
@@ -161,9 +161,9 @@ def _unwrapped(value: Any) -> Any:
     return {**_object(value), **_object(inner)} if isinstance(inner, Mapping) else value
 
 
-def _said(value: Any, role: str) -> Said | None:
+def _said(value: Any, role: str) -> ChatMessage | None:
     if isinstance(value, str):
-        return Said(role or "user", value) if value else None
+        return ChatMessage(role or "user", value) if value else None
     if not isinstance(value, Mapping):
         return None
     given = cast("Mapping[str, Any]", value)
@@ -176,7 +176,7 @@ def _said(value: Any, role: str) -> Said | None:
     calls = (*parts.calls, *listed, *([legacy] if legacy is not None else []))
     named = given.get("role")
     call_id = given.get("tool_call_id") or parts.call_id
-    said = Said(
+    said = ChatMessage(
         named if isinstance(named, str) and named else ("tool" if call_id else role),
         "\n".join(parts.texts),
         "\n".join((*thinking[:1], *parts.thoughts)),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from store.client import requests, run_requests
-from store.client.transport import Call, Transport, changing, reading
+from store.client.transport import StoreCall, Transport, changing, reading
 from store.errors import ReadOnly
 from store.wire import encoding, paths
 
@@ -62,5 +62,5 @@ class HTTPCore:
 
     async def consider(self, operation: str, path: str, decode: Callable[[bytes], T], **asked: Any) -> T:
         """Return the answer to a question that is too long for a query."""
-        call = Call(operation, "POST", path, run_requests.body(**asked), is_ours=True)
+        call = StoreCall(operation, "POST", path, run_requests.body(**asked), is_ours=True)
         return await self.transport.ask(call, decode)

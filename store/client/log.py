@@ -13,7 +13,7 @@ import orjson
 
 from store.client import requests
 from store.client.core import HTTPCore
-from store.client.transport import Call, changing, reading
+from store.client.transport import StoreCall, changing, reading
 from store.errors import Incompatible
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
@@ -111,7 +111,7 @@ class HTTPLog(StoreLog):
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
         body = None if given is None else requests.body(seal=given)
-        call = Call("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)
+        call = StoreCall("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)
         return await self.core.transport.ask(call, encoding.decode_verify_report)
 
     async def rebuild(self) -> RebuildReport:
@@ -122,7 +122,7 @@ class HTTPLog(StoreLog):
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
             raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
-        call = Call("seal", "POST", paths.SEAL, is_ours=True)
+        call = StoreCall("seal", "POST", paths.SEAL, is_ours=True)
         head = await self.core.transport.ask(call, encoding.decode_seal)
         await asyncio.to_thread(_write_seal, head, path)
         return head

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from store.client import requests
 from store.client.core import HTTPCore
-from store.client.transport import Call, reading
+from store.client.transport import StoreCall, reading
 from store.interface.runs import AsAt
 from store.models import (
     Attempt,
@@ -99,7 +99,7 @@ class HTTPReads:
     async def _page(
         self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
     ) -> PaginatedResult[T]:
-        call = Call(operation, "POST", path, requests.body(**await self._keys(query)))
+        call = StoreCall(operation, "POST", path, requests.body(**await self._keys(query)))
         return _echo(await self.core.transport.ask(call, decode), query.limit)
 
     async def _keys(self, query: PageQuery) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RetryableFailure:
     """A try that may be repeated."""
 
     reason: str
@@ -71,7 +71,7 @@ class Attempts:
             return self._retries.retry_seconds
         return self._since + self._retries.retry_seconds - time.monotonic()
 
-    def pause_after(self, failure: Failure) -> float:
+    def pause_after(self, failure: RetryableFailure) -> float:
         """Return how long to wait before the next try, in seconds.
 
         Raises:
@@ -88,7 +88,7 @@ class Attempts:
             raise self._given_up(failure)
         return pause
 
-    def _given_up(self, failure: Failure) -> StoreError:
+    def _given_up(self, failure: RetryableFailure) -> StoreError:
         times = "once" if self._tried == 1 else f"{self._tried} times"
         seconds = time.monotonic() - self._began
         if failure.error is not None:

@@ -18,7 +18,7 @@ from store.client.log import HTTPLog
 from store.client.reads import HTTPReads
 from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
-from store.client.transport import Call, Transport, reading, trusting
+from store.client.transport import StoreCall, Transport, reading, trusting
 from store.errors import Incompatible, Invalid
 from store.interface.store import Store
 from store.models import (
@@ -379,7 +379,7 @@ class HTTPStore(HTTPReads, Store):
             nonlocal asked_for, answered
             body = requests.body(rollout_ids=wanted, timeout=seconds)
             began = time.monotonic()
-            call = Call("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
+            call = StoreCall("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
             ended = await self.core.transport.ask(call, encoding.decode_rollouts)
             asked_for, answered = seconds, time.monotonic() - began
             return ended

@@ -20,7 +20,7 @@ from yarl import URL
 
 from store.client.address import Address
 from store.client.pools import Pool, Pools, resetting
-from store.client.retrying import RETRIED_STATUSES, Attempts, Failure, Retries, retry_after
+from store.client.retrying import RETRIED_STATUSES, Attempts, Retries, RetryableFailure, retry_after
 from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.errors import Closed, Incompatible, Invalid
 from store.wire.errors import error_of
@@ -36,7 +36,7 @@ _NAMED: Final = b'"error_type"'
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StoreCall:
     """One logical call of the store, however often it is sent."""
 
     operation: str
@@ -55,14 +55,14 @@ class Call:
     """Whether the answer gives something away, which must not be lost with a caller who leaves."""
 
 
-def reading(operation: str, path: str, **details: Any) -> Call:
+def reading(operation: str, path: str, **details: Any) -> StoreCall:
     """Return a call that changes nothing and carries no body."""
-    return Call(operation, "GET", path, **details)
+    return StoreCall(operation, "GET", path, **details)
 
 
-def changing(operation: str, path: str, body: bytes | None = None, **details: Any) -> Call:
+def changing(operation: str, path: str, body: bytes | None = None, **details: Any) -> StoreCall:
     """Return a call that changes something, under a key of its own."""
-    return Call(operation, "POST", path, body, uuid4().hex, **details)
+    return StoreCall(operation, "POST", path, body, uuid4().hex, **details)
 
 
 class Transport:
@@ -83,7 +83,7 @@ class Transport:
         # It also keeps the pools out of the garbage, where the sessions' own finalisers would complain first.
         weakref.finalize(self, self._pools.let_go).atexit = False
 
-    async def ask(self, call: Call, decode: Callable[[bytes], T]) -> T:
+    async def ask(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:
         """Return the decoded answer to a call.
 
         Raises:
@@ -95,7 +95,7 @@ class Transport:
         except (ValidationError, orjson.JSONDecodeError, LookupError, TypeError):
             raise self._foreign(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
 
-    async def send(self, call: Call) -> bytes:
+    async def send(self, call: StoreCall) -> bytes:
         """Return the body of the answer to a call; errors as `ask`."""
         if self._closed:
             raise Closed(call.operation)
@@ -103,7 +103,7 @@ class Transport:
         async with pool.call(call.operation, waits=call.waits > 0):
             return await self._until_answered(pool, call)
 
-    async def _until_answered(self, pool: Pool, call: Call) -> bytes:
+    async def _until_answered(self, pool: Pool, call: StoreCall) -> bytes:
         attempts = Attempts(self._retries, call.operation, self.address.base, waits=call.waits > 0)
         while True:
             outcome = await self._try(pool, call, attempts.timeout)
@@ -126,7 +126,7 @@ class Transport:
         self._closed = True
         await self._pools.close()
 
-    async def follow(self, call: Call) -> EventStream | None:
+    async def follow(self, call: StoreCall) -> EventStream | None:
         """Return the events that a server sends for as long as it lasts; None if it answers once and for all.
 
         Raises:
@@ -139,22 +139,22 @@ class Transport:
         while True:
             async with pool.call(call.operation, waits=True):
                 outcome = await self._try_to_follow(pool, call)
-            if not isinstance(outcome, Failure):
+            if not isinstance(outcome, RetryableFailure):
                 return outcome
             await pool.pause(call.operation, attempts.pause_after(outcome))
 
-    async def _try_to_follow(self, pool: Pool, call: Call) -> EventStream | Failure | None:
+    async def _try_to_follow(self, pool: Pool, call: StoreCall) -> EventStream | RetryableFailure | None:
         outcome = await self._unless_failed(self._begin(pool, call), SILENCE_SECONDS)
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, RetryableFailure):
             return outcome
         if outcome.status == 200 and outcome.content_type == EVENT_STREAM:
             return EventStream(pool, outcome, call.operation)
         async with outcome:
             body = await self._unless_failed(outcome.read(), SILENCE_SECONDS)
-        judged = body if isinstance(body, Failure) else self._judged(call, outcome, body)
-        return judged if isinstance(judged, Failure) else None
+        judged = body if isinstance(body, RetryableFailure) else self._judged(call, outcome, body)
+        return judged if isinstance(judged, RetryableFailure) else None
 
-    async def _begin(self, pool: Pool, call: Call) -> aiohttp.ClientResponse:
+    async def _begin(self, pool: Pool, call: StoreCall) -> aiohttp.ClientResponse:
         session = await pool.session()
         return await session.request(
             call.method,
@@ -166,11 +166,11 @@ class Transport:
             allow_redirects=False,
         )
 
-    async def _try(self, pool: Pool, call: Call, timeout: float) -> bytes | Failure:  # noqa: ASYNC109 - aiohttp's word
+    async def _try(self, pool: Pool, call: StoreCall, timeout: float) -> bytes | RetryableFailure:  # noqa: ASYNC109 - aiohttp's word
         outcome = await self._unless_failed(self._exchange(pool, call, timeout), timeout)
-        return outcome if isinstance(outcome, Failure) else self._judged(call, *outcome)
+        return outcome if isinstance(outcome, RetryableFailure) else self._judged(call, *outcome)
 
-    async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | Failure:
+    async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | RetryableFailure:
         """Return what an exchange gives, or why to try it again. The store's own errors must not come from inside.
 
         Raises:
@@ -179,7 +179,7 @@ class Transport:
         try:
             return await exchange
         except TimeoutError:
-            return Failure(f"did not answer within {seconds:g} s", is_timeout=True)
+            return RetryableFailure(f"did not answer within {seconds:g} s", is_timeout=True)
         except aiohttp.ClientSSLError as error:
             raise Incompatible(
                 f"{self.address.base} is not trusted: {error}",
@@ -188,12 +188,12 @@ class Transport:
         except aiohttp.ClientResponseError as error:
             raise self._foreign(f"does not speak HTTP: {error.message}") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
-            return Failure(f"did not answer: {error or type(error).__name__}")
+            return RetryableFailure(f"did not answer: {error or type(error).__name__}")
 
     async def _exchange(
         self,
         pool: Pool,
-        call: Call,
+        call: StoreCall,
         timeout: float,  # noqa: ASYNC109 - aiohttp's word
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         total = None if math.isinf(call.waits) else timeout + call.waits
@@ -215,7 +215,7 @@ class Transport:
             ):
                 return response, await response.read()
 
-    def _judged(self, call: Call, response: aiohttp.ClientResponse, body: bytes) -> bytes | Failure:
+    def _judged(self, call: StoreCall, response: aiohttp.ClientResponse, body: bytes) -> bytes | RetryableFailure:
         """Return the body of a success, or why to try again.
 
         Raises:
@@ -231,7 +231,7 @@ class Transport:
         is_named = _NAMED in body
         if status in RETRIED_STATUSES:
             asked = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
-            return Failure(f"answered {status} {response.reason}", asked or 0.0, error if is_named else None)
+            return RetryableFailure(f"answered {status} {response.reason}", asked or 0.0, error if is_named else None)
         if call.is_ours and status in {404, 405} and not is_named:
             raise self._foreign(f"has no {sent}")
         raise error

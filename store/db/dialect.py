@@ -38,7 +38,7 @@ class Sql:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TablePart:
     """Some columns of a table: those of its key, and those to be set."""
 
     table: Table
@@ -61,7 +61,7 @@ class Changes:
     are never set again (`tables.settable`), in which the two are equal."""
     deletes: dict[Table, list[Row]]
     """Keys of rows to delete."""
-    updates: dict[Part, list[Row]] = field(default_factory=dict[Part, list[Row]])
+    updates: dict[TablePart, list[Row]] = field(default_factory=dict[TablePart, list[Row]])
     """Keys of rows that exist, each followed by the new values of the part's columns."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from store.domain.decide_workers import sync
 from store.domain.events import AttemptAmended, AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
-from store.domain.run_commands import IN_BLOBS, Fork, Ground, MoveHead, RetractArtifact, TellRun
+from store.domain.run_commands import IN_BLOBS, Fork, ForkPrecondition, MoveHead, RetractArtifact, TellRun
 from store.domain.run_events import ArtifactRetracted, ArtifactSaved, AttemptForked, HeadMoved
 from store.domain.views import RolloutView, view_rollout
 from store.domain.working_set import RunKey, World
@@ -13,7 +13,7 @@ from store.errors import AttemptActive, Conflict, NotFound
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AppendedEvents:
     """Where in a rollout's stream the facts of a call stand: one after the other."""
 
     first: int
@@ -32,19 +32,19 @@ class Told:
 class GroundMoved:
     """A plan does not hold any more: what it rests on has changed."""
 
-    found: Ground
+    found: ForkPrecondition
 
 
 # -- what a run tells --------------------------------------------------------------------------------------------------
 
 
-def tell_run(command: TellRun, world: World) -> Told:
+def tell_run(command: TellRun, world: World) -> AppendedEvents:
     """Record what an attempt tells, and let it and its rollout run, as a span does."""
     known = _known(world, command.rollout_id, command.key, command.kind)
     if known is not None:
         if known.attempt_id != command.attempt_id:
             raise _taken(command.key, command.rollout_id)
-        return Told(known.version, known.last_version, known.kind, is_repeated=True)
+        return AppendedEvents(known.version, known.last_version, known.kind, is_repeated=True)
     state = _rollout(world, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
     if attempt is None:
@@ -65,7 +65,7 @@ def tell_run(command: TellRun, world: World) -> Told:
     kind = command.kind if command.kind == _EVENTS else command.items[0].fact.type
     _keep_key(world, command.rollout_id, command.key, RunKey(kind, first, last, command.attempt_id))
     come_to_life(state, attempt, world, command.actor, cause)
-    return Told(first, last, kind, is_repeated=False)
+    return AppendedEvents(first, last, kind, is_repeated=False)
 
 
 def come_to_life(
@@ -118,7 +118,7 @@ def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
     active = [each for each in state.attempts.values() if each.status in ACTIVE and each.released_position is None]
     if active and not command.supersede:
         raise AttemptActive(rollout_id, active[-1].sequence_id)
-    found = Ground(state.head, state.run_version or 0)
+    found = ForkPrecondition(state.head, state.run_version or 0)
     if found != command.ground:
         return GroundMoved(found)
     base = next((each for each in state.attempts.values() if _is_base(each, fact.base)), None)

@@ -19,7 +19,7 @@ from store.domain.commands import (
 )
 from store.domain.decide import decide
 from store.domain.decide_annotations import AnnotationView
-from store.domain.decide_runs import Told
+from store.domain.decide_runs import AppendedEvents
 from store.domain.events import Json
 from store.domain.run_commands import MoveHead, TellRun
 from store.domain.views import ClaimView, RolloutView
@@ -92,7 +92,7 @@ def _numbered(_: NumberSpans, answer: list[int]) -> Json:
     return {"numbers": answer}
 
 
-def _told(_: TellRun, answer: Told) -> Json:
+def _told(_: TellRun, answer: AppendedEvents) -> Json:
     return {"first": answer.first, "last": answer.last, "kind": answer.kind}
 
 

@@ -94,7 +94,7 @@ class MoveHead(Command):
 
 
 @dataclass(slots=True)
-class Ground:
+class ForkPrecondition:
     """What a plan to fork rests on."""
 
     head: int | None
@@ -109,7 +109,7 @@ class Fork(Command):
     rollout_id: str
     fact: AttemptForked
     """With the fresh id of the attempt."""
-    ground: Ground
+    ground: ForkPrecondition
     supersede: bool
     """End what is active instead of refusing."""
     worker_id: str | None

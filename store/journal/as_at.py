@@ -16,7 +16,7 @@ from sqlalchemy.types import BigInteger
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
-from store.db.queries.filters import Noun, Query, Values
+from store.db.queries.filters import FilterQuery, Noun, Values
 from store.db.queries.paging import Make, Page, compiled
 from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
@@ -187,7 +187,9 @@ class _Found(Generic[State]):
     """Of those among them that have changed since."""
 
 
-async def _find(dialect: Dialect, session: ReadSession, kind: _Kind[State], asked: Query, until: int) -> _Found[State]:
+async def _find(
+    dialect: Dialect, session: ReadSession, kind: _Kind[State], asked: FilterQuery, until: int
+) -> _Found[State]:
     candidates: list[Values] = []
     changed: list[str] = []
     count = 0
@@ -210,7 +212,7 @@ async def _find(dialect: Dialect, session: ReadSession, kind: _Kind[State], aske
     return _Found([values[kind.key] for values in page], len(candidates), states)
 
 
-def _candidates(dialect: Dialect, kind: _Kind[Any], asked: Query) -> Select[Any]:
+def _candidates(dialect: Dialect, kind: _Kind[Any], asked: FilterQuery) -> Select[Any]:
     """Return what matched at that time and is still the same, and all that has changed since and may have matched."""
     table = kind.noun.table.c
     columns: dict[str, ColumnElement[Any]] = dict(table)
@@ -230,7 +232,7 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], asked: Query) -> Select[Any]
 
 
 def _lasting(
-    dialect: Dialect, kind: _Kind[Any], asked: Query, columns: Mapping[str, ColumnElement[Any]]
+    dialect: Dialect, kind: _Kind[Any], asked: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
 ) -> ColumnElement[bool]:
     """Return as much of a query's conditions as holds at all times, if it holds now: those on ids."""
     terms = [
@@ -243,7 +245,7 @@ def _lasting(
     return or_(*terms) if terms and len(terms) == len(asked.conditions) else true()
 
 
-def _sortable(kind: _Kind[Any], asked: Query, key: str, first: int, value: Any) -> Values:
+def _sortable(kind: _Kind[Any], asked: FilterQuery, key: str, first: int, value: Any) -> Values:
     values = {kind.key: key, "first_position": first}
     if asked.sort_by is not None:
         values[kind.noun.fields[asked.sort_by].column] = value
@@ -261,7 +263,9 @@ def _unchanged(found: _Found[Any]) -> list[str]:
 # -- rollouts and attempts -------------------------------------------------------------------------------------------
 
 
-async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+async def rollouts(
+    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+) -> Page[Item]:
     """Return a page of the rollouts as they were at a position; rows as of `pages.rollouts`.
 
     Raises:
@@ -315,7 +319,7 @@ async def _bodies(
 
 
 async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, asked: Query, until: int, make: Make[Item]
+    dialect: Dialect, session: ReadSession, rollout_id: str, asked: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
     """Return a page of a rollout's attempts as they were at a position; rows as of `pages.attempts`."""
     found = await _attempts(dialect, session, rollout_id, until)
@@ -352,7 +356,7 @@ async def spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: Query,
+    asked: FilterQuery,
     until: int,
     make: Make[Item],
     *,
@@ -370,7 +374,9 @@ async def spans(
 # -- resources and workers -------------------------------------------------------------------------------------------
 
 
-async def resources(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+async def resources(
+    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+) -> Page[Item]:
     """Return a page of the resources as they were at a position; rows as of `pages.resources`.
 
     Raises:
@@ -427,7 +433,9 @@ async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequen
     return [(*rollout_projection.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
 
 
-async def workers(dialect: Dialect, session: ReadSession, asked: Query, until: int, make: Make[Item]) -> Page[Item]:
+async def workers(
+    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+) -> Page[Item]:
     """Return a page of the workers as they were at a position; rows as of `pages.workers`.
 
     Raises:

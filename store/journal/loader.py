@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from store.db.dialect import Dialect, Row, Tail, WriteSession
-from store.db.queries.working_set import Query, loading
+from store.db.queries.working_set import LoadStatement, loading
 from store.domain.commands import (
     Claim,
     Command,
@@ -70,7 +70,7 @@ class Loader:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._queries = loading(dialect)
-        self._plans: dict[tuple[bool, ...], list[Query]] = {}
+        self._plans: dict[tuple[bool, ...], list[LoadStatement]] = {}
         self.recent = Recent()
         self._watermark = 0
         self._epoch = -1

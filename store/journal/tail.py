@@ -42,7 +42,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TailPage:
     """The next facts of a reader."""
 
     events: list[LoggedEvent]
@@ -110,13 +110,13 @@ def _prefix(chain_hash: bytes) -> str:
 
 async def page(
     dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
-) -> Page:
+) -> TailPage:
     """Return the next facts after a place; the session must be a snapshot."""
     commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
             _check_still_there(place)
-        return Page([], place, is_last=True)
+        return TailPage([], place, is_last=True)
     end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
     stream = None if rollout_id is None else f"rollout/{rollout_id}"
     rows = await scan.logged(
@@ -131,8 +131,8 @@ async def page(
     whole = await blobs.filled(dialect, session, rows, lengths=False)
     events = [_logged(place.store_id, row) for row in whole]
     if len(rows) < _EVENTS_AT_ONCE:
-        return Page(events, end, is_last=True)
-    return Page(events, parse(events[-1].cursor), is_last=False)
+        return TailPage(events, end, is_last=True)
+    return TailPage(events, parse(events[-1].cursor), is_last=False)
 
 
 def _check_still_there(place: Cursor) -> None:

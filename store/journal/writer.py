@@ -75,7 +75,7 @@ class Waiter(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class PendingCommand:
     """A command and who waits for its answer."""
 
     command: Command
@@ -140,14 +140,14 @@ class WriterStatistics:
 class _Decided:
     """A batch after its decisions, before COMMIT."""
 
-    calls: list[Call]
+    calls: list[PendingCommand]
     world: World
     committed: Committed | None = None
 
 
 @dataclass(slots=True)
 class _Inbox:
-    calls: deque[Call] = field(default_factory=deque[Call])
+    calls: deque[PendingCommand] = field(default_factory=deque[PendingCommand])
     size: int = 0
     is_closed: bool = False
 
@@ -198,7 +198,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._put(Call(command, loop, future, command.size))
+        self._put(PendingCommand(command, loop, future, command.size))
         try:
             return await future
         except asyncio.CancelledError:
@@ -214,9 +214,9 @@ class Writer:
             Busy: too much waits already; nothing was done.
             Closed: the store is closed.
         """
-        self._put(Call(command, asyncio.get_running_loop(), waiter, command.size))
+        self._put(PendingCommand(command, asyncio.get_running_loop(), waiter, command.size))
 
-    def _put(self, call: Call) -> None:
+    def _put(self, call: PendingCommand) -> None:
         with self._lock:
             inbox = self._inbox
             if inbox.is_closed:
@@ -230,8 +230,8 @@ class Writer:
             self._awake = True
         self._loop.call_soon_threadsafe(self._wake.set)
 
-    def _take(self) -> list[Call]:
-        batch: list[Call] = []
+    def _take(self) -> list[PendingCommand]:
+        batch: list[PendingCommand] = []
         size, most = 0, self._dialect.max_batch_bytes
         with self._lock:
             inbox = self._inbox
@@ -291,7 +291,7 @@ class Writer:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    async def _finish(self, calls: list[Call]) -> None:
+    async def _finish(self, calls: list[PendingCommand]) -> None:
         """See a batch through to its answers, whatever happens."""
         began = time.monotonic()
         try:
@@ -316,7 +316,7 @@ class Writer:
         self.statistics.commit_calls.add(len(calls))
         self.statistics.commit_seconds.add(time.monotonic() - began)
 
-    async def _isolate(self, calls: list[Call], error: Exception) -> None:
+    async def _isolate(self, calls: list[PendingCommand], error: Exception) -> None:
         await self._abandon()
         if len(calls) == 1:
             logger.error("a command could not be handled: %s", type(calls[0].command).__name__, exc_info=error)
@@ -327,7 +327,7 @@ class Writer:
         await self._finish(calls[:half])
         await self._finish(calls[half:])
 
-    async def _persist(self, calls: list[Call]) -> _Decided:
+    async def _persist(self, calls: list[PendingCommand]) -> _Decided:
         """Commit a batch under one key, trying again while the environment is in the way."""
         # Random bytes would be a system call for each batch, at which another thread takes the interpreter.
         key = f"{self._key}{next(self._batches):08x}"
@@ -366,7 +366,7 @@ class Writer:
                 self.statistics.events += len(decided.world.events)
                 return decided
 
-    async def _decide(self, session: WriteSession, tail: Tail, calls: list[Call]) -> _Decided:
+    async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
         ahead = tail.recorded_at - tail.now
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
@@ -432,8 +432,8 @@ class Writer:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _answer(self, calls: list[Call]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    def _answer(self, calls: list[PendingCommand]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[PendingCommand]] = {}
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
         self._turns.clear()
@@ -445,7 +445,7 @@ class Writer:
                     if call.error is None:
                         self._on_undelivered(call.command, call.reply)
 
-    def _deliver(self, calls: list[Call]) -> None:
+    def _deliver(self, calls: list[PendingCommand]) -> None:
         for call in calls:
             if call.waiter.done():
                 if call.error is None:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from store.errors import Invalid, NotFound
 from store.models.run_frames import RunFrame
 from store.models.runs import RunEventRow
-from store.planning.run_state import Course, Turn
+from store.planning.run_state import RunState, Turn
 
 Form = Literal["seen", "own", "raw"]
 
@@ -30,7 +30,7 @@ class FutureCursor(Invalid):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPosition:
     """A moment of a run."""
 
     version: int
@@ -40,11 +40,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RunFollowPage:
     """The next facts of a run, as far as they concern its readers."""
 
     facts: Sequence[Turn | RunEventRow]
-    place: Place
+    place: RunPosition
     """Where a reader stands after them, also past those that concern nobody."""
     is_last: bool
     """Whether there was nothing more."""
@@ -64,7 +64,7 @@ class Page:
 class Source(Protocol):
     """Where a run is read."""
 
-    async def past(self) -> tuple[Sequence[Turn], Place]:
+    async def past(self) -> tuple[Sequence[Turn], RunPosition]:
         """Return all turns of the run, and where it stands.
 
         Raises:
@@ -72,15 +72,15 @@ class Source(Protocol):
         """
         ...
 
-    async def place(self, version: int) -> Place:
+    async def place(self, version: int) -> RunPosition:
         """Return the moment of an event that is there."""
         ...
 
-    def view(self, form: Form, attempt: int, after: int, until: Place) -> AsyncGenerator[RunEventRow]:
+    def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
         """Yield the events that a view holds at a moment, after a version."""
         ...
 
-    async def page(self, after: int, since: int) -> Page:
+    async def page(self, after: int, since: int) -> RunFollowPage:
         """Return what comes after a version, read when the log had reached a position."""
         ...
 
@@ -112,7 +112,7 @@ class Following:
     until: int | None = None
     masks: bool = True
     goes_on: bool = True
-    _course: Course = field(default_factory=Course)
+    _course: RunState = field(default_factory=RunState)
     _moved: int = 0
     """The last version at which the view became another one than what a reader could work out."""
     _told_end: bool = False
@@ -159,8 +159,8 @@ class Following:
         """The attempt whose events come next in the view; None for those of all."""
         return self._course.head if self._follows_head else self.attempt
 
-    def _hello(self, view: str, turns: Sequence[Turn], place: Place) -> RunFrame:
-        now = Course()
+    def _hello(self, view: str, turns: Sequence[Turn], place: RunPosition) -> RunFrame:
+        now = RunState()
         for turn in turns:
             now.take(turn)
         whose = now.head if self._follows_head else self.attempt
@@ -176,7 +176,7 @@ class Following:
             rollout_status=now.rollout_status,
         )
 
-    async def _load(self, after: int, until: Place) -> AsyncGenerator[RunFrame]:
+    async def _load(self, after: int, until: RunPosition) -> AsyncGenerator[RunFrame]:
         """Yield what the view holds at a moment, and how the run stands then."""
         if self.form == "raw" or self._whose is not None:
             async with aclosing(self.source.view(self.form, self._whose or 0, after, until)) as events:
@@ -203,7 +203,7 @@ class Following:
                     return
                 since = await self.source.news(page.end)
 
-    async def _tell(self, page: Page) -> AsyncGenerator[RunFrame]:
+    async def _tell(self, page: RunFollowPage) -> AsyncGenerator[RunFrame]:
         for index, fact in enumerate(page.facts):
             if isinstance(fact, RunEventRow):
                 if self._holds(fact):

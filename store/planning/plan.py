@@ -15,7 +15,7 @@ COMPLETED = frozenset({"phase.completed", "phase.skipped"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class PlanBasis:
     """What a plan rests on, all of one moment."""
 
     rollout_id: str
@@ -45,7 +45,7 @@ class _Start:
 
 def rerun(
     graph: PhaseGraph,
-    ground: Ground,
+    ground: PlanBasis,
     *,
     node: str | None,
     phase: str | None,
@@ -74,7 +74,7 @@ def rerun(
     return _plan(graph, ground, [start], kind=kind, cascade=cascade, degraded=degraded)
 
 
-def resume(graph: PhaseGraph, ground: Ground) -> ForkPlan:
+def resume(graph: PhaseGraph, ground: PlanBasis) -> ForkPlan:
     """Return the plan of going on where the base has stopped.
 
     A phase is done when it was reported completed or skipped; a phase that ended without saying so runs again. Where
@@ -113,7 +113,7 @@ def phase_asked(graph: PhaseGraph, node: str | None, phase: str | None) -> Phase
     return found[0]
 
 
-def scopes_asked(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: Sequence[str]) -> list[str]:
+def scopes_asked(graph: PhaseGraph, ground: PlanBasis, phase: Phase, scopes: Sequence[str]) -> list[str]:
     """Return scopes as the log spells them, each once.
 
     Raises:
@@ -134,7 +134,7 @@ def scopes_asked(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: Sequen
     return spelled
 
 
-def _start(graph: PhaseGraph, ground: Ground, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
+def _start(graph: PhaseGraph, ground: PlanBasis, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
     again = {each.name for each in graph.later(phase)}
     unlisted = {scope: _unlisted(graph, ground.rows, phase.scope_kind, scope, again) for scope in scopes}
     start = _Start(phase, scopes, graph.masks(phase, scopes, cascade=cascade, unlisted=unlisted))
@@ -190,7 +190,7 @@ def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
     return graph.by_name.get(row.phase or "")
 
 
-def _next_phase(graph: PhaseGraph, ground: Ground, scope: str, kind: str) -> Phase | None:
+def _next_phase(graph: PhaseGraph, ground: PlanBasis, scope: str, kind: str) -> Phase | None:
     """Return the phase at which a scope goes on; None where it is done."""
     done = {row.phase for row in ground.rows if row.scope == scope and row.kind in COMPLETED}
     order = graph.of_kind(kind)
@@ -206,7 +206,7 @@ def _next_phase(graph: PhaseGraph, ground: Ground, scope: str, kind: str) -> Pha
 
 def _plan(
     graph: PhaseGraph,
-    ground: Ground,
+    ground: PlanBasis,
     starts: Sequence[_Start],
     *,
     kind: ForkKind,

@@ -49,7 +49,7 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class Course:
+class RunState:
     """How a run stands after the facts that it was given, in their order."""
 
     head: int | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from store.db.dialect import Changes, Part, Tail
+from store.db.dialect import Changes, TablePart, Tail
 from store.db.tables import core as core_tables
 from store.domain import retry
 from store.domain.events import Event, Json, SpanRecorded
@@ -39,10 +39,10 @@ ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
-_ROLLOUT_AFTER_SPAN = Part(core_tables.rollouts, ROLLOUT_AFTER_SPAN)
-_ROLLOUT_AFTER_RUN = Part(core_tables.rollouts, ROLLOUT_AFTER_RUN)
-_ATTEMPT_AFTER_SPAN = Part(core_tables.attempts, ATTEMPT_AFTER_SPAN)
-_RETRACTION = Part(core_tables.artifacts, ("retracted",))
+_ROLLOUT_AFTER_SPAN = TablePart(core_tables.rollouts, ROLLOUT_AFTER_SPAN)
+_ROLLOUT_AFTER_RUN = TablePart(core_tables.rollouts, ROLLOUT_AFTER_RUN)
+_ATTEMPT_AFTER_SPAN = TablePart(core_tables.attempts, ATTEMPT_AFTER_SPAN)
+_RETRACTION = TablePart(core_tables.artifacts, ("retracted",))
 
 _CONFIG = ROLLOUT_COLUMNS.index("config")
 _ROLLOUT_ERROR = ROLLOUT_COLUMNS.index("error")

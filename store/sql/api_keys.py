@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self, get_args
 
 from sqlalchemy import select
 
-from store.db.dialect import Changes, Dialect, Part, WriteSession, dialect_for
+from store.db.dialect import Changes, Dialect, TablePart, WriteSession, dialect_for
 from store.db.tables.core import keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
@@ -33,7 +33,7 @@ MAX_KEYS: Final = 1000
 _FORM: Final = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}")
 _NAME_BYTES: Final = 200
 _LONGEST_SECONDS: Final = 100 * 365 * 86_400
-_USED: Final = Part(keys, ("used_at",))
+_USED: Final = TablePart(keys, ("used_at",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from store.journal import tail as tails
 from store.journal.writer import Committed, Waiter, Writer, WriterStatistics
 from store.runtime import context, process
 from store.runtime.loop_thread import LoopThread
-from store.sql.waiters import FALLBACK_SECONDS, Waiting
+from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
 from store.sql.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -68,14 +68,14 @@ class SQLCore:
         self.closed = False
         self.releasing: set[asyncio.Task[Any]] = set()
         """Tasks that give claims back; the writer closes after them."""
-        self._waiting: Waiting | None = None
+        self._waiting: WaitingCalls | None = None
 
     async def start(self, *, create: bool) -> None:
         """Open the database; in the store's own loop."""
         self.store_id = await self.dialect.open(create=create and not self.read_only)
         if not self.read_only:
             await self.writer.start()
-        self._waiting = Waiting(
+        self._waiting = WaitingCalls(
             self.dialect.wakeups(),
             depth=self.queue_depth,
             ended=self._ended,
@@ -113,7 +113,7 @@ class SQLCore:
         return self.thread.shared() if dialect.share(self.dialect) else None
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitingCalls:
         """The calls that wait."""
         assert self._waiting is not None  # started
         return self._waiting

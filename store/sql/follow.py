@@ -13,7 +13,7 @@ from store.db.queries.pages import LONGEST_ID
 from store.db.queries.run_views import View
 from store.errors import NotFound
 from store.models import Fork, RunEventRow
-from store.planning.follow import Form, Page, Place
+from store.planning.follow import Form, RunFollowPage, RunPosition
 from store.planning.run_state import TURNS, Turn
 from store.sql import run_reads
 from store.sql.core import SQLCore
@@ -38,51 +38,51 @@ class RunSource:
         self.rollout_id = rollout_id
         self.bodies = bodies
 
-    async def past(self) -> tuple[Sequence[Turn], Place]:
+    async def past(self) -> tuple[Sequence[Turn], RunPosition]:
         """Return how a run came to stand as it does: see `Source.past`."""
 
-        async def read(session: ReadSession) -> tuple[Sequence[Turn], Place]:
+        async def read(session: ReadSession) -> tuple[Sequence[Turn], RunPosition]:
             stream = f"rollout/{check_text(self.rollout_id, 'rollout_id', LONGEST_ID)}"
             last = await run_follow.last_of(self.core.dialect, session, stream)
             if last is None:
                 raise NotFound.rollout(self.rollout_id)
             rows = await run_follow.turns(self.core.dialect, session, stream, TURNS, last[0])
-            return [_turn(row, {}) for row in rows], Place(*last)
+            return [_turn(row, {}) for row in rows], RunPosition(*last)
 
         return await self.core.read(read, snapshot=True)
 
-    async def place(self, version: int) -> Place:
+    async def place(self, version: int) -> RunPosition:
         """Return the moment of an event that is there."""
 
-        async def read(session: ReadSession) -> Place:
+        async def read(session: ReadSession) -> RunPosition:
             stream = f"rollout/{self.rollout_id}"
             rows = await log_queries.stream_events(self.core.dialect, session, stream, after=version - 1, limit=1)
-            return Place(version, rows[0][0])
+            return RunPosition(version, rows[0][0])
 
         return await self.core.read(read)
 
-    async def page(self, after: int, since: int) -> Page:
+    async def page(self, after: int, since: int) -> RunFollowPage:
         """Return the next facts of the run: see `Source.page`."""
         del since  # what is read now is never older
 
-        async def read(session: ReadSession) -> Page:
+        async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(self.core.dialect, session)
             end = _NOTHING if commit is None else commit[3]
             rows = await log_queries.stream_events(
                 self.core.dialect, session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE
             )
             if not rows:
-                return Page([], Place(after, _NOTHING), is_last=True, end=end)
-            place = Place(rows[-1][3], rows[-1][0])
+                return RunFollowPage([], RunPosition(after, _NOTHING), is_last=True, end=end)
+            place = RunPosition(rows[-1][3], rows[-1][0])
             forks = await self._forks_among(session, rows)
             facts: list[Turn | RunEventRow] = [_turn(row, forks) for row in rows if row[5] in TURNS]
             facts += await self._events(session, View("raw", 0, place.position), after, -1)
             facts.sort(key=_version)
-            return Page(facts, place, is_last=len(rows) < _AT_ONCE, end=end)
+            return RunFollowPage(facts, place, is_last=len(rows) < _AT_ONCE, end=end)
 
         return await self.core.read(read, snapshot=True)
 
-    async def view(self, form: Form, attempt: int, after: int, until: Place) -> AsyncGenerator[RunEventRow]:
+    async def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
         """Yield the events that a view holds at a moment, after a version."""
         seen = View(form, attempt, until.position)
         while True:

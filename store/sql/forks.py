@@ -13,7 +13,7 @@ from store.domain.decide_runs import GroundMoved
 from store.errors import AttemptActive, Conflict, Invalid, NotFound
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
 from store.planning import plan as planning
-from store.planning.plan import Ground
+from store.planning.plan import PlanBasis
 from store.planning.rows import Alike
 from store.sql import run_reads
 from store.sql.commands import runs as run_commands
@@ -26,7 +26,7 @@ from store.validation import arguments
 _PLANS_AT_MOST: Final = 20
 """How often the ground may move under a plan, before it is told that it does."""
 
-Planner = Callable[[PhaseGraph, Ground], ForkPlan]
+Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 
 
 def rerun_planner(
@@ -43,7 +43,7 @@ def rerun_planner(
         if value is not None:
             arguments.text(value, name)
 
-    def planner(graph: PhaseGraph, ground: Ground) -> ForkPlan:
+    def planner(graph: PhaseGraph, ground: PlanBasis) -> ForkPlan:
         return planning.rerun(
             graph, ground, node=node, phase=phase, scopes=given, on_missing=on_missing, cascade=cascade
         )
@@ -178,11 +178,11 @@ async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResul
     return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
 
 
-async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> Ground:
+async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> PlanBasis:
     saved = await run_views.checkpoints(dialect, session, rollout_id, seen)
     family = await run_reads.family_of(dialect, session, rollout_id, standing)
     status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
-    return Ground(
+    return PlanBasis(
         rollout_id=rollout_id,
         head=standing.head,
         ground=standing.run_version or 0,

@@ -15,7 +15,7 @@ import orjson
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload, raw_json
-from store.db.queries.filters import Query
+from store.db.queries.filters import FilterQuery
 from store.journal import as_at as timeline
 from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
@@ -199,7 +199,7 @@ class SQLTexts(SQLReads):
         await self.core.watchdog.sweep_if_due()
         return self.core.dialect.state()
 
-    def _is_cut_up(self, asked: Query) -> bool:
+    def _is_cut_up(self, asked: FilterQuery) -> bool:
         """Say whether rows come in batches for which the database needs a transaction; the others are spared it."""
         return self.core.dialect.batches_need_snapshot and not 0 <= asked.limit <= _AT_ONCE
 

@@ -60,7 +60,7 @@ class SQLLog(StoreLog):
 
     async def _page(
         self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
-    ) -> tails.Page:
+    ) -> tails.TailPage:
         return await tails.page(self.core.dialect, session, place, types, rollout_id)
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:

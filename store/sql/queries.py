@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from store.db.queries import filters, pages
-from store.db.queries.filters import Query
+from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Page
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
@@ -177,5 +177,5 @@ class SQLReads:
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 
 
-def _paginated(page: Page[T], asked: Query) -> PaginatedResult[T]:
+def _paginated(page: Page[T], asked: FilterQuery) -> PaginatedResult[T]:
     return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)

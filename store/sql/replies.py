@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from store.domain.decide_runs import Told
+from store.domain.decide_runs import AppendedEvents
 from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
 from store.models.queries import AttemptQuery
@@ -57,9 +57,9 @@ async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
     return repeat.reply["numbers"]
 
 
-def told(repeat: Repeat) -> Told:
+def told(repeat: Repeat) -> AppendedEvents:
     """Return where what the call told of a run stands."""
-    return Told(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
+    return AppendedEvents(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
 
 
 async def _read(store: SQLReads, repeat: Repeat) -> list[Rollout]:

@@ -19,7 +19,7 @@ from store.planning.rows import RESULTS, Told
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
-from store.sql.mapping.runs import Family
+from store.sql.mapping.runs import RunAttempts
 from store.validation import arguments
 
 T = TypeVar("T")
@@ -90,13 +90,13 @@ async def checkpoint_in_group(
     return best
 
 
-async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, standing: Standing) -> Family:
+async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, standing: Standing) -> RunAttempts:
     """Return the attempts of a run, each with what it builds on."""
     rows = await run_queries.forks(dialect, session, rollout_id)
     payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
     saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
     checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
-    return Family(
+    return RunAttempts(
         head=standing.head,
         attempts=await run_queries.attempts(dialect, session, rollout_id),
         forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},

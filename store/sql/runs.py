@@ -12,7 +12,7 @@ from store.db.dialect import ReadSession
 from store.db.queries import pages, run_ids, run_refs, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.run_views import END, Standing, View
-from store.domain.decide_runs import Told
+from store.domain.decide_runs import AppendedEvents
 from store.domain.idempotency import Repeat
 from store.domain.run_commands import TellRun
 from store.errors import Conflict, GraphChanged, HeadMoved, NotFound, SideEffectsUnconfirmed
@@ -41,7 +41,7 @@ from store.planning import graph as drawing
 from store.planning import plan as planning
 from store.planning import saving
 from store.planning.follow import Following, Source
-from store.planning.plan import Ground
+from store.planning.plan import PlanBasis
 from store.sql import forks, replies, run_reads
 from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
@@ -323,8 +323,8 @@ class SQLRuns(StoreRuns):
 
         return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
 
-    async def _tell(self, command: TellRun) -> Told:
-        answer: Told | Repeat = await self.core.call(command)
+    async def _tell(self, command: TellRun) -> AppendedEvents:
+        answer: AppendedEvents | Repeat = await self.core.call(command)
         return replies.told(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
@@ -390,7 +390,7 @@ class SQLRuns(StoreRuns):
             arguments.whole(expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
         planner = forks.rerun_planner(node, phase, scopes, on_missing, cascade=cascade)
 
-        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
+        def agreed(given: PhaseGraph, ground: PlanBasis) -> ForkPlan:
             if expected_head is not None and expected_head != ground.head:
                 raise HeadMoved(rollout_id, expected_head, ground.head)
             plan = planner(given, ground)
@@ -425,7 +425,7 @@ class SQLRuns(StoreRuns):
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        def agreed(given: PhaseGraph, ground: Ground) -> ForkPlan:
+        def agreed(given: PhaseGraph, ground: PlanBasis) -> ForkPlan:
             plan = planning.resume(given, ground)
             if plan.unsafe and not confirm_side_effects:
                 raise SideEffectsUnconfirmed(plan.unsafe)

@@ -38,7 +38,7 @@ class FinishWaiter:
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Waiting:
+class WaitingCalls:
     """The calls that are parked, what wakes them, and the watch that goes on while they are."""
 
     def __init__(

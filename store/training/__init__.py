@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from store.training.rows import LeftOut, Trajectories, trajectories
     from store.training.runner import LitAgentRunner, Runner
     from store.training.scope import AttemptScope, current_scope, run_in_scope
-    from store.training.spool import Spool
+    from store.training.spool import SpanSpool
     from store.training.tracer import Tracer
     from store.training.trainer import Trainer
 
@@ -88,7 +88,7 @@ _LATE = {
     "RunnersGone": "store.training.execution",
     "SharedMemoryExecutionStrategy": "store.training.execution",
     "SpanCoreFields": "store.training.core_fields",
-    "Spool": "store.training.spool",
+    "SpanSpool": "store.training.spool",
     "Step": "store.training.phases",
     "TraceToMessages": "store.adapters.messages",
     "TraceTree": "store.adapters.tree",
@@ -159,7 +159,7 @@ __all__ = [
     "RunnersGone",
     "SharedMemoryExecutionStrategy",
     "SpanCoreFields",
-    "Spool",
+    "SpanSpool",
     "Step",
     "TraceToMessages",
     "TraceTree",

@@ -15,12 +15,12 @@ from store.training.recorder import BATCH, record
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.training.spool import Spool
+    from store.training.spool import SpanSpool
 
 logger = logging.getLogger(__name__)
 
 
-async def replay(store: Store, spool: Spool) -> None:
+async def replay(store: Store, spool: SpanSpool) -> None:
     """Store the spans that processes of this machine left in a spool when they died, and remove their files.
 
     A file stays where the store does not know the attempt, or has given it up: a span would bring it back to life.

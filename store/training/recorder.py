@@ -22,7 +22,7 @@ from store.errors import Closed, StoreError
 from store.interface.store import Store
 from store.models import Span
 from store.training.span_thread import span_thread
-from store.training.spool import Spool, SpoolFile
+from store.training.spool import SpanSpool, SpoolFile
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedSpans:
     """What became of the spans of an attempt."""
 
     spans: list[Span]
@@ -146,7 +146,7 @@ class StoreRecorder:
         spool: where they wait while the store cannot be reached.
     """
 
-    def __init__(self, store: Store, rollout_id: str, attempt_id: str, spool: Spool) -> None:
+    def __init__(self, store: Store, rollout_id: str, attempt_id: str, spool: SpanSpool) -> None:
         self._store = store
         self._rollout_id = rollout_id
         self._attempt_id = attempt_id
@@ -218,7 +218,7 @@ class StoreRecorder:
         """
         await asyncio.wrap_future(self._thread.submit(self._add(spans)))
 
-    async def close(self, wait_seconds: float) -> Recorded:
+    async def close(self, wait_seconds: float) -> RecordedSpans:
         """Take no more spans, and return what became of those taken.
 
         Args:
@@ -331,7 +331,7 @@ class StoreRecorder:
         await self._drain()
         self._progress.spans += await self._store.add_many_spans(spans)
 
-    async def _close(self, wait_seconds: float) -> Recorded:
+    async def _close(self, wait_seconds: float) -> RecordedSpans:
         deadline = self._thread.loop.time() + wait_seconds
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(deadline, self._thread.loop.time() + _WRITE_SECONDS)):
@@ -346,7 +346,7 @@ class StoreRecorder:
         if left:
             logger.error("%d spans of attempt %s are left in %s", left, self._attempt_id, self._file.path)
         lost = self._progress.lost + len(self._queue)
-        return Recorded(await self._known(), lost, left)
+        return RecordedSpans(await self._known(), lost, left)
 
     async def _known(self) -> list[Span]:
         if self._progress.is_unsure:

@@ -22,7 +22,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """How much the attempts of one process keep together, if not told otherwise."""
 
 
-class Spool:
+class SpanSpool:
     """Where the attempts of this process keep spans.
 
     Args:
@@ -40,7 +40,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Spool, (self._given, self.max_bytes)
+        return SpanSpool, (self._given, self.max_bytes)
 
     def directory(self) -> Path:
         """Return where the files are, created if need be."""
@@ -96,7 +96,7 @@ def _process(name: str) -> dict[str, Any]:
 class SpoolFile:
     """The spans of one attempt that wait, in the order they ended. For one task at a time."""
 
-    def __init__(self, spool: Spool, rollout_id: str, attempt_id: str) -> None:
+    def __init__(self, spool: SpanSpool, rollout_id: str, attempt_id: str) -> None:
         self._spool = spool
         self._name = f"{quote(rollout_id, safe='')}.{quote(attempt_id, safe='')}.jsonl"
         self._path: Path | None = None

@@ -20,9 +20,9 @@ from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
 from store.training.attrs import sanitize_attributes
 from store.training.core_fields import SpanCoreFields
 from store.training.openai_spans import instrument_openai
-from store.training.recorder import LocalRecorder, Recorded, StoreRecorder
+from store.training.recorder import LocalRecorder, RecordedSpans, StoreRecorder
 from store.training.scope import AttemptScope, current_scope, entered, require_scope
-from store.training.spool import Spool
+from store.training.spool import SpanSpool
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -102,13 +102,13 @@ class Tracer:
         *,
         install_global: bool = False,
         provider: TracerProvider | None = None,
-        spool: Spool | None = None,
+        spool: SpanSpool | None = None,
         spool_seconds: float = SPOOL_SECONDS,
         openai: bool = True,
     ) -> None:
         self._install_global = install_global
         self._given = provider
-        self._spool = spool or Spool()
+        self._spool = spool or SpanSpool()
         self._spool_seconds = spool_seconds
         self._openai = openai
         self._store: Store | None = None
@@ -160,7 +160,7 @@ class Tracer:
             self.teardown()
 
     @property
-    def spool(self) -> Spool:
+    def spool(self) -> SpanSpool:
         """Where spans wait."""
         return self._spool
 
@@ -256,7 +256,7 @@ class Tracer:
         ) as root:
             yield root
 
-    async def close_scope(self, scope: AttemptScope, wait_seconds: float | None = None) -> Recorded:
+    async def close_scope(self, scope: AttemptScope, wait_seconds: float | None = None) -> RecordedSpans:
         """Record no more, wait until what was recorded is stored, and return it.
 
         Args:
@@ -269,7 +269,7 @@ class Tracer:
         if isinstance(recorder, StoreRecorder):
             recorded = await recorder.close(self._spool_seconds if wait_seconds is None else wait_seconds)
         else:
-            recorded = Recorded(cast("LocalRecorder", recorder).spans())
+            recorded = RecordedSpans(cast("LocalRecorder", recorder).spans())
         self._last_trace = recorded.spans
         _last_trace.set(recorded.spans)
         return recorded
@@ -443,5 +443,5 @@ def _global_provider() -> TracerProvider:
     return installed
 
 
-def _again(install_global: bool, spool: Spool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - for pickle
+def _again(install_global: bool, spool: SpanSpool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - for pickle
     return Tracer(install_global=install_global, spool=spool, spool_seconds=spool_seconds, openai=openai)

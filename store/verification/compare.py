@@ -51,7 +51,7 @@ _SPAN_POSITION = list(core_tables.spans.columns).index(core_tables.spans.c.posit
 _LAST_VERSION = 2**63 - 1
 
 
-class Stretch(Frozen):
+class StreamRange(Frozen):
     """Streams that lie side by side in the order of their names, all of one kind or all of none."""
 
     prefix: str
@@ -77,15 +77,15 @@ class Stretch(Frozen):
 
 
 STRETCHES = (
-    Stretch(prefix="", first="", before="resources/"),
-    Stretch(prefix="resources/", first="resources/", before="resources0"),
-    Stretch(prefix="", first="resources0", before="rollout/"),
-    Stretch(prefix="rollout/", first="rollout/", before="rollout0"),
-    Stretch(prefix="", first="rollout0", before="thread/"),
-    Stretch(prefix="thread/", first="thread/", before="thread0"),
-    Stretch(prefix="", first="thread0", before="worker/"),
-    Stretch(prefix="worker/", first="worker/", before="worker0"),
-    Stretch(prefix="", first="worker0", before=None),
+    StreamRange(prefix="", first="", before="resources/"),
+    StreamRange(prefix="resources/", first="resources/", before="resources0"),
+    StreamRange(prefix="", first="resources0", before="rollout/"),
+    StreamRange(prefix="rollout/", first="rollout/", before="rollout0"),
+    StreamRange(prefix="", first="rollout0", before="thread/"),
+    StreamRange(prefix="thread/", first="thread/", before="thread0"),
+    StreamRange(prefix="", first="thread0", before="worker/"),
+    StreamRange(prefix="worker/", first="worker/", before="worker0"),
+    StreamRange(prefix="", first="worker0", before=None),
 )
 """Together they hold every stream there can be."""
 
@@ -112,7 +112,7 @@ class Comparison:
         self.events = 0
         self.streams = 0
 
-    async def of(self, stretch: Stretch) -> AsyncGenerator[Compared]:
+    async def of(self, stretch: StreamRange) -> AsyncGenerator[Compared]:
         """Yield what was found in a stretch of streams, page by page."""
         prefix, place, after = stretch.prefix, stretch.place, stretch.after
         self._queue = _Queue(self._dialect, self._session, stretch)
@@ -253,7 +253,7 @@ class Comparison:
 class _Queue:
     """The queue by rollout, read along with the rollouts of a stretch."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession, stretch: Stretch) -> None:
+    def __init__(self, dialect: Dialect, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)
         self._ahead: list[Row] = []
         self._at = 0

@@ -21,7 +21,7 @@ from store.db.dialect import Dialect, ReadSession
 from store.db.url import parse
 from store.errors import NotFound
 from store.models.enums import Frozen
-from store.verification.compare import Comparison, Stretch
+from store.verification.compare import Comparison, StreamRange
 from store.verification.log_scan import Bounds, Walked, bounds, walk
 from store.verification.state_hash import Hashed, StateHash
 
@@ -37,7 +37,7 @@ _LOOK = b"\n"
 Result = TypeVar("Result", bound=Frozen)
 
 
-class Job(Frozen, Generic[Result]):
+class ProofJob(Frozen, Generic[Result]):
     """One piece of a proof."""
 
     result: ClassVar[type[Frozen]]
@@ -55,7 +55,7 @@ class Job(Frozen, Generic[Result]):
         return found
 
 
-class Walk(Job[Walked]):
+class Walk(ProofJob[Walked]):
     """Holding the log against itself."""
 
     result = Walked
@@ -74,12 +74,12 @@ class Sound(Frozen):
     hashed: Hashed
 
 
-class Compare(Job[Sound]):
+class Compare(ProofJob[Sound]):
     """Holding a stretch of streams against the tables, up to the first thing that is wrong."""
 
     result = Sound
     kind: Literal["compare"] = "compare"
-    stretch: Stretch
+    stretch: StreamRange
     cuts: list[str]
     """Where the state hash cuts the rollouts."""
 
@@ -96,7 +96,7 @@ class Compare(Job[Sound]):
 _ANY: TypeAdapter[Any] = TypeAdapter(Annotated[Walk | Compare, Field(discriminator="kind")])
 
 
-def job_of(text: bytes) -> Job[Any]:
+def job_of(text: bytes) -> ProofJob[Any]:
     """Return the job that a JSON text describes."""
     return _ANY.validate_json(text)
 
@@ -169,13 +169,13 @@ class Team:
         """Have every job done in this process."""
         self._set(())
 
-    def begin(self, job: Job[Result]) -> asyncio.Task[Result | None]:
+    def begin(self, job: ProofJob[Result]) -> asyncio.Task[Result | None]:
         """Let a process do a job, after those begun before; what comes of it, or None if it has to be done here."""
         task = asyncio.create_task(self._do(job))
         self._begun.append(task)
         return task
 
-    async def _do(self, job: Job[Result]) -> Result | None:
+    async def _do(self, job: ProofJob[Result]) -> Result | None:
         helper = await self._idle.get()
         answer = b"" if helper is None else await helper.ask(job.model_dump_json().encode() + b"\n")
         if helper is not None and not answer:

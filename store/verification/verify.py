@@ -13,7 +13,7 @@ from store.db.schema import triggers
 from store.db.tables import core as core_tables
 from store.models import Seal, VerifyReport
 from store.verification import log_scan, pool, state_hash
-from store.verification.compare import STRETCHES, Calls, Comparison, Stretch
+from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
 from store.verification.differences import Differences
 from store.verification.fold import Compared
 from store.verification.pool import Compare, Team, Walk
@@ -69,9 +69,9 @@ class Proof:
         self.streams += streams
 
 
-def _cut(cuts: Sequence[str]) -> list[Stretch]:
+def _cut(cuts: Sequence[str]) -> list[StreamRange]:
     """Return stretches that together hold every stream, the rollouts cut into several."""
-    found: list[Stretch] = []
+    found: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
         for after, until in zip([None, *places], [*places, None], strict=True):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.adapters.conversation import ModelExchange, Said, ToolCall, ToolUse, exchange_of, tool_use_of
+from store.adapters.conversation import ChatMessage, ModelExchange, ToolCall, ToolUse, exchange_of, tool_use_of
 
 
 def _json(value: Any) -> str:
@@ -17,8 +17,8 @@ def _json(value: Any) -> str:
 
 
 _SEARCH = ToolCall("search", '{"q":1}', "call-1")
-_ASKED = (Said("system", "Be brief."), Said("user", "Who?"))
-_ANSWERED = (Said("assistant", "Ada.", "Let me think.", (_SEARCH,)),)
+_ASKED = (ChatMessage("system", "Be brief."), ChatMessage("user", "Who?"))
+_ANSWERED = (ChatMessage("assistant", "Ada.", "Let me think.", (_SEARCH,)),)
 
 _OLD = {
     "gen_ai.prompt.0.role": "system",
@@ -85,19 +85,19 @@ def test_what_is_no_text_is_counted_and_a_text_of_json_stays_a_text() -> None:
     asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": parts}
     read = exchange_of(asked | {"gen_ai.prompt.1.role": "user", "gen_ai.prompt.1.content": '["a", {"b": 1}]'})
     assert read is not None
-    assert read.asked == (Said("user", "Look:", attached=1), Said("user", '["a", {"b": 1}]'))
+    assert read.asked == (ChatMessage("user", "Look:", attached=1), ChatMessage("user", '["a", {"b": 1}]'))
 
 
 def test_the_answer_of_a_tool_names_the_call() -> None:
     response = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-1", "response": {"found": 3}}]}
     read = exchange_of({"gen_ai.input.messages": _json([response])})
     assert read is not None
-    assert read.asked == (Said("tool", '{"found":3}', call_id="call-1"),)
+    assert read.asked == (ChatMessage("tool", '{"found":3}', call_id="call-1"),)
 
 
 def test_a_message_said_again_is_known_by_its_key_without_its_thoughts() -> None:
-    assert Said("assistant", "Ada. ", "thought").key == Said("assistant", "Ada.").key
-    assert Said("assistant", "Ada.").key != Said("user", "Ada.").key
+    assert ChatMessage("assistant", "Ada. ", "thought").key == ChatMessage("assistant", "Ada.").key
+    assert ChatMessage("assistant", "Ada.").key != ChatMessage("user", "Ada.").key
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from store.client import HTTPStore
-from store.client.retrying import Attempts, Failure, Retries, retry_after
+from store.client.retrying import Attempts, Retries, RetryableFailure, retry_after
 from store.errors import Busy, Closed, Incompatible, Invalid, NotFound, StoreError, TimedOut, Unavailable
 from store.models import LLM, Attempt, EnqueueRolloutRequest
 from store.testing.samples import make_sdk_span, make_span
@@ -143,7 +143,7 @@ async def test_closing_ends_the_pause_before_another_try() -> None:
 def test_pauses_grow_differ_and_stay_below_two_seconds() -> None:
     def pauses() -> list[float]:
         attempts = Attempts(Retries(retry_seconds=1e6), "call", "http://host", waits=False)
-        return [attempts.pause_after(Failure("did not answer")) for _ in range(30)]
+        return [attempts.pause_after(RetryableFailure("did not answer")) for _ in range(30)]
 
     one, other = pauses(), pauses()
     assert one != other

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from store.dashboard.views.stuck import stuck
-from store.db.reports.overview_rows import Active, Overview, Waiting, Workers
+from store.db.reports.overview_rows import Active, Overview, QueuedRollout, WorkerTotals
 
 NOW = 1_750_000_000_000_000
 ENDLESS = "it has no limit for silence, so nothing ends it."
@@ -23,8 +23,8 @@ def an_active(*, began: float, sign: float | None = None, elsewhere: str | None 
 
 def seen(*active: Active, waits: float | None = None, asked: float | None = None) -> Overview:
     """Return a store with these rollouts, one that has waited so long, and workers that asked so long ago."""
-    waiting = [] if waits is None else [Waiting("ro-2", "queuing", NOW - int(waits * 1e6), 0)]
-    workers = Workers(1, 0, None if asked is None else NOW - int(asked * 1e6))
+    waiting = [] if waits is None else [QueuedRollout("ro-2", "queuing", NOW - int(waits * 1e6), 0)]
+    workers = WorkerTotals(1, 0, None if asked is None else NOW - int(asked * 1e6))
     return Overview(NOW, {}, [], active, len(waiting), waiting, workers, None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from store.dashboard.pages.workers import LANE_WIDTH, lanes_of
-from store.db.reports.worker_rows import CELL, HOUR, Stretch, Window
+from store.db.reports.worker_rows import CELL, HOUR, BusyPeriod, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
@@ -137,11 +137,11 @@ async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
 
 def test_what_cannot_be_told_apart_is_one_bar_and_nothing_leaves_the_lane() -> None:
     window = Window(0, HOUR, is_now=True)
-    near = [Stretch("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]
+    near = [BusyPeriod("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]
     far = [
-        Stretch("w", "succeeded", 100 * CELL, 101 * CELL, 1, "ro-2"),
-        Stretch("w", "failed", 100 * CELL, 100 * CELL, 1, "ro-3"),
-        Stretch("w", "open", -10 * MICROSECONDS, HOUR + 10, 1, "ro-4"),
+        BusyPeriod("w", "succeeded", 100 * CELL, 101 * CELL, 1, "ro-2"),
+        BusyPeriod("w", "failed", 100 * CELL, 100 * CELL, 1, "ro-3"),
+        BusyPeriod("w", "open", -10 * MICROSECONDS, HOUR + 10, 1, "ro-4"),
     ]
     bars = lanes_of([*near, *far], window)["w"]
     assert [(bar.outcome, bar.attempts, bar.rollout_id) for bar in bars] == [

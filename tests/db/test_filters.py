@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from store.db.queries import filters
-from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Values
+from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, FilterCondition, Noun, Values
 from store.errors import Invalid
 from store.models import Attempt, ResourcesUpdate, Rollout, Span, Worker
 
@@ -75,15 +75,15 @@ def test_what_cannot_be_asked_is_refused_by_name(argument: str, value: Any) -> N
 @pytest.mark.parametrize(
     "condition,field",
     [
-        (Condition("status", "in", "idle"), "status_in"),
-        (Condition("status", "in", ["idle", 1]), "status_in"),
-        (Condition("status", "in", ["\x00"]), "status_in"),
-        (Condition("worker_id", "contains", 7), "worker_id_contains"),
-        (Condition("worker_id", "contains", "\ud800"), "worker_id_contains"),
-        (Condition("worker_id", "is", "a\x00"), "worker_id"),
+        (FilterCondition("status", "in", "idle"), "status_in"),
+        (FilterCondition("status", "in", ["idle", 1]), "status_in"),
+        (FilterCondition("status", "in", ["\x00"]), "status_in"),
+        (FilterCondition("worker_id", "contains", 7), "worker_id_contains"),
+        (FilterCondition("worker_id", "contains", "\ud800"), "worker_id_contains"),
+        (FilterCondition("worker_id", "is", "a\x00"), "worker_id"),
     ],
 )
-def test_values_that_no_database_can_be_asked_for_are_refused_by_name(condition: Condition, field: str) -> None:
+def test_values_that_no_database_can_be_asked_for_are_refused_by_name(condition: FilterCondition, field: str) -> None:
     with pytest.raises(Invalid) as refused:
         filters.query(WORKERS, [condition])
     assert refused.value.field == field
@@ -96,7 +96,9 @@ def test_a_refused_sort_names_the_fields_that_there_are() -> None:
 
 
 def test_a_condition_of_none_is_none() -> None:
-    asked = filters.query(WORKERS, [Condition("status", "in", None), Condition("worker_id", "contains", None)])
+    asked = filters.query(
+        WORKERS, [FilterCondition("status", "in", None), FilterCondition("worker_id", "contains", None)]
+    )
     assert asked.conditions == ()
 
 
@@ -105,16 +107,18 @@ def test_a_condition_of_none_is_none() -> None:
     [
         ([], "and", "abc"),
         ([], "or", "abc"),
-        ([Condition("status", "in", [])], "and", ""),
-        ([Condition("status", "in", []), Condition("worker_id", "is", "b")], "or", "b"),
-        ([Condition("status", "in", ["busy"]), Condition("worker_id", "contains", "b")], "and", "b"),
-        ([Condition("status", "in", ["idle"]), Condition("worker_id", "contains", "b")], "or", "bc"),
-        ([Condition("worker_id", "contains", "")], "and", "abc"),
-        ([Condition("worker_id", "contains", "B")], "and", ""),
-        ([Condition("worker_id", "is", "")], "and", ""),
+        ([FilterCondition("status", "in", [])], "and", ""),
+        ([FilterCondition("status", "in", []), FilterCondition("worker_id", "is", "b")], "or", "b"),
+        ([FilterCondition("status", "in", ["busy"]), FilterCondition("worker_id", "contains", "b")], "and", "b"),
+        ([FilterCondition("status", "in", ["idle"]), FilterCondition("worker_id", "contains", "b")], "or", "bc"),
+        ([FilterCondition("worker_id", "contains", "")], "and", "abc"),
+        ([FilterCondition("worker_id", "contains", "B")], "and", ""),
+        ([FilterCondition("worker_id", "is", "")], "and", ""),
     ],
 )
-def test_conditions_are_one_pool_that_the_logic_joins(conditions: list[Condition], logic: str, expected: str) -> None:
+def test_conditions_are_one_pool_that_the_logic_joins(
+    conditions: list[FilterCondition], logic: str, expected: str
+) -> None:
     asked = filters.query(WORKERS, conditions, filter_logic=logic)
     rows = workers(("a", "busy"), ("b", "busy"), ("c", "idle"))
     assert "".join(row["worker_id"] for row in rows if filters.matches(asked, row)) == expected
@@ -122,7 +126,7 @@ def test_conditions_are_one_pool_that_the_logic_joins(conditions: list[Condition
 
 def test_null_contains_nothing_and_equals_nothing() -> None:
     row: Values = {"parent_id": None}
-    for condition in (Condition("parent_id", "contains", ""), Condition("parent_id", "is", "")):
+    for condition in (FilterCondition("parent_id", "contains", ""), FilterCondition("parent_id", "is", "")):
         assert not filters.matches(filters.query(SPANS, [condition]), row)
 
 
@@ -154,13 +158,13 @@ def test_a_page_is_cut_from_what_matches(limit: int, offset: int, expected: list
 
 
 def test_queries_share_a_statement_when_only_their_values_differ() -> None:
-    def shape(*conditions: Condition, **more: Any) -> Any:
+    def shape(*conditions: FilterCondition, **more: Any) -> Any:
         return filters.shape(filters.query(WORKERS, conditions, **more))
 
-    one = shape(Condition("status", "in", ["idle"]), limit=5)
+    one = shape(FilterCondition("status", "in", ["idle"]), limit=5)
     assert one is not None
-    assert one == shape(Condition("status", "in", ["busy", "idle"]), limit=7, offset=3)
-    assert one != shape(Condition("status", "in", []), limit=5)
-    assert one != shape(Condition("status", "in", ["idle"]))
-    assert one != shape(Condition("status", "in", ["idle"]), limit=5, sort_by="status")
-    assert shape(Condition("worker_id", "contains", "a")) is None
+    assert one == shape(FilterCondition("status", "in", ["busy", "idle"]), limit=7, offset=3)
+    assert one != shape(FilterCondition("status", "in", []), limit=5)
+    assert one != shape(FilterCondition("status", "in", ["idle"]))
+    assert one != shape(FilterCondition("status", "in", ["idle"]), limit=5, sort_by="status")
+    assert shape(FilterCondition("worker_id", "contains", "a")) is None

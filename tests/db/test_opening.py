@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from store.db.schema import StoreInfo, prepare_postgres, prepare_sqlite, read_only_uri, sqlite, triggers
+from store.db.schema import DatabaseInfo, prepare_postgres, prepare_sqlite, read_only_uri, sqlite, triggers
 from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, Unavailable
@@ -26,7 +26,7 @@ from tests.postgres import PostgresServer
 NOBODY = 65534
 
 
-def create(path: Path) -> StoreInfo:
+def create(path: Path) -> DatabaseInfo:
     return prepare_sqlite(path, create=True, read_only=False)
 
 
@@ -372,7 +372,7 @@ def test_alembic_is_not_imported_to_create_or_open(durable_url: str) -> None:
 # Postgres.
 
 
-async def prepare(url: str, *, create: bool = True, read_only: bool = False) -> StoreInfo:
+async def prepare(url: str, *, create: bool = True, read_only: bool = False) -> DatabaseInfo:
     parsed = parse(url)
     assert parsed.dsn is not None
     return await prepare_postgres(parsed.dsn, f"rollbook_{parsed.partition}", create=create, read_only=read_only)

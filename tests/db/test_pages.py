@@ -15,7 +15,17 @@ from sqlalchemy.sql import ClauseElement
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload
-from store.db.queries.filters import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Condition, Noun, Query, Values
+from store.db.queries.filters import (
+    ATTEMPTS,
+    RESOURCES,
+    ROLLOUTS,
+    SPANS,
+    WORKERS,
+    FilterCondition,
+    FilterQuery,
+    Noun,
+    Values,
+)
 from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
@@ -220,10 +230,10 @@ class Crowd:
             last_position=position,
         )
 
-    def query(self, noun: Noun) -> Query:
+    def query(self, noun: Noun) -> FilterQuery:
         dice = self.dice
         texts = [name for name, each in noun.fields.items() if each.kind == "text"]
-        conditions: list[Condition] = []
+        conditions: list[FilterCondition] = []
         for _ in range(dice.choice([0, 1, 1, 2, 3])):
             name = dice.choice(texts)
             some = [row[noun.fields[name].column] for row in dice.sample(self.values[noun.name], 3)]
@@ -231,9 +241,9 @@ class Crowd:
             conditions.append(
                 dice.choice(
                     [
-                        Condition(name, "is", wanted[0]),
-                        Condition(name, "in", dice.choice([wanted, wanted, []])),
-                        Condition(name, "contains", dice.choice([wanted[0][:2], dice_text(dice)])),
+                        FilterCondition(name, "is", wanted[0]),
+                        FilterCondition(name, "in", dice.choice([wanted, wanted, []])),
+                        FilterCondition(name, "contains", dice.choice([wanted[0][:2], dice_text(dice)])),
                     ]
                 )
             )
@@ -247,7 +257,7 @@ class Crowd:
             offset=dice.choice([0, 0, 0, 1, 30]),
         )
 
-    def expected(self, asked: Query, **within: str) -> tuple[list[Values], int]:
+    def expected(self, asked: FilterQuery, **within: str) -> tuple[list[Values], int]:
         rows = [row for row in self.values[asked.noun.name] if within.items() <= row.items()]
         found = [row for row in rows if filters.matches(asked, row)]
         return list(filters.page(asked, filters.arranged(asked, found))), len(found)
@@ -369,7 +379,7 @@ async def test_queries_of_one_shape_are_compiled_once(dialect: Dialect, monkeypa
     monkeypatch.setattr(dialect, "sql", count)
     async with dialect.read() as session:
         for number in range(5):
-            condition = Condition("status", "in", [str(number)])
+            condition = FilterCondition("status", "in", [str(number)])
             asked = filters.query(ROLLOUTS, [condition], limit=number + 1, offset=number + 1)
             await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
             await pages.rollout(dialect, session, str(number))

@@ -6,7 +6,7 @@ from typing import Any
 
 from store.domain.decide_runs import GroundMoved
 from store.domain.events import Body
-from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
+from store.domain.run_commands import Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact, TellRun
 from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
@@ -75,7 +75,7 @@ def fork(
     supersede: bool = False,
     request_id: str | None = None,
     worker_id: str | None = None,
-    ground: Ground | None = None,
+    ground: ForkPrecondition | None = None,
 ) -> RolloutView | GroundMoved:
     """Fork rollout r1 by a plan that was made this moment, or on another ground."""
     state = story.rollout()
@@ -93,7 +93,7 @@ def fork(
     command = Fork(
         rollout_id="r1",
         fact=fact,
-        ground=ground or Ground(state.head, state.run_version or 0),
+        ground=ground or ForkPrecondition(state.head, state.run_version or 0),
         supersede=supersede,
         worker_id=worker_id,
         owner=None,

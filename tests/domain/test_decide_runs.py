@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.domain.decide_runs import GroundMoved, Told
+from store.domain.decide_runs import AppendedEvents, GroundMoved
 from store.domain.events import AttemptStarted, Event
 from store.domain.rollout import RolloutState, evolve
-from store.domain.run_commands import Ground
+from store.domain.run_commands import ForkPrecondition
 from store.domain.run_events import ArtifactRetracted, HeadMoved
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, RolloutView
 from store.errors import AttemptActive, Conflict, Corrupt, NotFound
@@ -63,7 +63,7 @@ class TestTelling:
             moved("preparing", "running", "event"),
         ]
         assert story.causes == [None, None, "run.event", "run.event"]
-        assert answer == Told(3, 4, "events", is_repeated=False)
+        assert answer == AppendedEvents(3, 4, "events", is_repeated=False)
         assert story.attempt().sign_of_life == story.events[-1].at / SECOND
 
     @pytest.mark.parametrize("command", [phase(), checkpoint(), rejected(), artifact()], ids=lambda c: c.kind)
@@ -90,7 +90,7 @@ class TestTelling:
 
     def test_events_of_one_call_are_stamped_apart_and_numbered_without_holes(self, story: Story) -> None:
         story.tell(start())
-        answer: Told = story.tell(events("a", "b", "c"))
+        answer: AppendedEvents = story.tell(events("a", "b", "c"))
         assert answer.versions == [3, 4, 5]
         assert [event.version for event in story.events[:3]] == answer.versions
         assert len({event.at for event in story.events[:3]}) == 3
@@ -127,13 +127,13 @@ class TestTelling:
 class TestKeys:
     def test_a_call_repeated_under_its_key_does_nothing_and_answers_the_same(self, story: Story) -> None:
         story.tell(start())
-        first: Told = story.tell(events("a", "b", key="k"))
-        again: Told = story.tell(events("a", "b", key="k"))
+        first: AppendedEvents = story.tell(events("a", "b", key="k"))
+        again: AppendedEvents = story.tell(events("a", "b", key="k"))
         assert (again.versions, again.is_repeated, story.events) == (first.versions, True, [])
 
     def test_also_in_the_same_batch(self, story: Story) -> None:
         story.tell(start())
-        again: Told = story.tell(events("a", key="k"), events("a", key="k"))
+        again: AppendedEvents = story.tell(events("a", key="k"), events("a", key="k"))
         assert (again.versions, again.is_repeated) == ([3], True)
 
     def test_a_key_counts_for_one_rollout(self, story: Story) -> None:
@@ -228,7 +228,7 @@ class TestForks:
         story.tell(events("Trader"))
         fork(story, "a2", supersede=True)
         bound, before = story.attempt("a2").base_version, (story.statuses(), story.rollout().head)
-        late: Told = story.tell(events("Judge"))
+        late: AppendedEvents = story.tell(events("Judge"))
         assert ((story.statuses(), story.rollout().head), len(story.events)) == (before, 1)
         assert bound is not None
         assert late.first > bound
@@ -245,16 +245,16 @@ class TestForks:
         story = ended(Story())
         fork(story, "a2")
         story.tell(report("failed", "a2"))
-        stood = Ground(story.rollout().head, story.rollout().run_version or 0)
+        stood = ForkPrecondition(story.rollout().head, story.rollout().run_version or 0)
         story.tell(change)  # pyright: ignore[reportArgumentType] (any command)
-        now = Ground(story.rollout().head, story.rollout().run_version or 0)
+        now = ForkPrecondition(story.rollout().head, story.rollout().run_version or 0)
         assert fork(story, "a3", ground=stood) == GroundMoved(now)
         assert story.events == []
         assert isinstance(fork(story, "a3", ground=now), RolloutView)
 
     def test_a_span_of_a_node_moves_the_ground_and_another_does_not(self, story: Story) -> None:
         ended(story)
-        stood = Ground(story.rollout().head, story.rollout().run_version or 0)
+        stood = ForkPrecondition(story.rollout().head, story.rollout().run_version or 0)
         story.tell(record(span(1)))
         assert story.rollout().run_version == stood.run_version
         story.tell(record(span(2, node_id="Trader", kind="result")))

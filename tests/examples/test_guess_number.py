@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from store.errors import Invalid
 from store.examples.guess_number import report
 from store.examples.guess_number.chart import draw
-from store.examples.guess_number.course import QUICK, WHOLE, Course, Step, at_first, at_last
+from store.examples.guess_number.course import QUICK, WHOLE, Course, StepResult, at_first, at_last
 from store.examples.guess_number.game import BEGIN, FOUND, SMALL, Game, Verdict
 from store.examples.guess_number.grpo import advantages
 from store.examples.guess_number.policy import WIDTH, Sampled
@@ -45,9 +45,9 @@ def play(game: Game, secret: int) -> list[str]:
     return list(itertools.chain(*turns))
 
 
-def step(number: int, found: float) -> Step:
+def step(number: int, found: float) -> StepResult:
     """Return a step of which only that is known."""
-    return Step(number, found, games=10, failed=0, calls=20, entropy=1.0, shown={})
+    return StepResult(number, found, games=10, failed=0, calls=20, entropy=1.0, shown={})
 
 
 @pytest.mark.parametrize("game", [Game(), SMALL], ids=["whole", "small"])

@@ -20,7 +20,7 @@ from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
 from store.interface.store import Store
 from store.journal import writer
 from store.sql.store import SQLStore
-from store.sql.waiters import Waiting
+from store.sql.waiters import WaitingCalls
 from tests import databases
 from tests.faults.sessions import Trouble, taken, troubled_store, waiting
 
@@ -197,7 +197,7 @@ async def test_a_mistake_in_telling_the_news_holds_up_nobody(
         raise KeyError("waiter")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "store.journal"):
-        patched.setattr(Waiting, "committed", fail)
+        patched.setattr(WaitingCalls, "committed", fail)
         await troubled.enqueue_rollout("first")
     await troubled.enqueue_rollout("second")
     assert await inputs_of(troubled) == ["first", "second"]

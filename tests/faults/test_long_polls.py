@@ -18,7 +18,7 @@ from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.sql.store import SQLStore
-from store.sql.waiters import Waiting
+from store.sql.waiters import WaitingCalls
 from tests.faults.sessions import Trouble, until
 
 WORKERS = ("w1", "w2", None)
@@ -69,10 +69,10 @@ async def claim_and_leave(
 async def test_a_claim_nobody_waits_for_goes_to_a_waiting_call_of_the_same_worker(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hear_nothing(_: Waiting) -> None:
+    async def hear_nothing(_: WaitingCalls) -> None:
         """News that might come from other processes send whoever waits to look; then nobody would be waiting."""
 
-    monkeypatch.setattr(Waiting, "_look_again", hear_nothing)
+    monkeypatch.setattr(WaitingCalls, "_look_again", hear_nothing)
     leaving, staying = await parked_poll(troubled, "w1"), await parked_poll(troubled, "w1")
     (rollout_id,) = await claim_and_leave(troubled, trouble, leaving, ["only"])
     async with asyncio.timeout(10):

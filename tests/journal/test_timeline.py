@@ -15,7 +15,7 @@ from store import open_store
 from store.db.dialect import Dialect, ReadSession, Row, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
-from store.db.queries.filters import Condition, Query
+from store.db.queries.filters import FilterCondition, FilterQuery
 from store.db.url import parse
 from store.domain.commands import ReleaseClaim, Sweep
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, WORKER_COLUMNS, ClaimView
@@ -56,7 +56,7 @@ class Desk:
     async def moment_of(self, rollout_id: str, number: Any) -> int:
         return await self.read(lambda dialect, session: timeline.moment_of(dialect, session, rollout_id, number))
 
-    async def rollouts_at(self, until: int, *conditions: Condition) -> pages.Page[Any]:
+    async def rollouts_at(self, until: int, *conditions: FilterCondition) -> pages.Page[Any]:
         asked = filters.query(filters.ROLLOUTS, conditions)
         return await self.read(
             lambda dialect, session: timeline.rollouts(dialect, session, asked, until, rollout_mapping.rollout_of_page)
@@ -114,12 +114,12 @@ def silent_worker(row: Row) -> Any:
     return rollout_mapping.worker_model(row[: len(WORKER_COLUMNS)], None)
 
 
-def asked_of_rollouts(dice: random.Random) -> Query:
+def asked_of_rollouts(dice: random.Random) -> FilterQuery:
     return filters.query(
         filters.ROLLOUTS,
         [
-            Condition("status", "in", dice.choice([None, [], ["queuing", "running"], STATUSES[2:5]])),
-            Condition("rollout_id", "contains", dice.choice([None, None, "a", "ro-", "7"])),
+            FilterCondition("status", "in", dice.choice([None, [], ["queuing", "running"], STATUSES[2:5]])),
+            FilterCondition("rollout_id", "contains", dice.choice([None, None, "a", "ro-", "7"])),
         ],
         filter_logic=dice.choice(["and", "or"]),
         sort_by=dice.choice([None, *filters.ROLLOUTS.fields]),
@@ -135,7 +135,7 @@ class Remembered:
 
     position: int
     recorded_at: int
-    rollout_queries: list[tuple[Query, Any]] = field(default_factory=list[tuple[Query, Any]])
+    rollout_queries: list[tuple[FilterQuery, Any]] = field(default_factory=list[tuple[FilterQuery, Any]])
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -448,7 +448,7 @@ async def test_a_past_in_which_too_much_was_different_is_refused_unless_it_is_na
     with pytest.raises(PastUnavailable) as refused:
         await desk.rollouts_at(until)
     assert (refused.value.rows, refused.value.limit) == (3, 2)
-    two = Condition("rollout_id", "in", [rollouts[0].rollout_id, rollouts[3].rollout_id])
+    two = FilterCondition("rollout_id", "in", [rollouts[0].rollout_id, rollouts[3].rollout_id])
     assert (await desk.rollouts_at(until, two)).items == [rollouts[0], rollouts[3]]
 
 

@@ -11,7 +11,7 @@ import pytest
 from store.errors import CheckpointMissing, Invalid
 from store.models import CheckpointRef, Degraded, ForkPlan, Phase, PhaseGraph, RunEvent, ScopeKind
 from store.planning import plan as planning
-from store.planning.plan import Ground
+from store.planning.plan import PlanBasis
 from store.planning.rows import Alike
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, TA_COMPAT, node, phase
 
@@ -35,7 +35,7 @@ def saved(scope: str, name: str, *, after: str, graph: str | None = TA.digest, v
     )
 
 
-def whole_run() -> Ground:
+def whole_run() -> PlanBasis:
     events = [
         *phase("scan", MARKET),
         *(
@@ -51,10 +51,10 @@ def whole_run() -> Ground:
         for scope in ("RIG", "TSDD")
         for name, after in (("analysts_checkpoint", "analysts"), ("trader_checkpoint", "debate_and_trader"))
     ]
-    return Ground("ro-1", 1, 900, 1, told(events), checkpoints, {MARKET, "RIG", "TSDD", FUND})
+    return PlanBasis("ro-1", 1, 900, 1, told(events), checkpoints, {MARKET, "RIG", "TSDD", FUND})
 
 
-def rerun(ground: Ground, graph: PhaseGraph = TA, **asked: Any) -> ForkPlan:
+def rerun(ground: PlanBasis, graph: PhaseGraph = TA, **asked: Any) -> ForkPlan:
     how: dict[str, Any] = {"node": None, "phase": None, "scopes": ["RIG"], "on_missing": "error", "cascade": True}
     return planning.rerun(graph, ground, **(how | asked))
 
@@ -188,7 +188,7 @@ def test_an_unlisted_node_goes_with_the_phase_that_it_names() -> None:
 # Going on after a crash
 
 
-def crashed(*done: str, checkpoints: tuple[str, ...], begun: str | None = None, graph: PhaseGraph = TA) -> Ground:
+def crashed(*done: str, checkpoints: tuple[str, ...], begun: str | None = None, graph: PhaseGraph = TA) -> PlanBasis:
     events = [event for name in done for event in phase(name, "RIG", graph=graph)]
     if begun is not None:
         events += list(phase(begun, "RIG", graph=graph))[:-1]
@@ -196,7 +196,7 @@ def crashed(*done: str, checkpoints: tuple[str, ...], begun: str | None = None, 
         event for name in ("analysts", "debate_and_trader", "risk") for event in phase(name, "TSDD", graph=graph)
     ]
     refs = [saved("RIG", name, after="x") for name in checkpoints]
-    return Ground("ro-1", 1, 500, 1, told(events), refs, {"RIG", "TSDD"})
+    return PlanBasis("ro-1", 1, 500, 1, told(events), refs, {"RIG", "TSDD"})
 
 
 def test_a_scope_goes_on_at_its_first_phase_that_did_not_complete() -> None:

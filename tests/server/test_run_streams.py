@@ -15,13 +15,13 @@ from store import open_store
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
-from store.planning.follow import Page
+from store.planning.follow import RunFollowPage
 from store.server.auth import admission
 from store.sql import core as sql_core
 from store.sql.follow import RunSource
 from store.sql.runs import SQLRuns
 from store.sql.store import SQLStore
-from store.sql.waiters import Waiting
+from store.sql.waiters import WaitingCalls
 from store.testing import ManualClock
 from store.wire import paths
 from tests.conftest import POSTGRES, SQLITE
@@ -309,7 +309,7 @@ class CountingSource(RunSource):
         super().__init__(store.core, rollout_id, bodies=bodies)
         self._store = store
 
-    async def page(self, after: int, since: int) -> Page:
+    async def page(self, after: int, since: int) -> RunFollowPage:
         self._store.pages += 1
         page = await super().page(after, since)
         if page.is_last and self._store.between:
@@ -372,7 +372,7 @@ async def test_without_a_server_too(counting: Counting) -> None:
     assert [frame.kind for frame in frames] == ["hello", "status", "event"]
 
 
-def announce_nothing(waiting: Waiting, commit_id: int) -> None:
+def announce_nothing(waiting: WaitingCalls, commit_id: int) -> None:
     del waiting, commit_id
 
 
@@ -381,7 +381,7 @@ async def test_what_another_process_commits_is_told_whether_or_not_it_is_announc
     store: Store, store_url: str, is_announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_announced:
-        monkeypatch.setattr(Waiting, "announce", announce_nothing)
+        monkeypatch.setattr(WaitingCalls, "announce", announce_nothing)
         monkeypatch.setattr(sql_core, "FALLBACK_SECONDS", 0.05)
     run = await begin(store)
     async with await open_store(store_url) as other, serving(store) as client, follow(client, run, "events") as stream:

@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.training import Tracer, current_scope, emit_message, emit_reward
 from store.training import recorder as recording
 from store.training.span_thread import span_thread
-from store.training.spool import Spool
+from store.training.spool import SpanSpool
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.given import names_of, spans_of, started, until
 from tests.training.unreliable import Unreliable
@@ -82,7 +82,7 @@ async def test_spans_wait_for_a_store_that_is_gone_and_keep_their_order(
     unreliable: Unreliable, memory: Store, tmp_path: Path
 ) -> None:
     rollout = await started(memory)
-    spool = Spool(tmp_path)
+    spool = SpanSpool(tmp_path)
     tracer = Tracer(spool=spool)
     with tracer.lifespan(unreliable):
         async with tracer.trace_context(**ids(rollout)):
@@ -147,7 +147,7 @@ async def test_what_is_left_when_the_wait_is_over_stays_in_its_file(
     unreliable: Unreliable, memory: Store, tmp_path: Path
 ) -> None:
     rollout = await started(memory)
-    tracer = Tracer(spool=Spool(tmp_path), spool_seconds=0.2)
+    tracer = Tracer(spool=SpanSpool(tmp_path), spool_seconds=0.2)
     unreliable.is_down = True
     with tracer.lifespan(unreliable):
         scope = tracer.open_scope(**ids(rollout))
@@ -164,7 +164,7 @@ async def test_what_is_left_when_the_wait_is_over_stays_in_its_file(
 async def test_the_spool_of_a_process_is_bounded_and_what_does_not_fit_is_counted(
     unreliable: Unreliable, memory: Store, tmp_path: Path
 ) -> None:
-    tracer = Tracer(spool=Spool(tmp_path, max_bytes=20_000), spool_seconds=0.2)
+    tracer = Tracer(spool=SpanSpool(tmp_path, max_bytes=20_000), spool_seconds=0.2)
     unreliable.is_down = True
     left = lost = 0
     with tracer.lifespan(unreliable):

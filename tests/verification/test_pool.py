@@ -14,7 +14,7 @@ from store.errors import Corrupt
 from store.verification import pool
 from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
-from store.verification.pool import Compare, Job, Walk
+from store.verification.pool import Compare, ProofJob, Walk
 from tests.journal.given import run_sql, tamper
 from tests.verification.filled import Filled
 
@@ -70,7 +70,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
     done: dict[type[Any], list[bool]] = defaultdict(list)
 
     class Watched(pool.Team):
-        def begin(self, job: Job[Any]) -> asyncio.Task[Any]:
+        def begin(self, job: ProofJob[Any]) -> asyncio.Task[Any]:
             task = super().begin(job)
             task.add_done_callback(lambda task: done[type(job)].append(task.result() is not None))
             return task

@@ -90,12 +90,12 @@ async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Fo
     rollouts = 0 if wanted.at_once else await counted.total(dialect, session)
     if rollouts > MANY:
         return _Found(names, along, [], [], rollouts)
-    source = counted.Source(None, wanted.modes)
+    source = counted.CurveSource(None, wanted.modes)
     edges = curves.edges_for(await counted.sample(dialect, session, source))
     cells = await counted.cells(dialect, session, source, along, edges)
     charts = [curves.reward_chart(along, cells, "reward", "Reward")]
     for index, name in enumerate(wanted.names):
-        source = counted.Source(name, wanted.modes)
+        source = counted.CurveSource(name, wanted.modes)
         own = curves.edges_for(await counted.sample(dialect, session, source))
         given = await counted.cells(dialect, session, source, along, own)
         charts.append(curves.reward_chart(along, given, f"reward-{index}", f"Reward “{name}”"))

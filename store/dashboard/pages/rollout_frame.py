@@ -76,7 +76,7 @@ class Looked:
     """What `as_at` takes for the same moment; None for now."""
     event: Mapping[str, Any] | None
     """The event `at`."""
-    waiting: rollout_story.Waiting | None = None
+    waiting: rollout_story.RolloutWait | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     said: RolloutAnnotations = NOTHING
 
@@ -197,7 +197,7 @@ _Read = tuple[
     int | None,
     Mapping[str, Any] | None,
     list[dict[str, Any]],
-    rollout_story.Waiting | None,
+    rollout_story.RolloutWait | None,
 ]
 
 

@@ -14,7 +14,7 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
 from store.db.reports import input_starts
 from store.db.reports.failure_rows import FAILED
-from store.db.reports.rollout_rows import SORTS, RolloutRow, Wanted, rollout_page
+from store.db.reports.rollout_rows import SORTS, RolloutListQuery, RolloutRow, rollout_page
 from store.errors import Invalid
 from store.models import RolloutMode, RolloutStatus
 
@@ -71,11 +71,11 @@ async def rollouts(request: PageRequest) -> PageContent:
     return PageContent("rollout_list.html", values, "Rollouts", hidden=hidden)
 
 
-def _wanted(request: PageRequest) -> Wanted:
+def _wanted(request: PageRequest) -> RolloutListQuery:
     attempt_status = request.one("attempt") or None
     if attempt_status is not None and attempt_status not in FAILED:
         raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
-    return Wanted(
+    return RolloutListQuery(
         statuses=request.several_among("status", get_args(RolloutStatus)),
         modes=request.several_among("mode", get_args(RolloutMode)),
         ids=request.several("id"),
@@ -110,7 +110,7 @@ class Beside:
     """Where the first page is found again without what came meanwhile."""
 
 
-def _beside(plain: PageRequest, wanted: Wanted, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
+def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
     is_back = wanted.before is not None
     is_first = not wanted.offset and wanted.after is None and not is_back
     first = None if is_first else plain.here()

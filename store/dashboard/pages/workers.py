@@ -12,7 +12,7 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import Dialect, ReadSession
 from store.db.reports import worker_rows
-from store.db.reports.worker_rows import AttemptRow, Stretch, Tally, Window
+from store.db.reports.worker_rows import AttemptRow, BusyPeriod, Window, WorkerTally
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
 from store.models.queries import WorkerQuery
@@ -44,8 +44,8 @@ class ActivityBar:
 @dataclass(frozen=True, slots=True)
 class _Found:
     window: Window
-    tallies: dict[str, Tally]
-    stretches: list[Stretch]
+    tallies: dict[str, WorkerTally]
+    stretches: list[BusyPeriod]
     by_status: dict[str, int]
     attempts: list[AttemptRow]
     attempts_by_status: dict[str, int]
@@ -121,7 +121,7 @@ async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], ne
 
 
 def _told(worker: Worker, did: _Found) -> dict[str, Any]:
-    tally = did.tallies.get(worker.worker_id, Tally())
+    tally = did.tallies.get(worker.worker_id, WorkerTally())
     return {"worker": worker, "hour": tally, "failure_rate": tally.failure_rate}
 
 
@@ -132,9 +132,9 @@ def _drawing() -> dict[str, Any]:
 # -- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def lanes_of(stretches: Iterable[Stretch], window: Window) -> dict[str, list[ActivityBar]]:
+def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[ActivityBar]]:
     """Return the lanes of workers: what is too close together to be told apart is one bar, failures drawn last."""
-    found: dict[str, list[Stretch]] = defaultdict(list)
+    found: dict[str, list[BusyPeriod]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
     for each in stretches:
         lane, key = found[each.worker_id], (each.worker_id, each.outcome)
@@ -150,12 +150,12 @@ def lanes_of(stretches: Iterable[Stretch], window: Window) -> dict[str, list[Act
     }
 
 
-def _joined(before: Stretch, after: Stretch) -> Stretch:
+def _joined(before: BusyPeriod, after: BusyPeriod) -> BusyPeriod:
     end, attempts = max(before.end_at, after.end_at), before.attempts + after.attempts
-    return Stretch(before.worker_id, before.outcome, before.start_at, end, attempts, before.rollout_id)
+    return BusyPeriod(before.worker_id, before.outcome, before.start_at, end, attempts, before.rollout_id)
 
 
-def _bar(stretch: Stretch, window: Window) -> ActivityBar:
+def _bar(stretch: BusyPeriod, window: Window) -> ActivityBar:
     scale = LANE_WIDTH / (window.until - window.since)
     start = max(stretch.start_at - window.since, 0) * scale
     # As thin as half a cell it can still be seen.

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from store.dashboard.views.formats import duration
-from store.db.reports.overview_rows import Active, Overview, Waiting
+from store.db.reports.overview_rows import Active, Overview, QueuedRollout
 from store.runtime.clock import MICROSECONDS
 
 QUIET_SECONDS: Final = 300.0
@@ -73,7 +73,7 @@ def _elsewhere(active: Active) -> str:
     return ", and its worker is " + ("idle" if active.worker_rollout_id is None else "on another rollout")
 
 
-def _why_waiting(waiting: Waiting, seen: Overview) -> str | None:
+def _why_waiting(waiting: QueuedRollout, seen: Overview) -> str | None:
     waits = _seconds(seen.now - waiting.since)
     asked = seen.workers.last_asked_at
     if waits <= UNASKED_SECONDS:

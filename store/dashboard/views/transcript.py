@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from store.adapters.calls import response_id
-from store.adapters.conversation import ModelExchange, Said, ToolCall, exchange_of, tool_use_of
+from store.adapters.conversation import ChatMessage, ModelExchange, ToolCall, exchange_of, tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
 
@@ -188,7 +188,7 @@ def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory
     return entries
 
 
-def _message(plain: Entry, said: Said, budget: _Budget) -> Entry:
+def _message(plain: Entry, said: ChatMessage, budget: _Budget) -> Entry:
     return replace(
         plain,
         kind="message",

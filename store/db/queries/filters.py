@@ -30,7 +30,7 @@ _EMPTY = {"text": "", "number": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FilterField:
     """A scalar field of a model."""
 
     column: str
@@ -45,7 +45,7 @@ class Noun:
 
     name: str
     table: Table
-    fields: Mapping[str, Field]
+    fields: Mapping[str, FilterField]
     created: str = "first_position"
     """The column whose order is the order of creation, which decides between equals, always rising."""
     ties: Mapping[str, tuple[str, ...]] | None = None
@@ -53,7 +53,7 @@ class Noun:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FilterCondition:
     """One thing asked of a field."""
 
     field: str
@@ -63,11 +63,11 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class FilterQuery:
     """A checked query."""
 
     noun: Noun
-    conditions: tuple[Condition, ...]
+    conditions: tuple[FilterCondition, ...]
     logic: Literal["and", "or"]
     sort_by: str | None
     is_descending: bool
@@ -91,21 +91,21 @@ class Query:
         return min(self.offset, _UNLIMITED)
 
 
-def _text(*names: str) -> dict[str, Field]:
-    return {name: Field(name, "text") for name in names}
+def _text(*names: str) -> dict[str, FilterField]:
+    return {name: FilterField(name, "text") for name in names}
 
 
-def _stamps(*names: str) -> dict[str, Field]:
+def _stamps(*names: str) -> dict[str, FilterField]:
     """Return fields in seconds whose columns hold microseconds: `start_time` is `start_at`."""
-    return {name: Field(name.removesuffix("_time") + "_at", "time") for name in names}
+    return {name: FilterField(name.removesuffix("_time") + "_at", "time") for name in names}
 
 
-def _times(*names: str) -> dict[str, Field]:
-    return {name: Field(name, "time") for name in names}
+def _times(*names: str) -> dict[str, FilterField]:
+    return {name: FilterField(name, "time") for name in names}
 
 
-def _numbers(*names: str) -> dict[str, Field]:
-    return {name: Field(name, "number") for name in names}
+def _numbers(*names: str) -> dict[str, FilterField]:
+    return {name: FilterField(name, "number") for name in names}
 
 
 ROLLOUTS = Noun(
@@ -164,14 +164,14 @@ _NOUNS: Final[Mapping[type[PageQuery], Noun]] = {
 
 def query(
     noun: Noun,
-    conditions: Sequence[Condition] = (),
+    conditions: Sequence[FilterCondition] = (),
     *,
     filter_logic: str = "and",
     sort_by: str | None = None,
     sort_order: str = "asc",
     limit: int = -1,
     offset: int = 0,
-) -> Query:
+) -> FilterQuery:
     """Return a checked query. Conditions whose value is None are left out.
 
     Raises:
@@ -185,10 +185,10 @@ def query(
     arguments.page(limit, offset)
     given = tuple(_checked(condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
-    return Query(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
+    return FilterQuery(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
 
 
-def of(value: PageQuery) -> Query:
+def of(value: PageQuery) -> FilterQuery:
     """Return the checked query of a value; errors as `query`."""
     return query(
         _NOUNS[type(value)],
@@ -197,15 +197,15 @@ def of(value: PageQuery) -> Query:
     )
 
 
-def _condition(name: str, value: Any) -> Condition:
+def _condition(name: str, value: Any) -> FilterCondition:
     """Return a condition by its name in the API: `name`, `name_contains`, `name_in`."""
     field, _, operation = name.rpartition("_")
     if operation in {"in", "contains"}:
-        return Condition(field, cast("Operation", operation), value)
-    return Condition(name, "is", value)
+        return FilterCondition(field, cast("Operation", operation), value)
+    return FilterCondition(name, "is", value)
 
 
-def _checked(condition: Condition) -> Condition:
+def _checked(condition: FilterCondition) -> FilterCondition:
     """Return a condition that every database can be asked; the texts of both reach their drivers as UTF-8."""
     field = condition.field if condition.operation == "is" else f"{condition.field}_{condition.operation}"
     if condition.operation != "in":
@@ -216,13 +216,13 @@ def _checked(condition: Condition) -> Condition:
     values = tuple(arguments.texts(condition.value, field))
     for value in values:
         check_text(value, field, _NO_LENGTH)
-    return Condition(condition.field, "in", values)
+    return FilterCondition(condition.field, "in", values)
 
 
 # -- as SQL ----------------------------------------------------------------------------------------------------------
 
 
-def where(dialect: Dialect, asked: Query, columns: Columns) -> ColumnElement[bool]:
+def where(dialect: Dialect, asked: FilterQuery, columns: Columns) -> ColumnElement[bool]:
     """Return what a query demands of a row. Without conditions everything matches.
 
     The statement takes the parameters of `params`; what a column is to contain is part of the statement itself.
@@ -233,7 +233,7 @@ def where(dialect: Dialect, asked: Query, columns: Columns) -> ColumnElement[boo
     return and_(*terms) if asked.logic == "and" else or_(*terms)
 
 
-def term(dialect: Dialect, asked: Query, index: int, columns: Columns) -> ColumnElement[bool]:
+def term(dialect: Dialect, asked: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
     """Return what one condition of a query demands of a row."""
     condition = asked.conditions[index]
     column = columns[asked.noun.fields[condition.field].column]
@@ -246,7 +246,7 @@ def term(dialect: Dialect, asked: Query, index: int, columns: Columns) -> Column
             return dialect.contains(column, condition.value)
 
 
-def params(dialect: Dialect, asked: Query) -> dict[str, Any]:
+def params(dialect: Dialect, asked: FilterQuery) -> dict[str, Any]:
     """Return the values of a query's parameters."""
     values: dict[str, Any] = {}
     for index, condition in enumerate(asked.conditions):
@@ -257,7 +257,7 @@ def params(dialect: Dialect, asked: Query) -> dict[str, Any]:
     return values
 
 
-def shape(asked: Query) -> tuple[Any, ...] | None:
+def shape(asked: FilterQuery) -> tuple[Any, ...] | None:
     """Return what two queries with the same statement have in common, or None if the statement holds a value."""
     if any(condition.operation == "contains" for condition in asked.conditions):
         return None
@@ -265,7 +265,7 @@ def shape(asked: Query) -> tuple[Any, ...] | None:
     return (asked.noun.name, conditions, asked.logic, asked.sort_by, asked.is_descending, asked.is_paged)
 
 
-def order(asked: Query, columns: Columns) -> list[ColumnElement[Any]]:
+def order(asked: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
     """Return the terms of a query's order. Equals keep the order of creation, whichever way the sort goes.
 
     Null is later than any time; for other fields it counts as empty or zero, as in Agent-lightning 0.3.
@@ -295,7 +295,7 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
 # -- as functions of a row -------------------------------------------------------------------------------------------
 
 
-def matches(asked: Query, row: Values) -> bool:
+def matches(asked: FilterQuery, row: Values) -> bool:
     """Say whether a row, given by the names of its columns, is what a query demands; the same as `where`."""
     if not asked.conditions:
         return True
@@ -303,7 +303,7 @@ def matches(asked: Query, row: Values) -> bool:
     return all(found) if asked.logic == "and" else any(found)
 
 
-def _holds(condition: Condition, value: str | None) -> bool:
+def _holds(condition: FilterCondition, value: str | None) -> bool:
     match condition.operation:
         case "is":
             return value == condition.value
@@ -313,7 +313,7 @@ def _holds(condition: Condition, value: str | None) -> bool:
             return value is not None and condition.value in value
 
 
-def arranged(asked: Query, rows: Sequence[Values]) -> list[Values]:
+def arranged(asked: FilterQuery, rows: Sequence[Values]) -> list[Values]:
     """Return rows in the order that a query asks for; the same as `order`."""
     noun = asked.noun
     found = sorted(rows, key=lambda row: row[noun.created])
@@ -337,7 +337,7 @@ def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
     return key
 
 
-def page(asked: Query, rows: Sequence[Values]) -> Sequence[Values]:
+def page(asked: FilterQuery, rows: Sequence[Values]) -> Sequence[Values]:
     """Return the part of arranged rows that a query asks for."""
     if asked.limit == -1:
         return rows[asked.offset :]

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case,
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.queries.filters import Columns, Query
+from store.db.queries.filters import Columns, FilterQuery
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
@@ -121,7 +121,7 @@ _WORKER_COLUMNS: Columns = {
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
-async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
+async def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of rollouts, each with its latest attempt.
 
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
@@ -134,7 +134,7 @@ async def rollouts(dialect: Dialect, session: ReadSession, asked: Query, make: M
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
-async def take_rollouts(dialect: Dialect, session: ReadSession, asked: Query, take: Take, *, batch: int) -> int:
+async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, take: Take, *, batch: int) -> int:
     """Have a page of rollouts taken, in few columns and `batch` rows at a time; return how many match before paging.
 
     A row is `BRIEF_ROLLOUT` of the rollout, whether one body is its input's and its metadata's, `BRIEF_ATTEMPT` of its
@@ -161,7 +161,7 @@ def _rollouts_recorded() -> Select[Any]:
 
 
 async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, asked: Query, make: Make[Item]
+    dialect: Dialect, session: ReadSession, rollout_id: str, asked: FilterQuery, make: Make[Item]
 ) -> Page[Item]:
     """Return a page of a rollout's attempts, without those whose claim was released.
 
@@ -192,7 +192,7 @@ async def spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: Query,
+    asked: FilterQuery,
     make: Make[Item],
     *,
     until: int | None = None,
@@ -218,7 +218,7 @@ async def take_spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: Query,
+    asked: FilterQuery,
     take: Take,
     *,
     until: int | None = None,
@@ -283,14 +283,14 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
     return statement.scalar_subquery()
 
 
-async def resources(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
+async def resources(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
     table = core_tables.resources
     listing = Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
-async def workers(dialect: Dialect, session: ReadSession, asked: Query, make: Make[Item]) -> Page[Item]:
+async def workers(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of workers. A row is that of the table, and that of its signals, nulls if it never sent any."""
     listing = Listing(asked, _WORKER_COLUMNS, _workers_with_signals(), _whole_workers)
     return await make_page(dialect, session, listing, make)

@@ -10,7 +10,7 @@ from sqlalchemy.types import BigInteger
 
 from store.db.dialect import Dialect, ReadSession, Row, Sql
 from store.db.queries import filters
-from store.db.queries.filters import Columns, Query
+from store.db.queries.filters import Columns, FilterQuery
 
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
@@ -52,7 +52,7 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
 class Listing:
     """How one noun is listed."""
 
-    asked: Query
+    asked: FilterQuery
     columns: Columns
     """What its fields and its order are made of."""
     source: FromClause
@@ -106,7 +106,7 @@ class Listing:
         return select(func.count()).select_from(self.source).where(self.matching(dialect))
 
 
-def _limited(statement: Select[Any], asked: Query) -> Select[Any]:
+def _limited(statement: Select[Any], asked: FilterQuery) -> Select[Any]:
     if not asked.is_paged:
         return statement
     return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))

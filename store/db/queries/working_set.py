@@ -35,7 +35,7 @@ from store.db.tables.core import (
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class LoadStatement:
     """One query of a load."""
 
     family: str
@@ -47,7 +47,7 @@ class Query:
     statement: Select[*tuple[Any, ...]]
 
 
-def loading(dialect: Dialect) -> tuple[Query, ...]:
+def loading(dialect: Dialect) -> tuple[LoadStatement, ...]:
     """Return the queries that load a batch's working set: built once, as all databases of a kind have the same."""
     kind = type(dialect)
     if kind not in _built:
@@ -55,10 +55,10 @@ def loading(dialect: Dialect) -> tuple[Query, ...]:
     return _built[kind]
 
 
-_built: dict[type[Dialect], tuple[Query, ...]] = {}
+_built: dict[type[Dialect], tuple[LoadStatement, ...]] = {}
 
 
-def _build(dialect: Dialect) -> tuple[Query, ...]:
+def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
     heads = (
         select(queue.c.position, queue.c.rollout_id)
         .where(queue.c.position > bindparam("watermark", type_=BigInteger))
@@ -80,53 +80,55 @@ def _build(dialect: Dialect) -> tuple[Query, ...]:
     is_wanted = bindparam("latest_resources", type_=Integer) == 1
     span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
     return (
-        Query(
+        LoadStatement(
             "taken",
             "fresh",
             ("fresh",),
             select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.rollout_id, "fresh")),
         ),
-        Query("rollouts", "rollouts", ("rollouts",), _rollouts(named)),
-        Query("rollouts", "plan_keys", ("plan_keys",), _rollouts(planned)),
-        Query("rollouts", "heads", (), _rollouts(is_waiting)),
-        Query("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
-        Query("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
-        Query("bodies", "bodies_of", ("bodies_of",), _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))),
-        Query(
+        LoadStatement("rollouts", "rollouts", ("rollouts",), _rollouts(named)),
+        LoadStatement("rollouts", "plan_keys", ("plan_keys",), _rollouts(planned)),
+        LoadStatement("rollouts", "heads", (), _rollouts(is_waiting)),
+        LoadStatement("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
+        LoadStatement("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
+        LoadStatement(
+            "bodies", "bodies_of", ("bodies_of",), _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))
+        ),
+        LoadStatement(
             "bodies", "metadata_of", ("metadata_of",), _metadata(dialect.any_of(attempts.c.rollout_id, "metadata_of"))
         ),
-        Query("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
-        Query("bodies", "heads", (), _bodies(is_waiting)),
-        Query(
+        LoadStatement("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
+        LoadStatement("bodies", "heads", (), _bodies(is_waiting)),
+        LoadStatement(
             "bodies", "heads", (), _metadata(attempts.c.rollout_id.in_(waiting), attempts.c.fork_version.is_not(None))
         ),
-        Query(
+        LoadStatement(
             "spans",
             "spans",
             ("spans",),
             select(*span_key).where(dialect.any_key(span_key, "spans")),
         ),
-        Query(
+        LoadStatement(
             "counters",
             "counters",
             ("counters",),
             select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters")),
         ),
-        Query("workers", "workers", ("workers",), _workers(dialect.any_of(workers.c.worker_id, "workers"))),
-        Query("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(their_workers))),
-        Query(
+        LoadStatement("workers", "workers", ("workers",), _workers(dialect.any_of(workers.c.worker_id, "workers"))),
+        LoadStatement("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(their_workers))),
+        LoadStatement(
             "resources",
             "resources",
             ("resources",),
             select(*resources.c).where(dialect.any_of(resources.c.resources_id, "resources")),
         ),
-        Query(
+        LoadStatement(
             "latest_resources",
             "latest_resources",
             (),
             select(*resources.c).where(resources.c.resources_id.in_(newest), is_wanted),
         ),
-        Query(
+        LoadStatement(
             "answered",
             "keys",
             ("keys",),
@@ -134,14 +136,14 @@ def _build(dialect: Dialect) -> tuple[Query, ...]:
                 dialect.any_of(idempotency.c.key, "keys")
             ),
         ),
-        Query("heads", "heads", (), heads),
-        Query("due", "due", (), due),
+        LoadStatement("heads", "heads", (), heads),
+        LoadStatement("due", "due", (), due),
         *_of_runs(dialect),
         *_of_threads(dialect),
     )
 
 
-def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
+def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
     key = (dialect.any_of(run_keys.c.rollout_id, "keyed"), dialect.any_of(run_keys.c.key, "run_keys"))
     artifact = (
         dialect.any_of(artifacts.c.rollout_id, "artifacts_of"),
@@ -149,9 +151,9 @@ def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
     )
     every = dialect.any_of(attempts.c.rollout_id, "forked")
     return (
-        Query("run_keys", "keyed", ("keyed", "run_keys"), select(*run_keys.c).where(*key)),
-        Query("blobs", "blobs", ("blobs",), select(blobs.c.hash).where(dialect.any_of(blobs.c.hash, "blobs"))),
-        Query(
+        LoadStatement("run_keys", "keyed", ("keyed", "run_keys"), select(*run_keys.c).where(*key)),
+        LoadStatement("blobs", "blobs", ("blobs",), select(blobs.c.hash).where(dialect.any_of(blobs.c.hash, "blobs"))),
+        LoadStatement(
             "artifacts",
             "artifacts",
             ("artifacts", "artifacts_of"),
@@ -159,8 +161,8 @@ def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
                 *artifact
             ),
         ),
-        Query("attempts", "forked", ("forked",), _with_signals(every)),
-        Query(
+        LoadStatement("attempts", "forked", ("forked",), _with_signals(every)),
+        LoadStatement(
             "labels",
             "labelled",
             ("labelled",),
@@ -169,25 +171,25 @@ def _of_runs(dialect: Dialect) -> tuple[Query, ...]:
     )
 
 
-def _of_threads(dialect: Dialect) -> tuple[Query, ...]:
+def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:
     """Return the queries for threads: of each row named, and of those of the same names that nobody asked for."""
     checkpoint, write = thread_checkpoints.c, thread_writes.c
     place = ("threads", "thread_namespaces", "thread_checkpoints")
     named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]
     of_tasks = [dialect.any_of(write[column], name) for column, name in (*_places(place), ("task_id", "thread_tasks"))]
     return (
-        Query(
+        LoadStatement(
             "threads", "threads", ("threads",), select(*threads.c).where(dialect.any_of(threads.c.thread_id, "threads"))
         ),
-        Query("thread_checkpoints", "thread_checkpoints", place, _with_hash(*named)),
-        Query("thread_writes", "thread_tasks", (*place, "thread_tasks"), select(*write).where(*of_tasks)),
-        Query(
+        LoadStatement("thread_checkpoints", "thread_checkpoints", place, _with_hash(*named)),
+        LoadStatement("thread_writes", "thread_tasks", (*place, "thread_tasks"), select(*write).where(*of_tasks)),
+        LoadStatement(
             "thread_checkpoints",
             "whole_threads",
             ("whole_threads",),
             _with_hash(dialect.any_of(checkpoint.thread_id, "whole_threads")),
         ),
-        Query(
+        LoadStatement(
             "thread_writes",
             "whole_threads",
             ("whole_threads",),

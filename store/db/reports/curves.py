@@ -79,7 +79,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CurveSource:
     """Whose rewards are meant."""
 
     name: str | None = None
@@ -121,7 +121,7 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
     return Axis(by, start, width, (highest - start) // width + 1)
 
 
-async def sample(dialect: Dialect, session: ReadSession, source: Source) -> list[float]:
+async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) -> list[float]:
     """Return some rewards, in the order of the ids of their rollouts: for all that matters, any."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
@@ -131,7 +131,7 @@ async def sample(dialect: Dialect, session: ReadSession, source: Source) -> list
 
 
 async def cells(
-    dialect: Dialect, session: ReadSession, source: Source, along: Axis, edges: Sequence[float]
+    dialect: Dialect, session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]
 ) -> list[Cell]:
     """Return the rollouts that have a place on an axis, counted by bucket, mode and bin."""
     value, table = _values(source)
@@ -191,7 +191,7 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
     return one_of(core_tables.rollouts.c.mode, modes)
 
 
-def _values(source: Source) -> tuple[ColumnElement[float], FromClause]:
+def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
     """Return the reward of a rollout, and the tables that have it."""
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts

@@ -90,7 +90,7 @@ def _shown() -> Sequence[ColumnElement[Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class LogSummary:
     """What is known of a partition's log and of its database; times are microseconds since the epoch."""
 
     store_id: str
@@ -114,7 +114,7 @@ class Whole:
     """Of payload, uncompressed."""
 
 
-async def whole(dialect: Dialect, session: ReadSession) -> Whole:
+async def whole(dialect: Dialect, session: ReadSession) -> LogSummary:
     """Return what is known of a partition, from its last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
@@ -125,7 +125,7 @@ async def whole(dialect: Dialect, session: ReadSession) -> Whole:
     commit_id, position, at, head, *counts = rows[0] if rows else (0, 0, None, b"", *[0] * 7)
     place = dialect.url.shown, await dialect.size_bytes()
     found: list[Any] = [*named[0], *place, commit_id, position, at, bytes(head).hex(), *counts]
-    return Whole(*found)
+    return LogSummary(*found)
 
 
 _TOTALS: Final = (

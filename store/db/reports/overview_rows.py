@@ -47,7 +47,7 @@ class Active:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedRollout:
     """A rollout in the queue."""
 
     rollout_id: str
@@ -58,7 +58,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class WorkerTotals:
     """Those who work."""
 
     known: int
@@ -90,9 +90,9 @@ class Overview:
     active: Sequence[Active]
     """Those that began first, in the order in which their attempts did."""
     queued: int
-    waiting: Sequence[Waiting]
+    waiting: Sequence[QueuedRollout]
     """Those that have waited longest."""
-    workers: Workers
+    workers: WorkerTotals
     log: LogEnd | None
 
 
@@ -182,7 +182,7 @@ async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Ac
     return [Active(*row) for row in await session.fetch(dialect.sql(statement), {})]
 
 
-async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[Waiting]:
+async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[QueuedRollout]:
     queue, rollout, event = core_tables.queue.c, core_tables.rollouts.c, core_tables.events.c
     source = core_tables.queue.join(core_tables.rollouts, rollout.rollout_id == queue.rollout_id)
     source = source.join(core_tables.events, event.position == queue.position)
@@ -192,10 +192,10 @@ async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[W
         .order_by(queue.position)
         .limit(big(limit))
     )
-    return [Waiting(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    return [QueuedRollout(*row) for row in await session.fetch(dialect.sql(statement), {})]
 
 
-async def _workers(dialect: Dialect, session: ReadSession) -> Workers:
+async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
@@ -206,7 +206,7 @@ async def _workers(dialect: Dialect, session: ReadSession) -> Workers:
     )
     ((dequeued, claimed),) = await session.fetch(dialect.sql(asked), {})
     last = max((at for at in (dequeued, claimed) if at is not None), default=None)
-    return Workers(sum(by_status.values()), by_status.get("busy", 0), last)
+    return WorkerTotals(sum(by_status.values()), by_status.get("busy", 0), last)
 
 
 async def _log_end(dialect: Dialect, session: ReadSession) -> LogEnd | None:

@@ -58,7 +58,7 @@ class RolloutRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RolloutListQuery:
     """Which rollouts, in which order."""
 
     statuses: Sequence[str] = ()
@@ -109,7 +109,7 @@ class RolloutPage:
     """Of those of its rows that carry any."""
 
 
-async def rollout_page(dialect: Dialect, session: ReadSession, wanted: Wanted) -> RolloutPage:
+async def rollout_page(dialect: Dialect, session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
     """Return a page of rollouts with their latest attempts."""
     matching = _matching(dialect, wanted)
     others = _matching(dialect, replace(wanted, statuses=()))
@@ -127,7 +127,7 @@ async def rollout_page(dialect: Dialect, session: ReadSession, wanted: Wanted) -
 
 
 async def _rows(
-    dialect: Dialect, session: ReadSession, wanted: Wanted, matching: ColumnElement[bool], params: Params
+    dialect: Dialect, session: ReadSession, wanted: RolloutListQuery, matching: ColumnElement[bool], params: Params
 ) -> list[RolloutRow]:
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     is_back = wanted.before is not None
@@ -155,7 +155,7 @@ async def _rows(
     return [RolloutRow(*row) for row in await session.fetch(dialect.sql(statement), params)]
 
 
-def _window(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _window(wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
     first = core_tables.rollouts.c.first_position
     found: list[ColumnElement[bool]] = []
     if wanted.upto is not None:
@@ -168,7 +168,7 @@ def _window(wanted: Wanted) -> list[ColumnElement[bool]]:
     return found
 
 
-def _matching(dialect: Dialect, wanted: Wanted) -> ColumnElement[bool]:
+def _matching(dialect: Dialect, wanted: RolloutListQuery) -> ColumnElement[bool]:
     rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for column, values in ((rollout.status, wanted.statuses), (rollout.mode, wanted.modes)):
@@ -192,7 +192,7 @@ def _matching(dialect: Dialect, wanted: Wanted) -> ColumnElement[bool]:
     return and_(True, *found)
 
 
-def _of_attempts(dialect: Dialect, wanted: Wanted) -> list[ColumnElement[bool]]:
+def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
     """Return what one and the same attempt of a rollout has to be."""
     attempt = core_tables.attempts.c
     found: list[ColumnElement[bool]] = []

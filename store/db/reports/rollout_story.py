@@ -101,7 +101,7 @@ async def turns(
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class RolloutWait:
     """What a rollout in the queue waits for, or when a running one is judged; times are microseconds."""
 
     ahead: int | None
@@ -115,7 +115,7 @@ class Waiting:
     """When the watchdog looks at it again."""
 
 
-async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> Waiting:
+async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:
     """Return what stands between a rollout and its next turn."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -140,4 +140,4 @@ async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queue
     params = {"queued": queued_position or 0, "rollout": rollout_id}
     row = (await session.fetch(compiled(dialect, "rollout_waiting", build), params))[0]
     ahead, idle, workers, asked_at, check_at = row
-    return Waiting(None if queued_position is None else int(ahead), int(idle), int(workers), asked_at, check_at)
+    return RolloutWait(None if queued_position is None else int(ahead), int(idle), int(workers), asked_at, check_at)

@@ -35,7 +35,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BusyPeriod:
     """Attempts of one worker that began close together and came to the same."""
 
     worker_id: str
@@ -48,7 +48,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WorkerTally:
     """How many attempts of a worker ended within the window, and how."""
 
     succeeded: int = 0
@@ -92,7 +92,9 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
     return Window(until - HOUR, until, is_now=True)
 
 
-async def stretches(dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window) -> list[Stretch]:
+async def stretches(
+    dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
+) -> list[BusyPeriod]:
     """Return what some workers did within a window, the newest `MOST_STRETCHES` if there are more, oldest first."""
     if not worker_ids:
         return []
@@ -125,12 +127,12 @@ async def stretches(dialect: Dialect, session: ReadSession, worker_ids: Sequence
     newest = statement.order_by(func.min(each.start_at).desc()).limit(MOST_STRETCHES)
     params = {"workers": dialect.list_param(list(worker_ids))}
     rows = await session.fetch(dialect.sql(newest), params)
-    return [Stretch(*row) for row in reversed(rows)]
+    return [BusyPeriod(*row) for row in reversed(rows)]
 
 
 async def tallies(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
-) -> dict[str, Tally]:
+) -> dict[str, WorkerTally]:
     """Return how the attempts of some workers ended that did so within a window."""
     if not worker_ids:
         return {}
@@ -149,7 +151,7 @@ async def tallies(
     )
     params = {"workers": dialect.list_param(list(worker_ids))}
     rows = await session.fetch(dialect.sql(statement), params)
-    return {worker_id: Tally(succeeded, failed) for worker_id, succeeded, failed in rows}
+    return {worker_id: WorkerTally(succeeded, failed) for worker_id, succeeded, failed in rows}
 
 
 async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:

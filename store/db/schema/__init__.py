@@ -4,15 +4,15 @@
 in `migrations/`; an up-to-date or new database never imports alembic.
 """
 
-from store.db.schema.history import HEAD, StoreInfo
+from store.db.schema.history import HEAD, DatabaseInfo
 from store.db.schema.partitions import Migrated, migrate
 from store.db.schema.postgres import lock_key, prepare_postgres
 from store.db.schema.sqlite import prepare_sqlite, read_only_uri
 
 __all__ = [
     "HEAD",
+    "DatabaseInfo",
     "Migrated",
-    "StoreInfo",
     "lock_key",
     "migrate",
     "prepare_postgres",

@@ -34,7 +34,7 @@ _alembic = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class StoreInfo:
+class DatabaseInfo:
     """What a database says about itself."""
 
     store_id: str
@@ -50,7 +50,7 @@ class StoreInfo:
         return self.revision < HEAD
 
 
-def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> StoreInfo:
+def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> DatabaseInfo:
     """Return what the rows of `alembic_version` and `store_info` say.
 
     Raises:
@@ -61,7 +61,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
         if len(rows) != 1:
             raise Corrupt(f"{table} of {shown}", f"{len(rows)} rows", "one row")
     store_id, created_at, log_format = infos[0]
-    info = StoreInfo(store_id, created_at, revisions[0], log_format)
+    info = DatabaseInfo(store_id, created_at, revisions[0], log_format)
     if info.revision > HEAD or info.log_format > LOG_FORMAT:
         raise Incompatible(
             f"{shown} has schema revision {info.revision} and log format {info.log_format}, this program knows them"
@@ -71,7 +71,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
     return info
 
 
-def refuse_behind(info: StoreInfo, shown: str) -> StoreInfo:
+def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
     """Return the info of a database at head.
 
     Raises:

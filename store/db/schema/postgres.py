@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from store.db.schema import ddl, history
-from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
+from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
 from store.db.tables.core import LOG, metadata
 from store.db.url import StoreURL
 from store.errors import Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
@@ -34,7 +34,7 @@ _TABLES = (
 )
 
 
-class Connection(Protocol):
+class AsyncpgConnection(Protocol):
     """What is used here of asyncpg's connection, which has no types of its own."""
 
     async def execute(self, query: str) -> str:
@@ -57,7 +57,7 @@ def lock_key(schema: str) -> int:
 
 async def prepare_postgres(
     dsn: str, schema: str, *, create: bool, read_only: bool, clock: Clock = system_clock
-) -> StoreInfo:
+) -> DatabaseInfo:
     """Return what a partition says about itself, once this program can use it.
 
     A writer creates a missing one where `create` allows that; processes that do so at once find one store. The
@@ -85,7 +85,7 @@ async def prepare_postgres(
     return refuse_behind(info, with_partition)
 
 
-async def inspect_postgres(connection: Connection, schema: str, shown: str) -> StoreInfo | None:
+async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: str) -> DatabaseInfo | None:
     """Return what a partition says about itself; None when there is no such schema, or nothing in it yet."""
     tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
     if not tables:
@@ -102,8 +102,8 @@ async def inspect_postgres(connection: Connection, schema: str, shown: str) -> S
 
 
 async def create_postgres(
-    connection: Connection, schema: str, shown: str, clock: Clock = system_clock
-) -> tuple[StoreInfo, bool]:
+    connection: AsyncpgConnection, schema: str, shown: str, clock: Clock = system_clock
+) -> tuple[DatabaseInfo, bool]:
     """Create a partition that was not there a moment ago; return its info, and whether this call created it."""
     # Isolation is named because a database may default to repeatable read, which would not see what another creator
     # committed while this one waited.
@@ -115,7 +115,7 @@ async def create_postgres(
     if found is not None:
         await connection.execute("ROLLBACK")
         return found, False
-    info = StoreInfo(os.urandom(8).hex(), clock(), history.HEAD)
+    info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
     # An owner may have made the empty schema for a role that may not make one itself.
     exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
     script = (
@@ -133,7 +133,7 @@ async def create_postgres(
     return info, True
 
 
-async def partitions(connection: Connection) -> list[str]:
+async def partitions(connection: AsyncpgConnection) -> list[str]:
     """Return the schemas of all partitions in a database, sorted."""
     rows = await connection.fetch(
         "SELECT n.nspname::text FROM pg_namespace n WHERE starts_with(n.nspname, $1)"
@@ -172,7 +172,7 @@ async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConn
         await engine.dispose()
 
 
-async def grant(connection: Connection, schema: str, role: str) -> None:
+async def grant(connection: AsyncpgConnection, schema: str, role: str) -> None:
     """Let a role that owns nothing use a partition: it adds to the log and reads it, and cannot change it.
 
     Raises:
@@ -200,7 +200,7 @@ def shown(dsn: str, schema: str) -> str:
 
 
 @asynccontextmanager
-async def connected(dsn: str) -> AsyncGenerator[Connection]:
+async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
     """Connect for the length of the block, inside which errors of Postgres become the store's."""
     async with store_errors(dsn):
         connection = await _connect(dsn)
@@ -231,7 +231,7 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         raise _translated(state, str(getattr(error, "orig", error)), dsn) from error
 
 
-async def _connect(dsn: str, **settings: str) -> Connection:
+async def _connect(dsn: str, **settings: str) -> AsyncpgConnection:
     asyncpg: Any = import_module("asyncpg")
     connection = await asyncpg.connect(dsn, timeout=_CONNECT_SECONDS, server_settings=settings)
     try:

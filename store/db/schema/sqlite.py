@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from store.db.schema import ddl, history
-from store.db.schema.history import MARKS, StoreInfo, read_info, refuse_behind
+from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
 
@@ -44,14 +44,14 @@ _BUSY_SECONDS = 30.0
 class Prepared:
     """A file that is ready to be written, and what was done to it."""
 
-    info: StoreInfo
+    info: DatabaseInfo
     before: str | None
     """Its revision when it was found; None when it was created."""
     copy: Path | None = None
     """The file as it was before an upgrade."""
 
 
-def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> StoreInfo:
+def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> DatabaseInfo:
     """Return what a file says about itself, once this program can use it.
 
     A writer creates it where `create` allows that, and upgrades it, keeping a copy of the file from before. A reader
@@ -92,7 +92,7 @@ def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock
             return _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
 
 
-def inspect_sqlite(path: Path, *, read_only: bool = False) -> StoreInfo | None:
+def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | None:
     """Return what a file says about itself; None when there is none, or nothing in it yet.
 
     Raises:
@@ -218,9 +218,9 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _create(path: Path, clock: Clock) -> StoreInfo:
+def _create(path: Path, clock: Clock) -> DatabaseInfo:
     path.touch()
-    info = StoreInfo(os.urandom(8).hex(), clock(), history.HEAD)
+    info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
     with closing(_open(path)) as connection:
         _use_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
@@ -249,7 +249,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _upgrade(path: Path, info: StoreInfo) -> Prepared:
+def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
     with migrating_sqlite(path) as connection:
         # Nobody else writes until the end: what is copied is what is upgraded.
         copy = _copy(path)

@@ -110,7 +110,7 @@ class Round:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SearchOutcome:
     """What the job did. `before` and `after` hold the reward of each held-out query, in the same order."""
 
     tuned: Ranking
@@ -139,7 +139,7 @@ class Tuning(Algorithm):
     """
 
     def __init__(self, job: Job, rng: random.Random, fingerprint: str, progress: Progress) -> None:
-        self.outcome = Outcome(Ranking.plain(len(FIELDS)))
+        self.outcome = SearchOutcome(Ranking.plain(len(FIELDS)))
         self._job = job
         self._rng = rng
         self._identity = json.dumps({"library": fingerprint, **asdict(job)}, sort_keys=True)

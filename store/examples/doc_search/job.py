@@ -18,7 +18,7 @@ from store.examples.doc_search.agent import SearchAgent
 from store.examples.doc_search.algorithm import AT_ONCE, Job, JobFailed, Tuning
 from store.examples.doc_search.console import Paper, ShownProgress
 from store.examples.doc_search.library import Library, cache_directory, open_library
-from store.examples.doc_search.live import Asking, Learner, ask_and_learn
+from store.examples.doc_search.live import Asking, RankingLearner, ask_and_learn
 from store.examples.doc_search.report import print_next_steps, print_proof, print_result, print_size, print_survival
 from store.examples.doc_search.runs import end
 from store.opening import open_store
@@ -77,7 +77,7 @@ def run_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
 async def _live(db_url: str, path: Path, tasks: list[Any], seed: int, progress: ShownProgress) -> None:
     runner: Runner[Any] = Runner()
     async with await open_store(db_url) as store:
-        learner = Learner(store, seed, progress.say)
+        learner = RankingLearner(store, seed, progress.say)
         with runner.run_context(agent=SearchAgent(path), store=store, worker_id=0):
             asking = Asking(runner, tasks, random.Random())
             try:

@@ -60,7 +60,7 @@ class Learned:
         return Ranking.from_json(self.best)
 
 
-class Learner:
+class RankingLearner:
     """Tries rankings near the best one known, in turn with that one: queries differ, and so do their rewards.
 
     Args:
@@ -154,7 +154,7 @@ class Asking:
                 self.asked += 1
 
 
-async def ask_and_learn(asking: Asking, learner: Learner) -> None:
+async def ask_and_learn(asking: Asking, learner: RankingLearner) -> None:
     """Run both sides until this is cancelled, or one of them fails."""
     await learner.begin()
     async with asyncio.TaskGroup() as sides:

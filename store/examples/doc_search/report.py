@@ -15,7 +15,7 @@ from store.examples.doc_search.corpus import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from store.examples.doc_search.algorithm import Job, Outcome
+    from store.examples.doc_search.algorithm import Job, SearchOutcome
     from store.examples.doc_search.console import Paper
     from store.examples.doc_search.library import Library
     from store.interface.store import Store
@@ -43,7 +43,7 @@ def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) 
     return Gain(statistics.fmean(differences), means[round(0.025 * _RESAMPLES)], means[round(0.975 * _RESAMPLES) - 1])
 
 
-def print_result(paper: Paper, library: Library, outcome: Outcome, job: Job) -> None:
+def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Job) -> None:
     """Print what was searched, and how well before and after the tuning."""
     gain = paired_gain(outcome.before, outcome.after, job.seed)
     paper.heading("Known-item search")
@@ -82,7 +82,7 @@ def print_result(paper: Paper, library: Library, outcome: Outcome, job: Job) -> 
     )
 
 
-def _clearest_gain(outcome: Outcome) -> str:
+def _clearest_gain(outcome: SearchOutcome) -> str:
     gains = [new - old for old, new in zip(outcome.before, outcome.after, strict=True)]
     place = max(range(len(gains)), key=gains.__getitem__)
     task = outcome.held_out[place]
@@ -108,7 +108,7 @@ def _figures(ranking: Ranking) -> Sequence[str]:
     return [f"{value:.2f}" for value in (*ranking.weights, ranking.k1, ranking.b)]
 
 
-async def print_survival(paper: Paper, store: Store, outcome: Outcome, job: Job) -> bool:
+async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job: Job) -> bool:
     """Print what the loss of a runner did, and return whether it did no harm."""
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
@@ -132,7 +132,7 @@ async def print_survival(paper: Paper, store: Store, outcome: Outcome, job: Job)
     return (bool(came_back) or outcome.is_resumed) and outcome.rollouts == job.rollouts
 
 
-def _came_back(outcome: Outcome) -> list[str]:
+def _came_back(outcome: SearchOutcome) -> list[str]:
     """Return the rollouts that the killed runner held and others finished."""
     held = outcome.loss.rollout_ids if outcome.loss else []
     return sorted(set(held) & set(outcome.retried))
@@ -183,7 +183,7 @@ def _bytes_on_disk(db_url: str) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def print_next_steps(paper: Paper, db_url: str, outcome: Outcome) -> None:
+def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
     """Print commands that look at what was stored, unless it is gone by now."""
     if db_url.startswith("memory:"):
         return

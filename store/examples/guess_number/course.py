@@ -15,7 +15,7 @@ _AT_LAST: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepResult:
     """What a step came to."""
 
     number: int
@@ -55,17 +55,17 @@ class Course:
         rules = {"numbers": self.game.numbers, "guesses": self.game.guesses}
         return [{"secret": secret, **rules} for secret in range(1, self.game.numbers + 1)]
 
-    def is_learned(self, steps: Sequence[Step]) -> bool:
+    def is_learned(self, steps: Sequence[StepResult]) -> bool:
         """Say whether steps show what is demanded."""
         return at_last(steps) > self.least and at_last(steps) - at_first(steps) >= self.least_gain
 
 
-def at_first(steps: Sequence[Step]) -> float:
+def at_first(steps: Sequence[StepResult]) -> float:
     """Return what the first steps found, on average."""
     return statistics.fmean(step.found for step in steps[:_AT_FIRST])
 
 
-def at_last(steps: Sequence[Step]) -> float:
+def at_last(steps: Sequence[StepResult]) -> float:
     """Return what the last steps found, on average."""
     return statistics.fmean(step.found for step in steps[-_AT_LAST:])
 

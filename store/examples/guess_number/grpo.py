@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from store.examples.guess_number.course import Course, Step
+from store.examples.guess_number.course import Course, StepResult
 from store.examples.guess_number.game import BEGIN
 from store.examples.guess_number.policy import Learner, Policy
 from store.examples.guess_number.server import PolicyServer
@@ -67,8 +67,8 @@ class Grpo(Algorithm):
         on_step: told of each step when it is over.
     """
 
-    def __init__(self, run: str, course: Course, on_step: Callable[[Step], None]) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, run: str, course: Course, on_step: Callable[[StepResult], None]) -> None:
+        self.steps: list[StepResult] = []
         self.plan = Plan(run, config=LIMITS)
         self.calls = 0
         self.batches = 0
@@ -145,7 +145,7 @@ class Grpo(Algorithm):
         ended = {rollout.rollout_id: rollout async for rollout in self.plan.finished(store, rollouts)}
         return [ended[rollout.rollout_id] for rollout in rollouts]
 
-    async def _learn(self, learner: Learner, number: int, rollouts: Sequence[Rollout]) -> Step:
+    async def _learn(self, learner: Learner, number: int, rollouts: Sequence[Rollout]) -> StepResult:
         ended = [rollout for rollout in rollouts if rollout.status == "succeeded"]
         spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
         # One game after the other, in their order: sums then come out the same each time.
@@ -157,7 +157,7 @@ class Grpo(Algorithm):
         worth = advantages(rewards, groups)
         batch = trajectories(triplets, BEGIN, self.course.game.longest_prompt, 1)
         entropy = learner.learn(batch, [worth[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows])
-        return Step(
+        return StepResult(
             number=number,
             found=statistics.fmean(rewards.values()),
             games=len(rollouts),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from store.examples.guess_number import report
 from store.examples.guess_number.agent import guesser
-from store.examples.guess_number.course import Course, Step
+from store.examples.guess_number.course import Course, StepResult
 from store.examples.guess_number.grpo import Grpo, NothingToLearnFrom
 from store.examples.guess_number.policy import TorchMissing, torch
 from store.runtime.ids import span_id
@@ -97,18 +97,18 @@ def _trainer(db: str, algorithm: Grpo, runners: int) -> Trainer:
     )
 
 
-def _telling(steps: int) -> Callable[[Step], None]:
+def _telling(steps: int) -> Callable[[StepResult], None]:
     """Return what says how each step went, with the seconds since the one before."""
     times = [time.perf_counter()]
 
-    def tell(step: Step) -> None:
+    def tell(step: StepResult) -> None:
         times.append(time.perf_counter())
         _note(report.progress(step, steps, times[-1] - times[-2]))
 
     return tell
 
 
-def _silent(_: Step) -> None:
+def _silent(_: StepResult) -> None:
     pass
 
 

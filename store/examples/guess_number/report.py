@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from store.examples.guess_number.chart import draw
-from store.examples.guess_number.course import Course, Step, at_first, at_last
+from store.examples.guess_number.course import Course, StepResult, at_first, at_last
 from store.examples.guess_number.game import FOUND, Game
 from store.examples.guess_number.policy import Policy
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from store.models import VerifyReport
 
 
-def sentence(steps: Sequence[Step], course: Course) -> str:
+def sentence(steps: Sequence[StepResult], course: Course) -> str:
     """Return in one sentence what was learned, and in another what simple players reach."""
     game = course.game
     return (
@@ -26,13 +26,13 @@ def sentence(steps: Sequence[Step], course: Course) -> str:
     )
 
 
-def chart(steps: Sequence[Step], course: Course) -> str:
+def chart(steps: Sequence[StepResult], course: Course) -> str:
     """Return the chart, as SVG."""
     marks = [("ignoring the hints", course.game.by_luck), ("halving what is left", course.game.by_halving)]
     return draw([step.found for step in steps], marks, sentence(steps, course))
 
 
-def progress(step: Step, steps: int, seconds: float) -> str:
+def progress(step: StepResult, steps: int, seconds: float) -> str:
     """Return a line about one step."""
     return (
         f"step {step.number + 1:{len(str(steps))}} of {steps}: found in {percent(step.found):>5} of {step.games} "
@@ -60,7 +60,7 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
     yield f"verify: {verified.events:,} events in {verified.commits:,} commits: {found}"
 
 
-def shortfall(steps: Sequence[Step], course: Course) -> str | None:
+def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
     """Return what the training lacks of what its course demands; None if nothing."""
     if course.is_learned(steps):
         return None
@@ -75,7 +75,7 @@ def percent(part: float) -> str:
     return f"{100 * part:.0f} %"
 
 
-def _some(step: Step) -> list[int]:
+def _some(step: StepResult) -> list[int]:
     """Return three secrets that a step was played about: the first, one in the middle, the last."""
     secrets = sorted(step.shown)
     return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})

@@ -11,7 +11,7 @@ from typing import Any, Final
 from store.errors import Invalid
 from store.examples.trading import report
 from store.examples.trading.desk import Desk
-from store.examples.trading.report import Paper
+from store.examples.trading.report import ReportPrinter
 from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behind
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult
@@ -56,7 +56,7 @@ class _Show:
         self._desk = desk
         self._pace = pace
         self._dies_itself = dies_itself
-        self._paper = Paper()
+        self._paper = ReportPrinter()
 
     async def run(self) -> int:
         async with await open_store(self._db) as store:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _DEFAULT_DB = "sqlite:///rollbook.db"
 
 
-class Paper:
+class ReportPrinter:
     """Standard output: headings, sentences, and columns that stand below each other."""
 
     def heading(self, text: str) -> None:
@@ -40,7 +40,7 @@ class Paper:
             self.line("  " + "  ".join(cells).rstrip())
 
 
-async def progress(paper: Paper, store: Store, run_id: str) -> None:
+async def progress(paper: ReportPrinter, store: Store, run_id: str) -> None:
     """Print how far each scope of a run has come."""
     graph = await store.runs.get_graph(run_id)
     rows = [("scope", "nodes done", "last")]
@@ -50,7 +50,7 @@ async def progress(paper: Paper, store: Store, run_id: str) -> None:
     paper.table(rows)
 
 
-async def decisions(paper: Paper, store: Store, run_id: str, attempts: Sequence[int]) -> None:
+async def decisions(paper: ReportPrinter, store: Store, run_id: str, attempts: Sequence[int]) -> None:
     """Print what was decided about each ticker, as attempts see it."""
     rows = [("ticker", *(f"attempt {number}" for number in attempts))]
     for ticker in TICKERS:
@@ -65,7 +65,7 @@ async def decisions(paper: Paper, store: Store, run_id: str, attempts: Sequence[
     paper.table(rows)
 
 
-def difference(paper: Paper, found: AttemptDiff) -> None:
+def difference(paper: ReportPrinter, found: AttemptDiff) -> None:
     """Print how much changed between two attempts, and which nodes gave another answer."""
     counts = ", ".join(f"{count} {change}" for change, count in found.counts.items())
     paper.line(f"Of the nodes: {counts}. Another answer from:")
@@ -76,7 +76,7 @@ def difference(paper: Paper, found: AttemptDiff) -> None:
     paper.table([(scope, ", ".join(nodes)) for scope, nodes in other.items()])
 
 
-def next_steps(paper: Paper, db: str, run_id: str, attempt: int) -> None:
+def next_steps(paper: ReportPrinter, db: str, run_id: str, attempt: int) -> None:
     """Print commands that look at what was stored."""
     password = urlsplit(db).password
     shown = db.replace(f":{password}@", ":***@") if password else db

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from store.domain.commands import Command, Idempotency
-from store.domain.decide_runs import Told
+from store.domain.decide_runs import AppendedEvents
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.models import UNSET, Span
 from store.server.call import Call
@@ -100,7 +100,7 @@ def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
     return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
 
 
-def _end_append(_: Call, __: None, told: Told) -> bytes:
+def _end_append(_: Call, __: None, told: AppendedEvents) -> bytes:
     return dumps({"versions": told.versions})
 
 

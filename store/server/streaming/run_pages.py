@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from store.models import RunEventRow
-from store.planning.follow import Form, Page, Place
+from store.planning.follow import Form, RunFollowPage, RunPosition
 from store.planning.run_state import Turn
 from store.server.streaming.feed import Fact
 from store.server.streaming.hub import Hub, Hubs
@@ -31,7 +31,7 @@ class SharedRun:
         self._own = store.runs.source(rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
-        self._pages: dict[int, asyncio.Task[Page]] = {}
+        self._pages: dict[int, asyncio.Task[RunFollowPage]] = {}
         """By the version after which they begin."""
 
     @property
@@ -39,19 +39,19 @@ class SharedRun:
         """The position up to which the log is known."""
         return self.hub.position
 
-    async def past(self) -> tuple[Sequence[Turn], Place]:
+    async def past(self) -> tuple[Sequence[Turn], RunPosition]:
         """See `store.planning.follow.Source`, and so for the others."""
         return await self._own.past()
 
-    async def place(self, version: int) -> Place:
+    async def place(self, version: int) -> RunPosition:
         """Return the moment of an event that is there."""
         return await self._own.place(version)
 
-    def view(self, form: Form, attempt: int, after: int, until: Place) -> AsyncGenerator[RunEventRow]:
+    def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
         """Yield the events that a view holds at a moment, after a version."""
         return self._own.view(form, attempt, after, until)
 
-    async def page(self, after: int, since: int) -> Page:
+    async def page(self, after: int, since: int) -> RunFollowPage:
         """Return what comes after a version, read when the log had reached a position."""
         while True:
             reading = self._pages.get(after)
@@ -70,7 +70,7 @@ class SharedRun:
                 return page
             self._forget(after, reading)
 
-    def _forget(self, after: int, reading: asyncio.Task[Page]) -> None:
+    def _forget(self, after: int, reading: asyncio.Task[RunFollowPage]) -> None:
         if self._pages.get(after) is reading:
             del self._pages[after]
 
@@ -89,7 +89,7 @@ class SharedRun:
             reading.cancel()
 
 
-def _heard(reading: asyncio.Task[Page]) -> None:
+def _heard(reading: asyncio.Task[RunFollowPage]) -> None:
     # Whoever waited for it may have left.
     if not reading.cancelled():
         reading.exception()

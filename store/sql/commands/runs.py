@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from store.domain.events import Body, Json, encode
-from store.domain.run_commands import Fork, Ground, MoveHead, NewRunFact, RetractArtifact, TellRun
+from store.domain.run_commands import Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact, TellRun
 from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
@@ -218,7 +218,7 @@ def fork(
     return Fork(
         rollout_id=check_text(plan.rollout_id, "rollout_id"),
         fact=fact,
-        ground=Ground(plan.head, plan.ground),
+        ground=ForkPrecondition(plan.head, plan.ground),
         supersede=supersede,
         worker_id=_name(worker_id, "worker_id"),
         owner=rollout_commands.owner(),

@@ -163,7 +163,7 @@ def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class RunAttempts:
     """The attempts of a run with what they build on."""
 
     head: int | None

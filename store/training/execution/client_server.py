@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.training.execution import environment
 from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart
-from store.training.execution.processes import ProcessPart, Seat, opened
+from store.training.execution.processes import ProcessAssignment, ProcessPart, opened
 from store.training.execution.sending import pack
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
 from store.training.execution.supervisor import Supervisor, close_open, settle
@@ -126,9 +126,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _supervisor(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, place: str | Store) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
         stopped = threading.Event()
-        seats: list[Seat] = []
+        seats: list[ProcessAssignment] = []
         if self._main_process == "runner":
-            seat = Seat("algorithm", pack("algorithm", algorithm), 0, pack("managed_store", place), store_id)
+            seat = ProcessAssignment(
+                "algorithm", pack("algorithm", algorithm), 0, pack("managed_store", place), store_id
+            )
             training: Part = ProcessPart("the algorithm", seat)
             runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
         else:
@@ -137,7 +139,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             runners = [_runner(seat) for seat in seats]
         return self._watched(training, runners, store, seats)
 
-    def _watched(self, training: Part | None, runners: list[Part], store: Store, seats: list[Seat]) -> Supervisor:
+    def _watched(
+        self, training: Part | None, runners: list[Part], store: Store, seats: list[ProcessAssignment]
+    ) -> Supervisor:
         return Supervisor(
             training,
             runners,
@@ -164,9 +168,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         finally:
             await server.stop()
 
-    def _seats(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[Seat]:
+    def _seats(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[ProcessAssignment]:
         work, store = pack("agent", runner), pack("managed_store", place)
-        return [Seat("runner", work, number, store, store_id) for number in range(self.n_runners)]
+        return [ProcessAssignment("runner", work, number, store, store_id) for number in range(self.n_runners)]
 
     # -- the runners' side -------------------------------------------------------------------------------------------
 
@@ -225,5 +229,5 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
 
 
-def _runner(seat: Seat) -> ProcessPart:
+def _runner(seat: ProcessAssignment) -> ProcessPart:
     return ProcessPart(f"runner {seat.worker_id}", seat)

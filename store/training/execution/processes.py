@@ -42,7 +42,7 @@ class ProcessFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessAssignment:
     """What a process is told when it starts."""
 
     side: Literal["algorithm", "runner"]
@@ -63,7 +63,7 @@ class ProcessPart(Part):
         seat: what it is told.
     """
 
-    def __init__(self, name: str, seat: Seat) -> None:
+    def __init__(self, name: str, seat: ProcessAssignment) -> None:
         super().__init__(name)
         self._seat = seat
         self._ours: Connection | None = None
@@ -135,7 +135,7 @@ def _deaf_to_ctrl_c() -> Generator[None]:
 # -- in the process --------------------------------------------------------------------------------------------------
 
 
-def run_seat(seat: Seat, connection: Connection) -> None:
+def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
     """Be a process of a training, and exit with 0, 1 after an error, or 130 when interrupted."""
     # Ctrl+C reaches every process of the terminal; the one that started this decides. Not SIG_IGN, which programs that
     # the agent starts would inherit.
@@ -156,7 +156,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
 
 
-async def _run(seat: Seat, connection: Connection) -> None:
+async def _run(seat: ProcessAssignment, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     task: asyncio.Task[Any] | None = asyncio.current_task()
     assert task is not None  # in a coroutine

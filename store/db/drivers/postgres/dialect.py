@@ -30,7 +30,19 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
 
-from store.db.dialect import Changes, Dialect, Guards, Params, Part, ReadSession, Row, Sql, Tail, Wakeups, WriteSession
+from store.db.dialect import (
+    Changes,
+    Dialect,
+    Guards,
+    Params,
+    ReadSession,
+    Row,
+    Sql,
+    TablePart,
+    Tail,
+    Wakeups,
+    WriteSession,
+)
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
 from store.db.tables.core import settable
@@ -253,7 +265,7 @@ class PostgresWriter(WriteSession):
     async def _write_together(self, changes: Changes) -> None:
         """Write all but the long lists of new rows, and draw from the sequences, in one statement."""
         few = {table: rows for table, rows in changes.inserts.items() if len(rows) < _COPIED_FROM}
-        steps: list[tuple[str, Table | Part, Sequence[Row]]] = [
+        steps: list[tuple[str, Table | TablePart, Sequence[Row]]] = [
             *(("delete", table, rows) for table, rows in changes.deletes.items()),
             *(("insert", table, rows) for table, rows in few.items()),
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
@@ -424,19 +436,19 @@ def _types(table: Table) -> dict[str, str]:
     }
 
 
-def _written(verb: str, what: Table | Part) -> list[str]:
-    if isinstance(what, Part):
+def _written(verb: str, what: Table | TablePart) -> list[str]:
+    if isinstance(what, TablePart):
         return [*what.keys, *what.sets]
     return [column.name for column in (what.primary_key if verb == "delete" else what.columns)]
 
 
-def _step_sql(verb: str, what: Table | Part, target: str, names: Sequence[str], rows: str) -> str:
-    table = what.table if isinstance(what, Part) else what
+def _step_sql(verb: str, what: Table | TablePart, target: str, names: Sequence[str], rows: str) -> str:
+    table = what.table if isinstance(what, TablePart) else what
     keys = [column.name for column in table.primary_key]
     match = " AND ".join(f"t.{key} = rows.{key}" for key in keys)
     if verb == "delete":
         return f"DELETE FROM {target} t USING {rows} WHERE {match}"
-    if isinstance(what, Part):
+    if isinstance(what, TablePart):
         sets = ", ".join(f"{name} = rows.{name}" for name in what.sets)
         return f"UPDATE {target} t SET {sets} FROM {rows} WHERE {match}"
     columns = ", ".join(names)
@@ -447,12 +459,12 @@ def _step_sql(verb: str, what: Table | Part, target: str, names: Sequence[str], 
     return text
 
 
-def _write_sql(steps: Sequence[tuple[str, Table | Part]], dialect: Postgres, *, draws: bool) -> str:
+def _write_sql(steps: Sequence[tuple[str, Table | TablePart]], dialect: Postgres, *, draws: bool) -> str:
     """Return one statement that writes to all the tables at once, and draws from the sequences of the log."""
     parts: list[str] = []
     number = 1
     for index, (verb, what) in enumerate(steps):
-        table = what.table if isinstance(what, Part) else what
+        table = what.table if isinstance(what, TablePart) else what
         names = _written(verb, what)
         types = _types(table)
         lists = ", ".join(f"${number + offset}::{types[name]}[]" for offset, name in enumerate(names))

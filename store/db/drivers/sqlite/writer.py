@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select, Table
 
-from store.db.dialect import Changes, Dialect, Params, Part, Row, Sql, Tail, WriteSession
+from store.db.dialect import Changes, Dialect, Params, Row, Sql, TablePart, Tail, WriteSession
 from store.db.drivers.sqlite.checkpoint import FRAMES_AT_MOST, Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import core as core_tables
@@ -26,7 +26,7 @@ if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
 if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(bytes, bytes.__bytes__)
 
-T = TypeVar("T", Table, Part)
+T = TypeVar("T", Table, TablePart)
 _ROWS_AT_ONCE = (64, 16, 4, 1)
 _TAIL = (
     "SELECT c.commit_id, c.recorded_at, c.chain_hash, c.events, c.rollouts, c.attempts, c.spans, c.resources,"
@@ -247,7 +247,7 @@ def _upsert(table: Table, count: int) -> str:
     return f"{_insert(table, count)} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
 
 
-def _update(part: Part, count: int) -> str:
+def _update(part: TablePart, count: int) -> str:
     names = (*part.keys, *part.sets)
     row = f"({', '.join('?' * len(names))})"
     given = {name: f"rows.column{number}" for number, name in enumerate(names, 1)}
