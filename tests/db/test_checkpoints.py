@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log is copied into the file beside the writer, and begins anew."""
+"""SQLite's write-ahead log is copied into the file beside the writer, and restarts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from store import open_store
+from store import Store, open_store
 from store.db.drivers.sqlite import checkpoint
 from store.db.drivers.sqlite.checkpoint import Checkpointer
 from store.models import EnqueueRolloutRequest
 
 PAGE = 4096
 FRAMES = 50
+LIMIT = 32 + FRAMES * (PAGE + 24)
+FRAMES_OF_STORE = 200
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -40,9 +42,9 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def checkpointer(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
+def checkpointer(path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    made = Checkpointer(lambda: connect(path))
+    made = Checkpointer(path, writer, lambda: connect(path))
     yield made
     made.close()
 
@@ -55,101 +57,125 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
 def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-def copied(checkpointer: Checkpointer) -> None:
-    """Wait until the thread has done its part."""
-    deadline = threading.Event()
-    while not checkpointer.is_copied:
-        assert not deadline.wait(0.001)
-
-
 def test_a_small_log_is_left_alone_and_costs_no_thread(checkpointer: Checkpointer, writer: sqlite3.Connection) -> None:
-    write(writer, FRAMES - 1)
-    checkpointer.committed(FRAMES - 1)
+    write(writer, FRAMES // 4)
+    checkpointer.committed()
+    checkpointer.finish()
     assert "store checkpoints" not in threads()
-    checkpointer.finish(writer)
-    assert writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1] >= FRAMES - 1
+    assert writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1] >= FRAMES // 4
 
 
 def test_the_thread_copies_while_the_writer_is_in_a_transaction(
     checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
 ) -> None:
-    before = path.stat().st_size
+    before = size(path)
     write(writer, FRAMES)
     writer.execute("BEGIN IMMEDIATE")
     write(writer, 1)
-    checkpointer.committed(FRAMES)
-    copied(checkpointer)
-    assert path.stat().st_size >= before + FRAMES * PAGE
+    checkpointer.committed()
+    deadline = threading.Event()
+    while size(path) < before + FRAMES * PAGE:
+        assert not deadline.wait(0.001)
     writer.execute("COMMIT")
 
 
-def test_after_the_writer_copied_the_rest_the_log_begins_anew(
+def test_the_log_restarts_and_is_cut_to_its_limit(
     checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
 ) -> None:
-    log = path.with_name("run.db-wal")
-    write(writer, FRAMES)
-    longest = log.stat().st_size
-    for _ in range(20):
-        checkpointer.committed(FRAMES)
-        copied(checkpointer)
-        write(writer, 1)
-        checkpointer.finish(writer)
-        write(writer, FRAMES)
-    assert log.stat().st_size < 2 * longest
+    longest = 0
+    for _ in range(200):
+        write(writer, 2)
+        checkpointer.committed()
+        checkpointer.finish()
+        longest = max(longest, size(log_of(path)))
+    assert size(path) > 5 * LIMIT, "nothing was copied"
+    assert longest <= 2 * LIMIT
 
 
-def test_a_reader_that_stays_delays_the_new_log_and_breaks_nothing(
+def test_a_writer_that_is_faster_than_the_thread_waits_for_it(
+    checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
+) -> None:
+    write(writer, 2 * FRAMES)
+    checkpointer.committed()
+    checkpointer.finish()
+    write(writer, 1)
+    assert size(log_of(path)) == LIMIT
+
+
+def test_a_reader_that_stays_delays_the_restart_and_breaks_nothing(
     checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
 ) -> None:
     reader = connect(path)
     reader.execute("BEGIN")
     assert reader.execute("SELECT count(*) FROM rows").fetchone() == (0,)
-    write(writer, FRAMES)
-    checkpointer.committed(FRAMES)
-    copied(checkpointer)
-    checkpointer.finish(writer)
+    for _ in range(6):
+        write(writer, 2 * FRAMES)
+        checkpointer.committed()
+        checkpointer.finish()
     assert reader.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+    assert size(log_of(path)) > 6 * LIMIT, "the reader did not keep the log"
     reader.execute("COMMIT")
-    assert reader.execute("SELECT count(*) FROM rows").fetchone() == (FRAMES,)
+    assert reader.execute("SELECT count(*) FROM rows").fetchone() == (12 * FRAMES,)
     reader.close()
+    # Within half of the limit the log is copied again, and now it restarts.
+    write(writer, FRAMES)
+    checkpointer.committed()
+    checkpointer.finish()
+    write(writer, 1)
+    assert size(log_of(path)) == LIMIT
 
 
 def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(
-    writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse() -> sqlite3.Connection:
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    checkpointer = Checkpointer(refuse)
-    write(writer, FRAMES)
-    checkpointer.committed(FRAMES)
-    copied(checkpointer)
-    checkpointer.finish(writer)
+    checkpointer = Checkpointer(path, writer, refuse)
+    write(writer, 2 * FRAMES)
+    checkpointer.committed()
+    checkpointer.finish()
     checkpointer.close()
     _, frames, done = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     assert frames == done
     assert "could not be copied" in caplog.text
 
 
-async def test_a_store_that_writes_much_keeps_its_log_short_and_sound(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    log = path.with_name("run.db-wal")
+async def test_the_log_of_a_store_stays_short_while_others_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES_OF_STORE)
+    limit = 32 + FRAMES_OF_STORE * (PAGE + 24)
+    longest = 0
     async with await open_store(f"sqlite:///{path}") as store:
-        for _ in range(40):
+        is_over = asyncio.Event()
+        readers = [asyncio.create_task(_read(store, is_over)) for _ in range(4)]
+        for _ in range(150):
             requests = [EnqueueRolloutRequest(input="x" * 500) for _ in range(20)]
-            await asyncio.gather(*(store.enqueue_many_rollouts(requests) for _ in range(4)))
-        copied_bytes = size(path)
-        assert copied_bytes > 5 * FRAMES * PAGE, "nothing was copied"
-        assert size(log) < copied_bytes
+            await asyncio.gather(*(store.enqueue_many_rollouts(requests) for _ in range(2)))
+            longest = max(longest, size(log_of(path)))
+        is_over.set()
+        assert all([await reader > 10 for reader in readers]), "the readers were kept out"
+        assert size(path) > 5 * limit, "nothing was copied"
+        assert longest <= 2 * limit
         assert (await store.log.verify()).ok
-    assert size(log) == 0
+    assert size(log_of(path)) == 0
     checked = sqlite3.connect(path)
     assert checked.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     checked.close()
+
+
+async def _read(store: Store, is_over: asyncio.Event) -> int:
+    """Read until it is over, and return how often."""
+    reads = 0
+    while not is_over.is_set():
+        await store.query_rollouts(limit=100, sort_by="rollout_id")
+        reads += 1
+    return reads

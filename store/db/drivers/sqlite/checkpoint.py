@@ -1,69 +1,86 @@
-"""Copying what was committed from SQLite's write-ahead log into the file, beside the writer and not in its way."""
+"""Copying the write-ahead log of SQLite into the file, beside the writer."""
 
 import logging
-import math
+import os
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event, Thread
 
 logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
 
-# When the log is copied, in pages; and beyond which the writer's own COMMIT does it, as it would without us.
 FRAMES = 4000
-FRAMES_AT_MOST = 4 * FRAMES
-# A page may hold many rows, and a row take many pages.
-_ROWS_PER_FRAME = (1 / 20, 10)
+"""The length at which the log is copied, in pages."""
+_COMMIT_COPIES_AT = 4
+"""The multiple of that length at which SQLite copies inside of a COMMIT. Only a reader that stays lets it get there."""
+_READER_MILLISECONDS = 50
+"""How long the writer waits for readers of the log to finish, so that the log can restart."""
 
 
 class Checkpointer:
-    """Copies pages in a thread of its own while the writer goes on committing.
+    """Copies pages in a thread of its own while the writer continues to commit.
 
-    SQLite begins its log anew once all of it is in the file, and a busy writer always adds to it meanwhile. So the
-    thread copies nearly all, and the writer the rest, between two batches. What SQLite does by itself is as right, but
-    stops the writer, and everybody who waits for a commit, for the whole of it.
+    The automatic checkpoint of SQLite runs inside of a COMMIT and delays everyone who waits for it. Here a thread
+    copies nearly all of the log. The writer copies the rest between two batches and makes the log restart: the next
+    commit overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader holds
+    an old state of the database. Since a log that restarts is cut to that length, the size of its file tells when it is
+    longer again.
 
     Args:
-        connect: makes a connection to the file.
+        path: the file.
+        writer: the connection that writes; it is set up here.
+        connect: makes another connection to the file.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, path: Path, writer: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._writer = writer
         self._connect = connect
+        self._log = f"{path}-wal"
+        (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
+        # Each page has a header of 24 bytes, and the log one of 32.
+        self._limit = 32 + FRAMES * (page_bytes + 24)
+        writer.execute(f"PRAGMA journal_size_limit = {self._limit}").fetchall()
+        writer.execute(f"PRAGMA wal_autocheckpoint = {_COMMIT_COPIES_AT * FRAMES}").fetchall()
+        self._blocked_at = 0
+        """The length at which a reader kept the log from restarting; 0 when none did."""
         self._thread: Thread | None = None
         self._is_wanted = Event()
-        self.is_copied = False
-        """The thread has done its part, and the writer may do the rest."""
+        self._is_copied = Event()
         self._is_copying = False
         self._is_closed = False
-        # SQLite tells how long the log is only when it copies; rows are counted, and how many make a page is learnt.
-        self._rows = 0
-        self._rows_wanted: float = FRAMES
-        self._copied_rows = self._copied_frames = 0
-        self.rows_left: float = FRAMES
-        """The rows after which `committed` has something to do."""
 
-    def committed(self, rows: int) -> None:
-        """Count the rows of commits, and begin to copy when they have become many."""
-        self._rows += rows
-        if self._rows >= self._rows_wanted and not self._is_copying:
-            self._is_copying = True
-            self._copied_rows, self._copied_frames = self._rows, 0
-            if self._thread is None:
-                self._thread = Thread(target=self._copy_when_wanted, name="store checkpoints", daemon=True)
-                self._thread.start()
-            self._is_wanted.set()
-        self.rows_left = math.inf if self._is_copying else self._rows_wanted - self._rows
-
-    def finish(self, writer: sqlite3.Connection) -> None:
-        """Copy the rest, if nearly all is copied; in the writer's thread, outside of its transactions."""
-        if not self.is_copied:
+    def committed(self) -> None:
+        """Start to copy when the log is long enough."""
+        if self._is_copying:
             return
-        self.is_copied = self._is_copying = False
-        self._rows -= self._copied_rows
-        if self._copied_frames > 0:
-            least, most = _ROWS_PER_FRAME
-            self._rows_wanted = FRAMES * min(max(least, self._copied_rows / self._copied_frames), most)
-        self.rows_left = self._rows_wanted - self._rows
-        _copy(writer)
+        length = self._log_bytes()
+        if length < self._blocked_at:
+            # The log has restarted meanwhile.
+            self._blocked_at = 0
+        # Each try costs time, so the next one comes later.
+        if length <= (self._blocked_at + self._limit // 2 if self._blocked_at else self._limit):
+            return
+        self._is_copying = True
+        if self._thread is None:
+            self._thread = Thread(target=self._copy_when_wanted, name="store checkpoints", daemon=True)
+            self._thread.start()
+        self._is_wanted.set()
+
+    def finish(self) -> None:
+        """Copy the rest when the thread is done, so that the log restarts; in the writer's thread, between two batches.
+
+        A writer that is faster than the thread waits for it.
+        """
+        if not self._is_copying:
+            return
+        if not self._is_copied.is_set():
+            if self._log_bytes() < 1.5 * self._limit:
+                return
+            self._is_copied.wait()
+        self._is_copied.clear()
+        self._is_copying = False
+        may_restart = _copy(self._writer, "RESTART", _READER_MILLISECONDS)
+        self._blocked_at = 0 if may_restart else self._log_bytes()
 
     def close(self) -> None:
         """End the thread."""
@@ -71,6 +88,12 @@ class Checkpointer:
         self._is_wanted.set()
         if self._thread is not None:
             self._thread.join()
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(self._log).st_size  # noqa: PTH116 (a fifth of the time, and it runs with every commit)
+        except FileNotFoundError:
+            return 0
 
     def _copy_when_wanted(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -81,21 +104,24 @@ class Checkpointer:
                 break
             try:
                 connection = connection or self._connect()
-                self._copied_frames = _copy(connection)
+                _copy(connection, "PASSIVE", 0)
             except sqlite3.Error:
-                # The writer does all of it then, and meets the same trouble where somebody is told of it.
+                # The writer copies everything then, and its callers get the error if it fails too.
                 logger.warning("the write-ahead log could not be copied into the file", exc_info=True)
-            self.is_copied = True
+            self._is_copied.set()
         if connection is not None:
             connection.close()
 
 
-def _copy(connection: sqlite3.Connection) -> int:
-    """Copy as much as no reader forbids; return the pages in the log, 0 or less if another process is copying."""
+def _copy(connection: sqlite3.Connection, mode: str, milliseconds: int) -> bool:
+    """Copy what readers allow, waiting for them that long; return whether they allowed all that the mode asks for."""
+    connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     try:
-        _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        is_blocked, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            return 0
+            return False
         raise
-    return frames
+    finally:
+        connection.execute("PRAGMA busy_timeout = 0")
+    return not is_blocked

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, Table
 
 from store.db.dialect import Changes, Dialect, Params, Row, Sql, TablePart, Tail, WriteSession
-from store.db.drivers.sqlite.checkpoint import FRAMES_AT_MOST, Checkpointer
+from store.db.drivers.sqlite.checkpoint import Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
@@ -44,8 +44,6 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         f"synchronous = {synchronous}",
         "temp_store = MEMORY",
         "cache_size = -65536",
-        "journal_size_limit = 67108864",
-        f"wal_autocheckpoint = {FRAMES_AT_MOST}",
         # From here on `begin` waits, its own way.
         "busy_timeout = 0",
     ):
@@ -60,8 +58,7 @@ class SQLiteWriter(WriteSession):
         self._dialect = dialect
         self._connection = connect(path, synchronous)
         self._clock = clock
-        self._checkpointer = Checkpointer(lambda: connect(path, synchronous))
-        self._rows = 0
+        self._checkpointer = Checkpointer(path, self._connection, lambda: connect(path, synchronous))
         self._inserts = _Statements(_insert)
         self._upserts = _Statements(_upsert)
         self._updates = _Statements(_update)
@@ -159,7 +156,6 @@ class SQLiteWriter(WriteSession):
             )
         try:
             for table, rows in changes.deletes.items():
-                self._rows += len(rows)
                 self._connection.executemany(self._deletes[table, 1], rows)
             self._write_rows(self._inserts, changes.inserts)
             self._write_rows(self._upserts, changes.upserts)
@@ -176,7 +172,6 @@ class SQLiteWriter(WriteSession):
         execute = self._connection.execute
         for what, rows in changes.items():
             count = len(rows)
-            self._rows += count
             if count == 1:
                 execute(statements[what, 1], rows[0])
                 continue
@@ -195,16 +190,13 @@ class SQLiteWriter(WriteSession):
         self._known = self._coming
         if self._known is not None:
             self._known.is_ours = True
-        if self._rows >= self._checkpointer.rows_left:
-            self._checkpointer.committed(self._rows)
-            self._rows = 0
+        self._checkpointer.committed()
 
     async def rest(self) -> None:
-        if self._checkpointer.is_copied:
-            try:
-                self._checkpointer.finish(self._connection)
-            except sqlite3.Error as error:
-                raise translate(error) from error
+        try:
+            self._checkpointer.finish()
+        except sqlite3.Error as error:
+            raise translate(error) from error
 
     async def rollback(self) -> None:
         self._known = None
