@@ -134,9 +134,9 @@ from store.models import (
 
 if TYPE_CHECKING:
     from store.client import HTTPStore, LightningStoreClient
+    from store.interface.store import SyncStore
     from store.opening import InMemoryLightningStore, open_store
     from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
-    from store.sync import SyncStore
 
 __all__ = [
     "LLM",
@@ -277,7 +277,7 @@ _LATE = {
     "LightningStoreServer": "store.server",
     "LightningStoreThreaded": "store.server",
     "StoreServer": "store.server",
-    "SyncStore": "store.sync",
+    "SyncStore": "store.interface.store",
     "open_store": "store.opening",
 }
 

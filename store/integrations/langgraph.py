@@ -21,10 +21,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from store.domain.thread import CheckpointKey
 from store.errors import Invalid, Unsupported
-from store.interface.store import Store
+from store.interface.store import Store, SyncStore
 from store.interface.threads import StoreThreads
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
-from store.sync import Ahead, SyncStore
+from store.runtime.blocking import Ahead
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             Unsupported: the store is behind `http://`.
         """
         super().__init__(serde=serde)
-        opened = store.store if isinstance(store, SyncStore) else store
+        opened = store.target if isinstance(store, SyncStore) else store
         if type(opened.threads) is StoreThreads:
             raise Unsupported("threads of checkpoints", type(opened).__name__)
         self.store = opened
@@ -232,13 +232,13 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        home = self._waiting.home()
+        thread = self._waiting.thread.get()
         ahead = Ahead(self.alist(config, filter=filter, before=before, limit=limit))
         try:
-            while items := home.wait(ahead.take()):
+            while items := thread.wait(ahead.take()):
                 yield from items
         finally:
-            home.finish(ahead.close())
+            thread.finish(ahead.close())
 
     def put(
         self,
@@ -267,7 +267,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         self._wait(self.aprune(thread_ids, strategy=strategy))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._waiting.home().wait(call)
+        return self._waiting.thread.get().wait(call)
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------------

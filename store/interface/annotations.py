@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models.annotations import AnnotateResult, Annotations
+from store.runtime.blocking import Blocking, blocking
 
 
 class StoreAnnotations:
@@ -69,3 +70,10 @@ class StoreAnnotations:
             NotFound: no such rollout.
         """
         raise Unsupported("annotations.query", self.backend)
+
+
+class SyncAnnotations(Blocking[StoreAnnotations]):
+    """Labels and notes; see `StoreAnnotations`."""
+
+    annotate = blocking(StoreAnnotations.annotate)
+    query = blocking(StoreAnnotations.query)

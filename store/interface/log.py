@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreLog:
@@ -92,3 +93,13 @@ class StoreLog:
             Unsupported: this store keeps no log.
         """
         raise Unsupported("log.seal", self.backend)
+
+
+class SyncLog(Blocking[StoreLog]):
+    """The log of a store; see `StoreLog`."""
+
+    history = blocking(StoreLog.history)
+    tail = blocking_iterator(StoreLog.tail)
+    verify = blocking(StoreLog.verify)
+    rebuild = blocking(StoreLog.rebuild)
+    seal = blocking(StoreLog.seal)

@@ -31,6 +31,7 @@ from store.models.runs import (
     SearchIn,
     Snapshot,
 )
+from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 AsAt = int | datetime
 """A moment of the log: the position of an event, or an aware datetime compared with when commits were recorded."""
@@ -397,3 +398,26 @@ class StoreRuns:
         Executions of a node are told apart by their order. What `b` inherits is kept by identity, whatever it says.
         """
         raise Unsupported("runs.compare_attempts", self.backend)
+
+
+class SyncRuns(Blocking[StoreRuns]):
+    """Runs; see `StoreRuns`."""
+
+    append_events = blocking(StoreRuns.append_events)
+    query_events = blocking(StoreRuns.query_events)
+    get_graph = blocking(StoreRuns.get_graph)
+    follow = blocking_iterator(StoreRuns.follow)
+    save_checkpoint = blocking(StoreRuns.save_checkpoint)
+    get_checkpoint = blocking(StoreRuns.get_checkpoint)
+    get_checkpoint_by_id = blocking(StoreRuns.get_checkpoint_by_id)
+    list_checkpoints = blocking(StoreRuns.list_checkpoints)
+    save_artifact = blocking(StoreRuns.save_artifact)
+    retract_artifact = blocking(StoreRuns.retract_artifact)
+    query_artifacts = blocking(StoreRuns.query_artifacts)
+    scope_history = blocking(StoreRuns.scope_history)
+    plan_fork = blocking(StoreRuns.plan_fork)
+    fork = blocking(StoreRuns.fork)
+    resume = blocking(StoreRuns.resume)
+    move_head = blocking(StoreRuns.move_head)
+    list_lineage = blocking(StoreRuns.list_lineage)
+    compare_attempts = blocking(StoreRuns.compare_attempts)

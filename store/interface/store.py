@@ -11,13 +11,13 @@ import abc
 from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from store.errors import Unsupported
-from store.interface.annotations import StoreAnnotations
-from store.interface.log import StoreLog
-from store.interface.runs import AsAt, StoreRuns
-from store.interface.threads import StoreThreads
+from store.interface.annotations import StoreAnnotations, SyncAnnotations
+from store.interface.log import StoreLog, SyncLog
+from store.interface.runs import AsAt, StoreRuns, SyncRuns
+from store.interface.threads import StoreThreads, SyncThreads
 from store.models import (
     UNSET,
     Attempt,
@@ -43,9 +43,7 @@ from store.models import (
     WorkerStatus,
 )
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
-
-if TYPE_CHECKING:
-    from store.sync import SyncStore
+from store.runtime.blocking import Blocking, CallThread, blocking
 
 
 class Store(abc.ABC):
@@ -560,9 +558,6 @@ class Store(abc.ABC):
     @cached_property
     def sync(self) -> SyncStore:
         """The same methods without await, for scripts, notebooks and threads."""
-        # The two name each other, and only this one can wait.
-        from store.sync import SyncStore
-
         return SyncStore(self)
 
     @abc.abstractmethod
@@ -579,3 +574,90 @@ class Store(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class SyncStore(Blocking[Store]):
+    """A store whose methods return results instead of awaitables; everything else is as `Store` says."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, CallThread())
+
+    def close(self) -> None:
+        """Close the store and end this object's thread; closing twice is fine."""
+        try:
+            self.thread.get().wait(self.target.close())
+        finally:
+            self.thread.leave()
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What callers may rely on; an absent key means False."""
+        return self.target.capabilities
+
+    @property
+    def log(self) -> SyncLog:
+        """The facts that the store recorded, and their proof."""
+        return SyncLog(self.target.log, self.thread)
+
+    @property
+    def runs(self) -> SyncRuns:
+        """Runs with phases: their events, checkpoints and artefacts, and running a part of them again."""
+        return SyncRuns(self.target.runs, self.thread)
+
+    @property
+    def annotations(self) -> SyncAnnotations:
+        """Labels and notes of rollouts."""
+        return SyncAnnotations(self.target.annotations, self.thread)
+
+    @property
+    def threads(self) -> SyncThreads:
+        """Threads of checkpoints, for LangGraph."""
+        return SyncThreads(self.target.threads, self.thread)
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.target.otlp_traces_endpoint()
+
+    start_rollout = blocking(Store.start_rollout)
+    enqueue_rollout = blocking(Store.enqueue_rollout)
+    enqueue_many_rollouts = blocking(Store.enqueue_many_rollouts)
+    dequeue_rollout = blocking(Store.dequeue_rollout)
+    dequeue_many_rollouts = blocking(Store.dequeue_many_rollouts)
+    start_attempt = blocking(Store.start_attempt)
+    add_span = blocking(Store.add_span)
+    add_many_spans = blocking(Store.add_many_spans)
+    add_otel_span = blocking(Store.add_otel_span)
+    get_next_span_sequence_id = blocking(Store.get_next_span_sequence_id)
+    get_many_span_sequence_ids = blocking(Store.get_many_span_sequence_ids)
+    wait_for_rollouts = blocking(Store.wait_for_rollouts)
+    query_rollouts = blocking(Store.query_rollouts)
+    find_rollouts = blocking(Store.find_rollouts)
+    get_rollout_by_id = blocking(Store.get_rollout_by_id)
+    update_rollout = blocking(Store.update_rollout)
+    query_attempts = blocking(Store.query_attempts)
+    find_attempts = blocking(Store.find_attempts)
+    get_latest_attempt = blocking(Store.get_latest_attempt)
+    update_attempt = blocking(Store.update_attempt)
+    query_spans = blocking(Store.query_spans)
+    find_spans = blocking(Store.find_spans)
+    add_resources = blocking(Store.add_resources)
+    update_resources = blocking(Store.update_resources)
+    query_resources = blocking(Store.query_resources)
+    find_resources = blocking(Store.find_resources)
+    get_resources_by_id = blocking(Store.get_resources_by_id)
+    get_latest_resources = blocking(Store.get_latest_resources)
+    query_workers = blocking(Store.query_workers)
+    find_workers = blocking(Store.find_workers)
+    get_worker_by_id = blocking(Store.get_worker_by_id)
+    update_worker = blocking(Store.update_worker)
+    statistics = blocking(Store.statistics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SyncStore, (self.target,)

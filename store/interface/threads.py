@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from store.domain.thread import CheckpointKey
 from store.errors import Unsupported
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
+from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreThreads:
@@ -114,3 +115,18 @@ class StoreThreads:
             TooLarge: the thread holds more than 10,000 checkpoints and writes.
         """
         raise Unsupported("threads.copy", self.backend)
+
+
+class SyncThreads(Blocking[StoreThreads]):
+    """Threads of checkpoints; see `StoreThreads`."""
+
+    save_checkpoint = blocking(StoreThreads.save_checkpoint)
+    save_writes = blocking(StoreThreads.save_writes)
+    get_checkpoint = blocking(StoreThreads.get_checkpoint)
+    iterate_checkpoints = blocking_iterator(StoreThreads.iterate_checkpoints)
+    list_places = blocking(StoreThreads.list_places)
+    list_threads = blocking(StoreThreads.list_threads)
+    delete = blocking(StoreThreads.delete)
+    delete_runs = blocking(StoreThreads.delete_runs)
+    prune = blocking(StoreThreads.prune)
+    copy = blocking(StoreThreads.copy)

@@ -92,7 +92,7 @@ async def main(url, how):
 kept = []
 try:
     if sys.argv[2] == "sync":
-        from store.sync import SyncStore
+        from store.interface.store import SyncStore
         store = SyncStore(asyncio.run(main(sys.argv[1], sys.argv[2])))
         store.enqueue_rollout("sync")
         kept.append(store)

@@ -157,4 +157,4 @@ async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url
             assert not late, f"round {number}: {late}"
             errors = [work.exception() for work in done]
             assert [type(error) for error in errors] == [Closed] * len(waiting), errors
-        store.sync.home().leave()
+        store.sync.thread.get().leave()

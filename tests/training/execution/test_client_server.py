@@ -94,11 +94,11 @@ def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
 
 def test_a_port_that_another_training_has_is_said_to_be_taken_and_by_whom(store: InMemoryLightningStore) -> None:
     server = StoreServer(store, port=0)
-    store.sync.home().wait(server.start())
+    store.sync.thread.get().wait(server.start())
     port = int(server.endpoint.rpartition(":")[2])
     with pytest.raises(RuntimeError, match=f"address already in use.*a Rollbook server of the store {store.store_id}"):
         processes(server_port=port).execute(Train([]), Serve(), store)
-    store.sync.home().wait(server.stop())
+    store.sync.thread.get().wait(server.stop())
 
 
 async def test_a_process_that_meets_another_store_than_its_own_leaves() -> None:

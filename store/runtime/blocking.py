@@ -1,0 +1,143 @@
+"""Methods without await, made of methods with: for scripts, notebooks and threads.
+
+Each call runs on an event loop in a daemon thread and blocks its caller until it is done. So it works where a loop is
+running already, though it holds that loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from store.errors import WrongProcess
+from store.runtime import process
+from store.runtime.loop_thread import LoopThread
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+_AT_ONCE = 256
+"""How many items of an iterator one hop between the threads brings at most."""
+
+
+class Blocking(Generic[S]):
+    """An object whose methods wait for those of a target.
+
+    Args:
+        target: the object with async methods.
+        thread: runs them.
+    """
+
+    def __init__(self, target: S, thread: CallThread) -> None:
+        self.target = target
+        self.thread = thread
+
+
+class CallThread:
+    """The event-loop thread of blocking calls, which starts with the first call."""
+
+    def __init__(self) -> None:
+        self._thread: LoopThread | None = None
+        self._starting = threading.Lock()
+
+    def get(self) -> LoopThread:
+        """Return the thread, started if need be.
+
+        Raises:
+            WrongProcess: it was used in another process before the fork into this one.
+        """
+        thread = self._thread
+        if thread is not None and thread.process != process.number:
+            raise WrongProcess(opened_in=thread.process, used_in=process.number)
+        with self._starting:
+            if self._thread is None:
+                self._thread = LoopThread("rollbook-sync", asyncio.new_event_loop)
+                weakref.finalize(self, self._thread.leave)
+            return self._thread
+
+    def leave(self) -> None:
+        """End the thread; another call starts another one."""
+        with self._starting:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.leave()
+
+
+def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Blocking[S], P], T]:
+    """Return a method that waits for what the target's method of this name returns."""
+
+    @wraps(method)
+    def call(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
+        return self.thread.get().wait(own(*args, **kwargs))
+
+    return call
+
+
+def blocking_iterator(
+    method: Callable[Concatenate[S, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Blocking[S], P], Iterator[T]]:
+    """Return a generator method that waits for each item of what the target's method of this name yields."""
+
+    @wraps(method)
+    def iterate(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        own: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
+        thread = self.thread.get()
+        ahead = Ahead(own(*args, **kwargs))
+        try:
+            while items := thread.wait(ahead.take()):
+                yield from items
+        finally:
+            thread.finish(ahead.close())
+
+    return iterate
+
+
+class Ahead(Generic[T]):
+    """An async iterator read a batch at a time: what is ready comes along with the item that was waited for."""
+
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self._upcoming: asyncio.Task[T | _End] | None = None
+
+    async def take(self) -> list[T]:
+        """Return the next items, at least one; none at the end."""
+        taken: list[T] = []
+        while len(taken) < _AT_ONCE:
+            upcoming = self._upcoming = self._upcoming or asyncio.create_task(_next(self._items))
+            if taken and not await _is_there(upcoming):
+                break
+            item = await upcoming
+            if isinstance(item, _End):
+                break
+            self._upcoming = None
+            taken.append(item)
+        return taken
+
+    async def close(self) -> None:
+        """Let go of the iterator, also while an item is on its way."""
+        if self._upcoming is not None:
+            self._upcoming.cancel()
+            await asyncio.gather(self._upcoming, return_exceptions=True)
+        items: object = self._items
+        if isinstance(items, AsyncGenerator):
+            await cast("AsyncGenerator[T, None]", items).aclose()
+
+
+class _End:
+    """What comes after the last item."""
+
+
+async def _next(items: AsyncIterator[T]) -> T | _End:
+    return await anext(items, _End())
+
+
+async def _is_there(upcoming: asyncio.Task[Any]) -> bool:
+    """Return whether an item came without waiting. An error is one still to come, for the next batch to raise."""
+    await asyncio.sleep(0)
+    return upcoming.done() and not upcoming.cancelled() and upcoming.exception() is None
