@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypedDict, TypeVar, overload
+from typing import Generic, TypeVar, overload
+
+# pydantic accepts the TypedDict of typing from Python 3.12 only.
+from typing_extensions import TypedDict
 
 from store.models.enums import Frozen
 

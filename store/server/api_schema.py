@@ -1,16 +1,17 @@
-"""The parts of the OpenAPI document that FastAPI cannot read from a route's signature."""
+"""The OpenAPI document: what FastAPI reads from the routes, and the parts that their signatures do not contain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from importlib import metadata
 from typing import Any, Final, cast
 
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import BaseRoute
+from pydantic.json_schema import models_json_schema
 
-from store.server import openapi_parts as parts
 from store.wire.paths import IDEMPOTENCY_KEY, REQUEST_ID
 
 Json = dict[str, Any]
@@ -31,7 +32,20 @@ _SERVERS: Final[list[Json]] = [
         "variables": {"partition": {"default": "default", "description": "Its name."}},
     },
 ]
-_ROLLOUT: Final = {"$ref": "#/components/schemas/Rollout"}
+_JSON: Final = "application/json"
+_SCHEMAS: Final = "#/components/schemas/{model}"
+_ROLLOUT: Final = {"$ref": _SCHEMAS.format(model="Rollout")}
+# The page of rollouts is one of a union, whose members pydantic all writes into its name.
+_LONG_NAME: Final = "PaginatedResult_Annotated_"
+_SHORT_NAME: Final = "PaginatedResult_AnyRollout_"
+
+
+def reference(kind: str, name: str) -> Json:
+    """Return a reference to a component."""
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 class Error(BaseModel):
@@ -42,7 +56,7 @@ class Error(BaseModel):
 
 
 class Fault(BaseModel):
-    """One thing in a request that has another shape than the schema."""
+    """A part of a request that does not match the schema."""
 
     type: str
     loc: list[str | int]
@@ -56,34 +70,54 @@ class Faults(BaseModel):
     detail: list[Fault]
 
 
-def _refusal(description: str, model: Any = Error, *headers: str) -> Json:
+def _refusal(description: str, *models: str, headers: Sequence[str] = ()) -> Json:
+    schemas = [reference("schemas", model) for model in models or ("Error",)]
     return {
         "description": description,
-        "model": model,
-        "headers": {name: parts.reference("headers", name) for name in (REQUEST_ID, *headers)},
+        "headers": {name: reference("headers", name) for name in (REQUEST_ID, *headers)},
+        "content": {_JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}},
     }
 
 
-_ERRORS: Final[Mapping[int, Json]] = {
-    400: _refusal("The request was refused; a repetition is refused as well."),
-    401: _refusal("A key is required, and no valid key was sent.", Error, "WWW-Authenticate"),
-    403: _refusal("The key does not permit this request, or the request comes from a page of another origin."),
-    404: _refusal("The partition does not exist."),
-    413: _refusal("The body is too large."),
-    422: _refusal("The request does not match the schema.", Faults),
-    500: _refusal("Internal error; the server's log has the details."),
-    503: _refusal("The server cannot answer now.", Error, "Retry-After"),
+_RESPONSES: Final[Mapping[str, Json]] = {
+    "400": _refusal("The request was refused; a repetition is refused as well."),
+    "401": _refusal("A key is required, and no valid key was sent.", headers=["WWW-Authenticate"]),
+    "403": _refusal("The key does not permit this request, or the request comes from a page of another origin."),
+    "404": _refusal("The partition does not exist."),
+    "413": _refusal("The body is too large."),
+    "422": _refusal("The request does not match the schema.", "Faults"),
+    "500": _refusal("Internal error; the server's log has the details."),
+    "503": _refusal("The server cannot answer now.", headers=["Retry-After"]),
+    "NotFound": _refusal("The named object or the partition does not exist."),
+    "Conflict": _refusal("The request contradicts the current state."),
+    "HeadMoved": _refusal("The head is another attempt than the expected one."),
+    "Unfit": _refusal(
+        "The request does not match the schema, or has a value that no store accepts.", "Error", "Faults"
+    ),
+    "CheckpointMissing": _refusal("There is no checkpoint to start from."),
+    "SideEffectsUnconfirmed": _refusal("Phases with side effects would run again, and that was not confirmed."),
 }
-_OWN_ERRORS: Final[Mapping[int, Json]] = {
-    404: _refusal("The named object or the partition does not exist."),
-    409: _refusal("The request contradicts the current state."),
-    412: _refusal("The head is another attempt than the expected one."),
-    422: _refusal("The request does not match the schema, or has a value that no store accepts.", Error | Faults),
-    424: _refusal("There is no checkpoint to start from."),
-    428: _refusal("Phases with side effects would run again, and that was not confirmed."),
+_STATUSES: Final = (400, 401, 403, 404, 413, 422, 500, 503)
+_OWN_STATUSES: Final = {
+    404: "NotFound",
+    409: "Conflict",
+    412: "HeadMoved",
+    422: "Unfit",
+    424: "CheckpointMissing",
+    428: "SideEffectsUnconfirmed",
 }
+"""The components of the routes whose errors have statuses of their own."""
 
-LOCATED: Final[Json] = {"headers": {"Location": parts.reference("headers", "Location")}}
+
+def refusals(*statuses: int, own_statuses: bool = False) -> dict[int | str, Json]:
+    """Return the refusals of a route by their statuses; without arguments, those of every route of the store."""
+    names = {status: str(status) for status in statuses or _STATUSES} | (_OWN_STATUSES if own_statuses else {})
+    return {status: reference("responses", name) for status, name in sorted(names.items())}
+
+
+# -- routes ----------------------------------------------------------------------------------------------------------
+
+LOCATED: Final[Json] = {"headers": {"Location": reference("headers", "Location")}}
 """A response with the path of the created object."""
 STREAMED: Final[Json] = {
     "content": {"text/event-stream": {"schema": {"type": "string", "description": "Frames of JSON, one per event."}}}
@@ -91,43 +125,107 @@ STREAMED: Final[Json] = {
 """A response that is also available as server-sent events."""
 
 
-def declare(settings: Json, summary: str, role: str, status: int, *, own_statuses: bool) -> Json:
-    """Return the settings of a route, completed by what all routes have in common."""
-    errors = {**_ERRORS, **_OWN_ERRORS} if own_statuses else _ERRORS
+def declare(settings: Json, role: str, status: int, *, own_statuses: bool) -> Json:
+    """Return the settings of a route of the store, completed by what all of them have in common."""
     given: dict[int, Json] = settings["responses"] or {}
     success = {**given.get(status, {})}
-    success["headers"] = {REQUEST_ID: parts.reference("headers", REQUEST_ID), **success.get("headers", {})}
+    success["headers"] = {REQUEST_ID: reference("headers", REQUEST_ID), **success.get("headers", {})}
     names = [REQUEST_ID]
-    if "GET" not in settings["methods"]:
+    if "POST" in settings["methods"]:
         names.append(IDEMPOTENCY_KEY)
     if STREAMED["content"].keys() <= success.get("content", {}).keys():
         names.append("Last-Event-ID")
-    needed = "Requires no key." if role == "open" else f"Requires the role `{role}` if keys are required."
     return settings | {
-        "summary": summary,
-        "description": needed,
+        "description": "Requires no key." if role == "open" else f"Requires the role `{role}` if keys are required.",
         "response_description": "Success.",
-        "responses": {status: success, **dict(sorted(errors.items()))},
-        "openapi_extra": {"parameters": [parts.reference("parameters", name) for name in names]},
+        "responses": {status: success, **refusals(own_statuses=own_statuses)},
+        "openapi_extra": {"parameters": [reference("parameters", name) for name in names]},
     }
 
 
-def document(routes: Sequence[BaseRoute]) -> Json:
-    """Return the OpenAPI document of these routes."""
-    generated = get_openapi(
-        title=TITLE, version=metadata.version("rollbook"), description=_DESCRIPTION, servers=_SERVERS, routes=routes
-    )
-    generated["components"] |= {
-        "headers": dict(parts.HEADERS),
-        "parameters": dict(parts.PARAMETERS),
-        "securitySchemes": dict(parts.SECURITY_SCHEMES),
+# -- the document ----------------------------------------------------------------------------------------------------
+
+_HEADERS: Final[Mapping[str, Json]] = {
+    REQUEST_ID: {
+        "description": "Names the request in the server's logs: the name that the client sent, or a generated one.",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    },
+    "Location": {
+        "description": "The path of the created object.",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    },
+    "Retry-After": {
+        "description": "Whole seconds after which the same request may succeed.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "WWW-Authenticate": {
+        "description": "The scheme by which a key is sent.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+}
+_PARAMETERS: Final[Mapping[str, Json]] = {
+    IDEMPOTENCY_KEY: {
+        "name": IDEMPOTENCY_KEY,
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string", "pattern": "^[0-9A-Za-z_-]{1,128}$"},
+        "description": "Generated once per logical call and repeated with each retry: the call then happens once.",
+    },
+    REQUEST_ID: {
+        "name": REQUEST_ID,
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+        "description": "Names the request in the server's logs.",
+    },
+    "Last-Event-ID": {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "string"},
+        "description": "For a stream: the cursor of the last event that was processed, as browsers send it.",
+    },
+}
+_SECURITY_SCHEMES: Final[Mapping[str, Json]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer <key>`"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+_SECURITY: Final[list[Json]] = [{"bearer": []}, {"apiKey": []}, {}]
+"""Keys are required once a database has one."""
+
+
+def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json]) -> Json:
+    """Return the OpenAPI document of these routes.
+
+    Args:
+        routes: all that the document describes.
+        schemas: components to which routes refer and that no model of theirs defines.
+    """
+    described = [copy(route) for route in routes]
+    for route in described:
+        # The document leaves out HEAD, which Starlette's routes add to GET.
+        route.methods = set(route.methods or ()) - {"HEAD"}
+    version = metadata.version("rollbook")
+    generated = get_openapi(title=TITLE, version=version, description=_DESCRIPTION, servers=_SERVERS, routes=described)
+    _, errors = models_json_schema([(Error, "serialization"), (Faults, "serialization")], ref_template=_SCHEMAS)
+    defined: Json = generated["components"]["schemas"] | errors["$defs"] | dict(schemas)
+    generated["components"] = {
+        "schemas": dict(sorted((_short(name), schema) for name, schema in defined.items())),
+        "responses": dict(_RESPONSES),
+        "headers": dict(_HEADERS),
+        "parameters": dict(_PARAMETERS),
+        "securitySchemes": dict(_SECURITY_SCHEMES),
     }
-    generated["security"] = parts.SECURITY
+    generated["security"] = _SECURITY
     return _tidied(generated)
 
 
 def _tidied(schema: Any) -> Any:
-    """Return a schema that accepts a rollout with its attempt, which is a rollout as well, as one of both kinds."""
+    """Return a schema with short names; a rollout with its attempt matches both kinds of rollouts, so `anyOf` them."""
     if isinstance(schema, list):
         return [_tidied(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -135,7 +233,15 @@ def _tidied(schema: Any) -> Any:
     tidied: Json = {}
     for key, value in cast("Json", schema).items():
         if key == "prefixItems" and all(each == value[0] for each in value):
+            # Next to it stands how many items there are.
             tidied["items"] = _tidied(value[0])
+        elif key == "$ref":
+            head, slash, name = value.rpartition("/")
+            tidied[key] = f"{head}{slash}{_short(name)}"
         else:
             tidied["anyOf" if key == "oneOf" and _ROLLOUT in value else key] = _tidied(value)
     return tidied
+
+
+def _short(name: str) -> str:
+    return _SHORT_NAME if name.startswith(_LONG_NAME) else name

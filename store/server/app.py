@@ -1,11 +1,17 @@
-"""The application: every route of every partition, as one ASGI callable."""
+"""The application: every route of every partition, as one ASGI callable.
+
+`python -m store.server.app` prints its OpenAPI document.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import orjson
 from fastapi import FastAPI, Request
@@ -16,66 +22,65 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
 from store.server import otlp
+from store.server.api_schema import TITLE, Json, document
 from store.server.auth.keyring import KeyRing
-from store.server.auth.middleware import AuthLayer
 from store.server.auth.origins import OriginLayer
+from store.server.authentication import AuthLayer
 from store.server.errors import BodyTooLarge, refusal
 from store.server.fast_path.dispatch import FastPath
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
-from store.server.openapi import TITLE, document
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
-from store.server.routes import annotations as routes_annotations
-from store.server.routes import dashboard, data, viewer
-from store.server.routes import following as routes_following
-from store.server.routes import log as routes_log
-from store.server.routes import operations as routes_operations
-from store.server.routes import queue as routes_queue
-from store.server.routes import runs as routes_runs
-from store.server.routes.dashboard import DashboardLayer
-from store.server.routing import Operation, RouteTable, StoreRoute
+from store.server.routes import annotations, data, following, log, operations, queue, runs, viewer
+from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
+from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
+from store.server.streaming.paths import SOCKETS
 from store.server.streaming.streams import StreamLayer
 from store.sql.store import SQLStore
-from store.wire.paths import NOT_TAKEN, OTLP_TRACES
+from store.wire.paths import OTLP_TRACES
 
-_DECLARED: Final[tuple[Operation, ...]] = tuple(
-    operation
-    for module in (
-        routes_queue.queue,
-        routes_queue.rollouts,
-        routes_queue.attempts,
-        data.spans,
-        data.resources,
-        routes_log.about,
-        routes_log.log,
-        routes_runs.events,
-        routes_following.following,
-        routes_runs.leavings,
-        routes_runs.forks,
-        routes_annotations.annotations,
-        viewer.runs,
-    )
-    for operation in module.items
+_ROUTERS: Final = (
+    queue.queue,
+    queue.rollouts,
+    queue.attempts,
+    data.spans,
+    data.resources,
+    data.workers,
+    log.about,
+    log.log,
+    runs.events,
+    following.following,
+    runs.outputs,
+    runs.forks,
+    annotations.annotations,
+    viewer.posted,
+    viewer.runs,
 )
 
-
-OPERATIONS: Final[tuple[Operation | StoreRoute, ...]] = (
-    *_DECLARED,
-    *(cast("StoreRoute", route) for route in data.workers.routes),
+ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route in router.routes)
+"""The routes of the store."""
+BESIDE: Final = tuple(
+    cast("RequestRoute", route) for router in (otlp.opentelemetry, operations.operations) for route in router.routes
 )
-
+"""The routes beside them, which FastAPI's router finds."""
+# The schema and its pages are the same for every server of this version, and a browser that opens them sends no key.
+_DOCUMENTATION: Final = tuple(
+    LayerRoute("GET", path, "open") for path in ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
+)
+PROTECTED: Final[tuple[Protected, ...]] = (*ROUTES, *BESIDE, *_DOCUMENTATION, *DASHBOARD_ROUTES, *SOCKETS)
+"""All routes of a server, with the roles that they require."""
 
 FAST_PATH: Final = "ROLLBOOK_FAST_PATH"
 """The environment variable that switches the fast path off, if it is 0."""
 
 
 class Application(FastAPI):
-    """FastAPI with our layers around all of its own.
+    """FastAPI with our layers around its own.
 
-    What our routes answer never enters it. Nor is it ever traced, as FastAPI would have it: in a process that exports
-    its spans to this very server, every export would be a request to be traced and exported.
+    Requests for the store's routes never reach FastAPI's layers. No request is traced: in a process that exports its
+    spans to this server, every export would be a request that is traced and exported.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -109,13 +114,13 @@ def build_app(
     """Return the application.
 
     Args:
-        partitions: the stores it serves; whoever made them closes them.
-        cors_origins: origins whose pages may call it; `*` for all of them. Blank ones are dropped.
+        partitions: the stores to serve; the caller closes them.
+        cors_origins: origins whose pages may call the server; `*` for all. Blank ones are dropped.
         max_body_bytes: the largest request body; a larger one is refused with 413.
         max_otlp_bytes: the largest body of traces, as sent and decompressed.
-        ring: the keys of its clients; whoever made it closes it. None asks for none.
-        is_local: whether it is reached from this machine alone; then names that are not this machine's are refused.
-        is_read_only: whether its pages offer no actions.
+        ring: the keys of the clients; the caller closes it. None if no keys are required.
+        is_local: whether only this machine reaches the server; then host names of other machines are refused.
+        is_read_only: whether the dashboard offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The answers are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
     """
@@ -125,18 +130,18 @@ def build_app(
     app.state.parked = Parked()
     app.state.metrics = Metrics()
     app.state.measured = Measured()
-    # Set by whoever runs several processes on one port.
+    # Set if several processes share the port.
     app.state.peers = None
-    # The names of this machine by which it was called.
+    # The names of this machine in requests so far.
     app.state.names = set[bytes]()
+    app.state.max_otlp_bytes = max_otlp_bytes
     is_fast = has_fast_path and os.environ.get(FAST_PATH) != "0"
     app.state.fast_path = _fast_path(app, partitions, max_body_bytes, ring, is_local=is_local) if is_fast else None
-    _add_routes(app)
-    app.router.routes.extend(otlp.otlp_routes(max_body_bytes=max_otlp_bytes))
+    app.router.routes.extend(BESIDE)
     origins = [origin for each in cors_origins if (origin := each.strip())]
     _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local, is_read_only=is_read_only)
-    _tell_errors(app)
-    _declare(app)
+    _add_error_handlers(app)
+    app.openapi = openapi
     return app
 
 
@@ -144,19 +149,11 @@ def _fast_path(
     app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
 ) -> FastPath | None:
     store = partitions.root
-    # What is derived of it may do otherwise.
+    # A subclass may behave differently.
     if type(store) is not SQLStore:
         return None
     names = app.state.names if is_local else None
-    return FastPath(app, store, OPERATIONS, ring=ring, names=names, max_body_bytes=max_body_bytes)
-
-
-def _add_routes(app: FastAPI) -> None:
-    for path in NOT_TAKEN:
-        app.add_route(path, routes_operations.not_taken, ["POST"], include_in_schema=False)
-    app.add_route("/livez", routes_operations.livez, ["GET"])
-    app.add_route("/readyz", routes_operations.readyz, ["GET"])
-    app.add_route("/metrics", routes_operations.metrics, ["GET"])
+    return FastPath(app, store, ROUTES, ring=ring, names=names, max_body_bytes=max_body_bytes)
 
 
 def _add_layers(
@@ -170,15 +167,14 @@ def _add_layers(
     is_read_only: bool,
 ) -> None:
     # The last one added is the outermost.
-    app.add_middleware(RouteTable, operations=OPERATIONS)
+    app.add_middleware(RouteLayer, routes=ROUTES)
     app.add_middleware(
         DashboardLayer, parked=app.state.parked, partitions=partitions, ring=ring, is_read_only=is_read_only
     )
     app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
-        known = (*OPERATIONS, *dashboard.OPERATIONS)
-        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, operations=known)
+        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, routes=PROTECTED)
     app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring, names=app.state.names)
     if origins:
         app.add_middleware(
@@ -193,33 +189,35 @@ def _add_layers(
     app.add_middleware(ForwardedLayer)
 
 
-def _tell_errors(app: FastAPI) -> None:
-    """Give the routers that are FastAPI's own the same answers to the same errors."""
+def _add_error_handlers(app: FastAPI) -> None:
+    """Let FastAPI's router answer errors as the store's routes do."""
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def refused(request: Request, error: Exception) -> Response:
         del request
         status, body, headers = refusal(error)
         texts = {name.decode(): value.decode() for name, value in headers}
         return Response(body, status, texts, media_type="application/json")
 
-    async def nothing_there(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # what it is registered for
-        # As in Agent-lightning 0.3, whose dashboard lies behind every path and takes GET alone.
+    async def not_found(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # the class that it is registered for
+        # As in Agent-lightning 0.3, whose dashboard is behind every path and accepts only GET.
         if error.status_code == 404 and request.method not in {"GET", "HEAD"}:
             return Response(b'{"detail":"Method Not Allowed"}', 405, media_type="application/json")
         body = orjson.dumps({"detail": error.detail})
         return Response(body, error.status_code, dict(error.headers or {}), media_type="application/json")
 
-    app.add_exception_handler(StoreError, told)
-    app.add_exception_handler(BodyTooLarge, told)
-    app.add_exception_handler(Exception, told)
-    app.add_exception_handler(HTTPException, nothing_there)
+    app.add_exception_handler(StoreError, refused)
+    app.add_exception_handler(BodyTooLarge, refused)
+    app.add_exception_handler(Exception, refused)
+    app.add_exception_handler(HTTPException, not_found)
 
 
-def _declare(app: FastAPI) -> None:
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = document(OPERATIONS)
-        return app.openapi_schema
+@cache
+def openapi() -> Json:
+    """Return the OpenAPI document, which is the same for every application of this version."""
+    return document([*ROUTES, *BESIDE], otlp.SCHEMAS)
 
-    app.openapi = openapi
+
+if __name__ == "__main__":
+    json.dump(openapi(), sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")

@@ -1,8 +1,8 @@
-"""OTLP over HTTP: exporters post traces, and an answer means that what it does not refuse is committed.
+"""OTLP over HTTP: exporters post traces, and an answer means that every span it does not refuse is committed.
 
-Spans of one attempt are recorded together, and what is wrong with one attempt or one span is told in a partial success
-and keeps nothing else from being stored. Only if the store cannot write at the moment is the whole request refused, for
-the exporter to send again; spans stored already are then known and skipped.
+Spans of one attempt are recorded together. A fault of one attempt or one span is reported in a partial success, and all
+other spans are stored. The whole request is refused only if the store cannot write at the moment, so that the exporter
+sends it again; spans that are stored already are then recognised and skipped.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import cache
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from starlette.routing import BaseRoute, Route
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from store.domain.commands import RecordSpans
@@ -22,7 +24,9 @@ from store.interface.store import Store
 from store.otel.decode import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
 from store.otel.spans import Received
 from store.runtime import context
+from store.server.api_schema import Json, reference, refusals
 from store.server.decompress import CODINGS, Broken, TooLong, expand
+from store.server.routing import RequestRoute, needs
 from store.sql.commands.spans import record_received
 from store.wire import paths
 from store.wire.errors import retry_after, status_of
@@ -42,17 +46,102 @@ _CALLS_AT_ONCE: Final = 64
 _EXPECTED: Final = "'application/x-protobuf' or 'application/json'"
 
 
-def otlp_routes(*, max_body_bytes: int = MAX_BODY_BYTES) -> list[BaseRoute]:
-    """Return the routes of OTLP/HTTP, which take the store from `rollbook.store` of the request's scope.
+# -- routes ----------------------------------------------------------------------------------------------------------
 
-    Args:
-        max_body_bytes: of a request, as sent and decompressed; more is answered with 413.
-    """
-    return [Route(paths.OTLP_TRACES, _TraceService(max_body_bytes), methods=["POST"], include_in_schema=False)]
+SCHEMAS: Final[Mapping[str, Json]] = {
+    "ExportTraceServiceRequest": {
+        "type": "object",
+        "description": "OpenTelemetry's opentelemetry.proto.collector.trace.v1, in its JSON mapping.",
+        "properties": {"resourceSpans": {"type": "array", "items": {"type": "object"}}},
+    },
+    "ExportTraceServiceResponse": {
+        "type": "object",
+        "properties": {
+            "partialSuccess": {
+                "type": "object",
+                "properties": {"rejectedSpans": {"type": "string"}, "errorMessage": {"type": "string"}},
+            }
+        },
+    },
+    "RpcStatus": {
+        "type": "object",
+        "description": "google.rpc.Status.",
+        "properties": {"message": {"type": "string"}},
+        "required": ["message"],
+    },
+}
+"""The components of the OpenAPI document that these routes refer to."""
+
+
+def _content(model: str) -> Json:
+    return {
+        "application/json": {"schema": reference("schemas", model)},
+        "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
+    }
+
+
+_FAILED: Final = _content("RpcStatus")
+_CODING: Final[Json] = {
+    "name": "Content-Encoding",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "enum": ["gzip", "deflate", "identity"]},
+}
+
+opentelemetry = APIRouter(route_class=RequestRoute, tags=["OpenTelemetry"], default_response_class=Response)
+
+
+@opentelemetry.post(
+    paths.OTLP_TRACES,
+    response_model=None,
+    response_description="Committed, except for the spans that the partial success counts.",
+    responses={
+        200: {"content": _content("ExportTraceServiceResponse")},
+        400: {"description": "The body cannot be decoded, or has another content type.", "content": _FAILED},
+        **refusals(401, 403, 404),
+        413: {"description": "The body is too large.", "content": _FAILED},
+        500: {"description": "Internal error; the server's log has the details.", "content": _FAILED},
+        503: {
+            "description": "The server cannot answer now.",
+            "headers": {"Retry-After": reference("headers", "Retry-After")},
+            "content": _FAILED,
+        },
+    },
+    openapi_extra={
+        "parameters": [_CODING],
+        "requestBody": {"required": False, "content": _content("ExportTraceServiceRequest")},
+    },
+)
+@needs("runner")
+async def export_traces(request: Request) -> Any:
+    """Record the spans of an OpenTelemetry exporter; refused spans are counted in a partial success."""
+    return TraceExport(request.app.state.max_otlp_bytes)
+
+
+@needs("runner")
+async def not_taken(request: Request) -> Response:
+    """Refuse what OpenTelemetry exporters send besides traces."""
+    del request
+    return Response(status_code=501)
+
+
+for _path in paths.NOT_TAKEN:
+    opentelemetry.add_api_route(
+        _path,
+        not_taken,
+        methods=["POST"],
+        operation_id=f"export_{_path.rpartition('/')[2]}",
+        status_code=501,
+        response_description="Not accepted.",
+        responses=refusals(401, 403, 404, 413),
+    )
+
+
+# -- requests --------------------------------------------------------------------------------------------------------
 
 
 class _Refused(Exception):
-    """The request as a whole gets no more than a status."""
+    """The whole request is refused with a status."""
 
     def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(message)
@@ -64,11 +153,18 @@ class _Gone(Exception):
     """The exporter left before its request was complete."""
 
 
-class _TraceService:
+class TraceExport:
+    """The response to an export. It reads the request's body itself, up to its own limit.
+
+    Args:
+        max_body_bytes: the largest body as sent and decompressed; a larger one is refused with 413.
+    """
+
     def __init__(self, max_body_bytes: int) -> None:
         self._limit = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Record the spans and answer."""
         scope["rollbook.route"] = paths.OTLP_TRACES
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         encoding = encoding_of(headers.get("content-type", ""))

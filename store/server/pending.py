@@ -6,17 +6,36 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.types import Message
 
 from store.errors import Unavailable
 from store.server.call import ClientLeft
-from store.server.streaming.feed import Feeding
 
 logger = logging.getLogger("store.server")
 
 T = TypeVar("T")
+
+
+class Unread(Protocol):
+    """An event that the reader of a stream has not read yet."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def at(self) -> float: ...
+
+
+class OpenStream(Protocol):
+    """A stream of a partition's log."""
+
+    @property
+    def partition(self) -> str: ...
+
+    @property
+    def untaken(self) -> Unread | None: ...
 
 
 class Parked:
@@ -25,8 +44,8 @@ class Parked:
     def __init__(self) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
-        self.streams: set[Feeding] = set()
-        """Those that are open, until their last frame was written."""
+        self.streams: set[OpenStream] = set()
+        """The open streams, until their last frame was written."""
         self.is_closing = False
         """Whether the server is stopping."""
 
@@ -41,7 +60,7 @@ class Parked:
             work: the call.
 
         Raises:
-            ClientLeft: nobody waits for the answer any more.
+            ClientLeft: the client has disconnected.
             Unavailable: the server stops.
         """
         if self.is_closing:
@@ -58,21 +77,21 @@ class Parked:
         finally:
             self._calls.discard(call)
             watch.cancel()
-            # This request itself may have been cancelled.
+            # The request itself may have been cancelled.
             call.cancel()
         raise _stopping() if self.is_closing else ClientLeft
 
     @contextmanager
-    def streaming(self, feed: Feeding) -> Generator[None]:
+    def streaming(self, stream: OpenStream) -> Generator[None]:
         """List a stream while it is open."""
-        self.streams.add(feed)
+        self.streams.add(stream)
         try:
             yield
         finally:
-            self.streams.discard(feed)
+            self.streams.discard(stream)
 
     def aside(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run what no request waits for."""
+        """Run a job for which no request waits."""
         task = asyncio.ensure_future(work)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
@@ -84,7 +103,7 @@ class Parked:
             call.cancel()
 
     async def emptied(self, seconds: float) -> None:
-        """Return once the calls that waited were told of the end, and the streams wrote their last frame; or later."""
+        """Return when waiting calls have ended and streams have written their last frame, or after a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._calls or self.streams:  # noqa: ASYNC110 - once, at the end of a server

@@ -1,21 +1,24 @@
-"""From a method and a path to the function that answers.
+"""Routes: from a method and a path to the endpoint that answers.
 
 FastAPI's router tries one regular expression after another, and its endpoints resolve dependencies, validate and
-serialise: together several times what the store itself needs for a small call. Here a path is looked up, the endpoint
-returns the bytes of its answer, and FastAPI keeps what it is good at: the other routers, the schema, the documentation.
+serialise, which together takes several times what the store needs for a small call. Here a path is looked up in an
+index, and an endpoint returns the bytes of its answer. FastAPI declares the routes and generates the schema, and its
+router finds the few routes beside the store's.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 from fastapi import Path
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.models.queries import PageQuery
@@ -25,97 +28,73 @@ from store.server.errors import Headers, refusal
 from store.server.response_spool import Spool, send_spooled
 from store.sql.api_keys import Role
 
-A = TypeVar("A", bound="Addressed")
+logger = logging.getLogger("store.server")
+
+P = TypeVar("P", bound="Protected")
 E = TypeVar("E", bound=Callable[..., Any])
+
+Access = Role | Literal["open"]
+"""The role that a route requires; `open` for none."""
 
 Id = Annotated[str, Path(min_length=1)]
 """An id in a path."""
+
+JSON: Final = (b"content-type", b"application/json")
+"""The header of every answer of the store."""
 
 _ID: Final = re.compile(r"\{(\w+)\}")
 _NO_BODY: Final = frozenset({b"", b"null"})
 
 
+# -- declaring routes ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Created:
-    """An answer that says where what was created is found."""
+    """An answer with the path of the created object."""
 
     body: bytes
     location: str
-    """Its path."""
 
 
-Endpoint = Callable[[Call], Awaitable[bytes | Spool | Created]]
-JSON: Final = (b"content-type", b"application/json")
-"""The header that tells of what kind all answers of the store are."""
+def needs(role: Access) -> Callable[[E], E]:
+    """Declare the role that a route requires; the authentication layer enforces it before the body is read."""
+
+    def mark(endpoint: E) -> E:
+        vars(endpoint)["role"] = role
+        return endpoint
+
+    return mark
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path, as it is served and as the schema declares it."""
+class DeclaredRoute(APIRoute):
+    """A route with one method and a role. FastAPI reads the signature of its endpoint for the schema."""
 
-    method: str
-    path: str
-    """A template: `/v1/agl/workers/{worker_id}`."""
-    endpoint: Endpoint
-    tag: str
-    status: int = 200
-    """Of a success."""
-    body: Any = None
-    """Type of the request body."""
-    body_required: bool = True
-    query: Any = None
-    """Model of the query parameters."""
-    answer: Any = None
-    """Type of the answer."""
-    own_statuses: bool = False
-    """Whether each class of error has its own status, as `store.wire.errors.status_of` says."""
-    locates: bool = False
-    """Whether it answers `Created`."""
+    def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
+        self.role: Access = vars(endpoint)["role"]
+        (self.method,) = settings["methods"]
+        settings["operation_id"] = settings["operation_id"] or endpoint.__name__
+        settings["summary"] = settings["summary"] or (endpoint.__doc__ or "").partition("\n")[0]
+        super().__init__(path, endpoint, **settings)
 
 
-@dataclass(slots=True)
-class Operations:
-    """The operations of one module."""
+class RequestRoute(DeclaredRoute):
+    """A route beside those of the store. FastAPI's router finds it; its endpoint makes a response of a request."""
 
-    tag: str
-    own_statuses: bool = False
-    """Of what Agent-lightning's clients do not call."""
-    items: list[Operation] = field(default_factory=list[Operation])
+    def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
+        super().__init__(path, endpoint, **settings)
+        self.description = ""
+        # As Starlette's own routes do.
+        if self.method == "GET":
+            self.methods = {"GET", "HEAD"}
 
-    def get(self, path: str, *, query: Any = None, answer: Any = None) -> Callable[[Endpoint], Endpoint]:
-        """Declare what answers a GET."""
-
-        def declare(endpoint: Endpoint) -> Endpoint:
-            self._add(Operation("GET", path, endpoint, self.tag, query=query, answer=answer))
-            return endpoint
-
-        return declare
-
-    def post(
-        self,
-        path: str,
-        *,
-        body: Any = None,
-        body_required: bool = True,
-        answer: Any = None,
-        status: int = 200,
-        locates: bool = False,
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Declare what answers a POST."""
-
-        def declare(endpoint: Endpoint) -> Endpoint:
-            more: dict[str, Any] = {"answer": answer, "locates": locates}
-            self._add(Operation("POST", path, endpoint, self.tag, status, body, body_required, **more))
-            return endpoint
-
-        return declare
-
-    def _add(self, operation: Operation) -> None:
-        self.items.append(replace(operation, own_statuses=self.own_statuses))
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Any]]:
+        """Return the endpoint itself, without FastAPI's validation and serialisation."""
+        return self.endpoint
 
 
-class StoreRoute(APIRoute):
-    """A route of the store. FastAPI reads its signature for the schema; the endpoint returns the bytes of its answer.
+class StoreRoute(DeclaredRoute):
+    """A route of the store, whose endpoint returns the bytes of its answer.
 
     FastAPI's own handler resolves dependencies, validates and serialises, which takes several times what the store
     needs for a small call. This one validates the query and the body as `Call` does, and calls the endpoint.
@@ -125,14 +104,9 @@ class StoreRoute(APIRoute):
     """Whether each class of error has its own status, as `store.wire.errors.status_of` says."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
-        self.role: Role = vars(endpoint)["role"]
-        (self.method,) = settings["methods"]
         self.status: int = settings["status_code"] or 200
-        summary = (endpoint.__doc__ or "").partition("\n")[0]
-        settings["operation_id"] = endpoint.__name__
-        settings = declare(settings, summary, self.role, self.status, own_statuses=self.own_statuses)
-        super().__init__(path, endpoint, **settings)
-        self.answer = self.response_model
+        role: Access = vars(endpoint)["role"]
+        super().__init__(path, endpoint, **declare(settings, role, self.status, own_statuses=self.own_statuses))
         queries, bodies = self.dependant.query_params, self.dependant.body_params
         self.query: Any = queries[0].field_info.annotation if queries else None
         """Model of the query parameters."""
@@ -147,7 +121,7 @@ class StoreRoute(APIRoute):
         """Validate what a call carries, and call the endpoint.
 
         Raises:
-            Exception: whatever the endpoint raises, or a fault of the request.
+            Exception: an error of the endpoint, or a fault of the request.
         """
         arguments: dict[str, Any] = {**call.ids}
         if self.query is not None:
@@ -168,18 +142,15 @@ class OwnStatusRoute(StoreRoute):
     own_statuses = True
 
 
-def needs(role: Role) -> Callable[[E], E]:
-    """Declare the role that a route requires; the authentication layer enforces it before the body is read."""
-
-    def mark(endpoint: E) -> E:
-        vars(endpoint)["role"] = role
-        return endpoint
-
-    return mark
+# -- finding routes --------------------------------------------------------------------------------------------------
 
 
-class Addressed(Protocol):
-    """Anything that is reached by a method and a path template."""
+WEBSOCKET: Final = "WEBSOCKET"
+"""The method of a route at which a WebSocket is opened."""
+
+
+class Protected(Protocol):
+    """A route with a method, a path template and the role that it requires."""
 
     @property
     def method(self) -> str: ...
@@ -187,18 +158,30 @@ class Addressed(Protocol):
     @property
     def path(self) -> str: ...
 
+    @property
+    def role(self) -> Access: ...
 
-class RouteIndex(Generic[A]):
+
+@dataclass(frozen=True, slots=True)
+class LayerRoute:
+    """A route that an ASGI layer answers."""
+
+    method: str
+    path: str
+    role: Access
+
+
+class RouteIndex(Generic[P]):
     """Routes by method and path: a table of paths without ids, and a regular expression per method for the others.
 
     A literal segment takes precedence over an id: `/attempts/latest` does not name an attempt.
     """
 
-    def __init__(self, routes: Iterable[A]) -> None:
-        self._methods: dict[str, tuple[re.Pattern[str], dict[int, tuple[A, list[str]]]]] = {}
+    def __init__(self, routes: Iterable[P]) -> None:
+        self._methods: dict[str, tuple[re.Pattern[str], dict[int, tuple[P, list[str]]]]] = {}
         # The cheapest reads are page queries at literal paths, and a lookup takes a tenth of a match.
-        self._literal: dict[tuple[str, str], A] = {}
-        by_method: dict[str, list[A]] = {}
+        self._literal: dict[tuple[str, str], P] = {}
+        by_method: dict[str, list[P]] = {}
         for route in routes:
             with_ids = by_method.setdefault(route.method, [])
             if "{" in route.path:
@@ -207,7 +190,7 @@ class RouteIndex(Generic[A]):
                 self._literal[route.method, route.path] = route
         for method, several in by_method.items():
             several.sort(key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
-            patterns, by_group, group = list[str](), dict[int, tuple[A, list[str]]](), 1
+            patterns, by_group, group = list[str](), dict[int, tuple[P, list[str]]](), 1
             for route in several:
                 names = _ID.findall(route.path)
                 literals = map(re.escape, _ID.sub("\0", route.path).split("\0"))
@@ -216,7 +199,7 @@ class RouteIndex(Generic[A]):
                 group += 1 + len(names)
             self._methods[method] = re.compile("|".join(patterns) or "(?!)"), by_group
 
-    def find(self, method: str, path: str, ids: dict[str, str]) -> A | None:
+    def find(self, method: str, path: str, ids: dict[str, str]) -> P | None:
         """Return the route of a path, as `path_within` gives it, and add the ids in it."""
         literal = self._literal.get((method, path))
         if literal is not None:
@@ -237,12 +220,12 @@ class RouteIndex(Generic[A]):
         return sorted(other for other in self._methods if other != method and self.find(other, path, {}))
 
 
-class RouteTable:
-    """An ASGI layer that answers what it has an operation for, and hands on the rest."""
+class RouteLayer:
+    """An ASGI layer that answers the routes of the store, and passes on all other requests."""
 
-    def __init__(self, app: ASGIApp, operations: Sequence[Operation | StoreRoute]) -> None:
+    def __init__(self, app: ASGIApp, routes: Iterable[StoreRoute]) -> None:
         self._app = app
-        self._routes = RouteIndex(operations)
+        self._routes = RouteIndex(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -251,9 +234,9 @@ class RouteTable:
             return
         method, path = scope["method"], path_within(scope, scope.get("root_path", ""))
         ids: dict[str, str] = {}
-        operation = self._routes.find(method, path, ids)
-        if operation is None:
-            # As in Agent-lightning 0.3, whose dashboard lies behind every path and takes GET alone.
+        route = self._routes.find(method, path, ids)
+        if route is None:
+            # As in Agent-lightning 0.3, whose dashboard is behind every path and accepts only GET.
             others = [] if method == "GET" else self._routes.other_methods(method, path)
             if others:
                 await answer(send, 405, b'{"detail":"Method Not Allowed"}', [(b"allow", ", ".join(others).encode())])
@@ -261,15 +244,14 @@ class RouteTable:
                 await self._app(scope, receive, send)
             return
         scope["rollbook.path"] = path
-        scope["rollbook.route"] = operation.path
-        status, headers = operation.status, Headers()
+        scope["rollbook.route"] = route.path
+        status, headers = route.status, Headers()
         try:
-            call = Call(scope, receive, ids)
-            body = await (operation.respond(call) if isinstance(operation, StoreRoute) else operation.endpoint(call))
+            body = await route.respond(Call(scope, receive, ids))
         except ClientLeft:
             return
-        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
-            status, body, headers = refusal(error, own_status=operation.own_statuses)
+        except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
+            status, body, headers = refusal(error, own_status=route.own_statuses)
         if isinstance(body, Created):
             headers.append((b"location", body.location.encode("ascii")))
             body = body.body
@@ -280,7 +262,7 @@ class RouteTable:
 
 
 def path_within(scope: Scope, root: str) -> str:
-    """Return the path below a root, its ids still percent-encoded: a slash in an id is no separator."""
+    """Return the path below a root, its ids still percent-encoded: a slash in an id does not separate segments."""
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if b"%" in raw and raw.startswith(root.encode()):
@@ -289,11 +271,28 @@ def path_within(scope: Scope, root: str) -> str:
     return path[len(root) :] if root else path
 
 
+# -- sending answers -------------------------------------------------------------------------------------------------
+
+
 async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """Send a JSON answer."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, refused: tuple[int, bytes, Headers]) -> None:
+    """Refuse a request, or the handshake of a WebSocket."""
+    status, body, headers = refused
+    if scope["type"] == "http":
+        # The unread body would precede the next request on this connection.
+        unread = any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
+        await answer(send, status, body, [*headers, (b"connection", b"close")] if unread else headers)
+        return
+    logger.info("refused to open a WebSocket: %d %s", status, body.decode())
+    await receive()  # "websocket.connect"
+    # The WebSocket was not accepted, so the handshake is answered with 403, whatever the status.
+    await send({"type": "websocket.close", "code": 1008})
 
 
 async def _answer_spooled(scope: Scope, send: Send, status: int, body: Spool) -> None:

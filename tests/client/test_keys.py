@@ -69,10 +69,10 @@ async def test_who_may_not_is_told_at_once_by_an_error_of_its_own(keyed: Keyed) 
         assert isinstance(refused.value, PermissionError)
         assert not refused.value.retryable
     async with await open_store(keyed.api.url, api_key=reader) as store:
-        with pytest.raises(Forbidden, match="asks for algorithm") as refused:
+        with pytest.raises(Forbidden, match="requires the role algorithm") as refused:
             await store.enqueue_rollout(1)
         assert refused.value.cure == "use a key with the role algorithm"
-        with pytest.raises(Forbidden, match="asks for admin"):
+        with pytest.raises(Forbidden, match="requires the role admin"):
             await store.log.rebuild()
 
 

@@ -176,7 +176,7 @@ async def test_who_may_only_read_changes_nothing(keyed: Keyed, route: Any) -> No
     key = await keyed.key("reader")
     refused = await send(keyed, route.path.replace("{", "").replace("}", ""), {}, key)
     assert refused.status == 403
-    assert "asks for" in refused.body.decode()
+    assert "requires the role" in refused.body.decode()
 
 
 async def test_a_key_of_a_partition_opens_its_partition_alone(keyed: Keyed) -> None:
@@ -190,7 +190,7 @@ async def test_a_key_of_a_partition_opens_its_partition_alone(keyed: Keyed) -> N
     for path in ("/ui/rollouts", "/p/other/ui/rollouts", "/ui/rollouts.json", "/ui/live"):
         assert (await visit(keyed, path, key)).status == 403
     refused = await visit(keyed, "/ui/rollouts?status=failed", key)
-    assert "good for the partition &#39;mine&#39; alone" in refused.body.decode()
+    assert "valid for the partition &#39;mine&#39; only" in refused.body.decode()
     assert 'href="/ui/login?next=/ui/rollouts%3Fstatus%3Dfailed"' in refused.body.decode()
     # What it may not look at is not named to it either.
     assert "/p/default/" not in (await visit(keyed, "/p/mine/ui/rollouts", key)).body.decode()

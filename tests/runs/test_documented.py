@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 from store import errors
 from store.db.queries import run_views
 from store.interface.runs import StoreRuns
 from store.models.runs import PHASE_KINDS
 from store.server.routes import runs as routes_runs
+from store.server.routing import StoreRoute
 from store.wire.errors import status_of
 from store.wire.paths import PREFIX
 
@@ -60,8 +62,9 @@ def test_every_kind_that_is_about_a_phase_is_named() -> None:
 
 def test_every_route_about_runs_is_in_the_table_and_every_one_in_the_table_is_served() -> None:
     table = section("Behind a server")
-    operations = [*routes_runs.events.items, *routes_runs.leavings.items, *routes_runs.forks.items]
-    served = {(each.method, re.sub(r"{\w+}", "{id}", each.path.removeprefix(PREFIX))) for each in operations}
+    routers = (routes_runs.events, routes_runs.outputs, routes_runs.forks)
+    routes = [cast("StoreRoute", route) for router in routers for route in router.routes]
+    served = {(each.method, re.sub(r"{\w+}", "{id}", each.path.removeprefix(PREFIX))) for each in routes}
     named = set(re.findall(r"`(GET|POST) (/[^`?]+)", table))
     assert named <= served
     # Of those that are written short the last word is there.

@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from store.models import RunFrame
-from store.server.app import OPERATIONS
-from store.server.routes.viewer import runs
-from store.server.routing import Operation
+from store.server.app import ROUTES
+from store.server.routes import viewer
+from store.server.routing import StoreRoute
 from store.server.streaming.paths import SOCKETS, VIEWER_SOCKET
 from store.wire import paths
 
@@ -47,13 +48,14 @@ def test_every_route_of_front_ends_is_described_and_no_other() -> None:
     described = set(
         re.findall(r"^\| `(\w+) (/api[^`]+)` \|", section("Point an existing web front end at it"), re.MULTILINE)
     )
-    served = {(each.method, re.sub(r"\{\w+\}", "{}", each.path)) for each in runs.items}
+    routes = [cast("StoreRoute", route) for router in (viewer.posted, viewer.runs) for route in router.routes]
+    served = {(each.method, re.sub(r"\{\w+\}", "{}", each.path)) for each in routes}
     assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in described} == served
-    assert runs.items == [each for each in OPERATIONS if isinstance(each, Operation) and each.tag == runs.tag]
+    assert routes == [each for each in ROUTES if each.tags == viewer.runs.tags]
     assert f"WebSocket `{VIEWER_SOCKET}`" in PAGE
 
 
 def test_the_streams_are_where_the_page_says() -> None:
     assert f"`GET {paths.RUN_STREAM.replace('rollout_id', 'id')}`" in PAGE
-    assert {paths.RUN_SOCKET, VIEWER_SOCKET} < set(SOCKETS)
+    assert {paths.RUN_SOCKET, VIEWER_SOCKET} < {each.path for each in SOCKETS}
     assert f"WebSocket `{paths.RUN_SOCKET.replace('rollout_id', 'id')}`" in PAGE

@@ -18,7 +18,7 @@ from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.process.serve import Server
-from store.server.routing import RouteTable
+from store.server.routing import RouteLayer
 from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.streams import StreamLayer
 
@@ -167,7 +167,7 @@ async def serving(store: Store | Partitions, **options: Any) -> AsyncGenerator[C
     """Serve a store, its streams with the given options, and give a client; the server stops with the block."""
     app = build_app(store if isinstance(store, Partitions) else Partitions(store))
     layers = [each for each in app.user_middleware if each.cls is not StreamLayer]
-    innermost = next(place for place, each in enumerate(layers) if each.cls is RouteTable)
+    innermost = next(place for place, each in enumerate(layers) if each.cls is RouteLayer)
     layers.insert(innermost, Middleware(StreamLayer, parked=app.state.parked, **options))
     app.user_middleware[:] = layers
     with socket.socket() as listener:

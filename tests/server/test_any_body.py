@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.server.app import OPERATIONS
+from store.server.app import ROUTES
 from store.wire.paths import DEQUEUE, PREFIX, WAIT
 from tests.server.api import Api
 
@@ -43,10 +43,10 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=8,
 )
 # An unbounded wait is a right answer to some of these, but none to wait for.
-POSTED = sorted(each.path for each in OPERATIONS if each.method == "POST" and each.path not in {DEQUEUE, WAIT})
-ASKED = sorted(each.path for each in OPERATIONS if each.method == "GET")
+POSTED = sorted(each.path for each in ROUTES if each.method == "POST" and each.path not in {DEQUEUE, WAIT})
+ASKED = sorted(each.path for each in ROUTES if each.method == "GET")
 
-OWN_STATUSES = {(each.method, each.path) for each in OPERATIONS if each.own_statuses}
+OWN_STATUSES = {(each.method, each.path) for each in ROUTES if each.own_statuses}
 
 
 @pytest.fixture

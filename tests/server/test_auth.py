@@ -15,11 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from store.interface.store import Store
-from store.server.app import OPERATIONS, build_app
+from store.server.app import PROTECTED, ROUTES, build_app
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
-from store.server.auth.roles import ACCESS, WEBSOCKET, may
+from store.server.authentication import may
 from store.server.partitions import Partitions
-from store.server.routes import dashboard
+from store.server.routes.dashboard import DASHBOARD_ROUTES
+from store.server.routing import WEBSOCKET
 from store.server.streaming.paths import SOCKETS
 from store.sql.api_keys import ROLES, Keys, Role, digest
 from store.testing import ManualClock
@@ -236,15 +237,16 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
 # -- what each role may ------------------------------------------------------------------------------------------------
 
 
-def test_every_route_has_an_entry_and_every_entry_a_route() -> None:
+def test_every_route_has_one_role() -> None:
     app = build_app(Partitions(_no_store()))
-    operations = (*OPERATIONS, *dashboard.OPERATIONS)
-    routes = {(operation.method, operation.path) for operation in operations} | {(WEBSOCKET, path) for path in SOCKETS}
+    protected = [(each.method, each.path) for each in PROTECTED]
+    assert len(set(protected)) == len(protected)
+    served = {(each.method, each.path) for each in (*ROUTES, *DASHBOARD_ROUTES, *SOCKETS)}
     for route in app.router.routes:
         assert isinstance(route, Route | WebSocketRoute)
         methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()
-        routes |= {(method, route.path) for method in methods - {"HEAD"}}
-    assert routes == set(ACCESS)
+        served |= {(method, route.path) for method in methods - {"HEAD"}}
+    assert served == set(protected)
 
 
 def _no_store() -> Any:
@@ -259,9 +261,10 @@ def test_each_role_may_what_those_before_it_may() -> None:
 @ON_ONE
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.slow
-async def test_a_role_may_do_exactly_what_the_table_says(keyed: Keyed, role: Role) -> None:
+async def test_a_role_may_do_exactly_what_the_routes_declare(keyed: Keyed, role: Role) -> None:
     key = await keyed.key(role)
-    for (method, template), access in ACCESS.items():
+    for route in PROTECTED:
+        method, template, access = route.method, route.path, route.role
         # What does not end is asked for in tests of its own.
         if method == WEBSOCKET or template == "/ui/live":
             continue

@@ -1,4 +1,4 @@
-"""The OpenAPI document: all that is served, nothing else, and the same that lies in docs/."""
+"""The OpenAPI document: all routes that are served, no others, and equal to the file in docs/."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from openapi_spec_validator import validate
 
 from store.errors import StoreError
 from store.models import LLM, Rollout, Span, Worker
-from store.server.app import OPERATIONS
-from store.server.openapi import document
+from store.server.app import ROUTES, openapi
 from store.wire.errors import error_body
 from store.wire.paths import IDEMPOTENCY_KEY, NOT_TAKEN, OTLP_TRACES
 from tests.server.api import Api
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = document(OPERATIONS)
+DOCUMENT = openapi()
 BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in NOT_TAKEN)} | {
     ("get", path) for path in ("/livez", "/readyz", "/metrics")
 }
@@ -46,7 +45,7 @@ def test_it_is_a_document_of_openapi() -> None:
 
 
 def test_it_holds_every_route_and_no_other() -> None:
-    assert set(_operations()) == {(each.method.lower(), each.path) for each in OPERATIONS} | BESIDE
+    assert set(_operations()) == {(each.method.lower(), each.path) for each in ROUTES} | BESIDE
     names = [each["operationId"] for each in _operations().values()]
     assert len(set(names)) == len(names)
 
@@ -54,18 +53,18 @@ def test_it_holds_every_route_and_no_other() -> None:
 def test_every_operation_says_what_it_takes_and_gives() -> None:
     models = DOCUMENT["components"]["schemas"]
     assert {each.__name__ for each in (Span, Rollout, Worker, LLM)} <= set(models)
-    for operation in OPERATIONS:
-        described = _operations()[operation.method.lower(), operation.path]
+    for route in ROUTES:
+        described = _operations()[route.method.lower(), route.path]
         assert described["summary"]
-        assert ("requestBody" in described) == (operation.body is not None), operation.path
-        answer = described["responses"][str(operation.status)]["content"]["application/json"]["schema"]
-        assert answer, operation.path
+        assert ("requestBody" in described) == (route.body is not None), route.path
+        answer = described["responses"][str(route.status)]["content"]["application/json"]["schema"]
+        assert answer, route.path
         named = {each.get("name") for each in described["parameters"]}
-        assert set(re.findall(r"\{(\w+)\}", operation.path)) <= named
-        assert operation.query is None or set(operation.query.model_fields) <= named
+        assert set(re.findall(r"\{(\w+)\}", route.path)) <= named
+        assert route.query is None or set(route.query.model_fields) <= named
         refused = {"400", "401", "403", "404", "413", "422", "500", "503"}
         assert refused <= described["responses"].keys()
-        if operation.method == "POST":
+        if route.method == "POST":
             assert {"$ref": f"#/components/parameters/{IDEMPOTENCY_KEY}"} in described["parameters"]
 
 
@@ -93,7 +92,7 @@ def test_nothing_refers_to_what_is_not_there() -> None:
 
 
 def test_an_operation_without_an_answer_is_not_overlooked() -> None:
-    assert all(each.answer is not None for each in OPERATIONS)
+    assert all(each.response_model is not None for each in ROUTES)
 
 
 async def test_it_is_there_to_be_read_by_people(api: Api) -> None:

@@ -17,8 +17,7 @@ from schemathesis.core.errors import UnsupportedSchema
 
 from store import open_store
 from store.models import RunEvent
-from store.server.app import OPERATIONS
-from store.server.openapi import document
+from store.server.app import openapi
 from store.testing.samples import make_llm, make_span
 from store.wire.paths import NOT_TAKEN
 from tests.conftest import IS_TORTURE
@@ -36,7 +35,7 @@ CHECKS: Final = [
     _checks.response_headers_conformance,
     _checks.response_schema_conformance,
 ]
-DOCUMENT: Final = document(OPERATIONS)
+DOCUMENT: Final = openapi()
 ROUTES: Final = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 WITH_ARGUMENTS: Final = [
     (method, path)

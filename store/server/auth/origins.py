@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError
 from store.server.auth.keyring import KeyRing
-from store.server.auth.middleware import refuse
 from store.server.call import headers_of
 from store.server.errors import refusal
+from store.server.routing import refuse
 
 _NAMES: Final = 64
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

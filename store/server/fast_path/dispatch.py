@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from store.domain.idempotency import Repeat
 from store.errors import StoreError
 from store.server.auth.keyring import KeyRing
-from store.server.auth.middleware import admission
+from store.server.authentication import admission
 from store.server.call import Call, ClientLeft
 from store.server.errors import refusal
 from store.server.fast_path.handlers import HANDLERS, Handler
@@ -30,7 +30,7 @@ from store.server.middleware import SECURITY, count_answer, id_of
 from store.server.process.connection import Connection
 from store.server.process.exchange import Header, lines
 from store.server.request_ids import request_id
-from store.server.routing import JSON, Operation, RouteIndex, StoreRoute
+from store.server.routing import JSON, RouteIndex, StoreRoute
 from store.sql.store import SQLStore
 
 logger = logging.getLogger("store.server")
@@ -78,7 +78,7 @@ class FastPath:
         self,
         app: FastAPI,
         store: SQLStore,
-        operations: Sequence[Operation | StoreRoute],
+        operations: Sequence[StoreRoute],
         *,
         ring: KeyRing | None,
         names: set[bytes] | None,
@@ -132,7 +132,7 @@ class FastPath:
         scope["rollbook.headers"] = headers
         return FastRequest(self, connection, operation, Call(scope, _nothing_more, ids))
 
-    def _found(self, url: bytes, ids: dict[str, str]) -> Operation | StoreRoute | None:
+    def _found(self, url: bytes, ids: dict[str, str]) -> StoreRoute | None:
         if not _PLAIN_URL.fullmatch(url):
             return None
         found = self._routes.find("POST", url.decode(), ids)
@@ -141,14 +141,14 @@ class FastPath:
     def _is_open(self, connection: Connection, parser: Any) -> bool:
         return not connection.flow.write_paused and parser.get_http_version() == "1.1" and parser.should_keep_alive()
 
-    def _may(self, scope: dict[str, Any], operation: Operation | StoreRoute) -> bool:
+    def _may(self, scope: dict[str, Any], operation: StoreRoute) -> bool:
         ring = self._ring
         if ring is None or ring.is_idle:
             return True
         if not ring.is_fresh:
             return False
         try:
-            scope["rollbook.admission"] = admission(scope, ring, "POST", operation.path, self._root_name)
+            scope["rollbook.admission"] = admission(scope, ring, operation, self._root_name)
         except StoreError:
             return False
         return True
@@ -191,9 +191,7 @@ class FastPath:
 class FastRequest:
     """One request on the fast path. Its connection uses it as a cycle of uvicorn, the writer as a future."""
 
-    def __init__(
-        self, fast_path: FastPath, connection: Connection, operation: Operation | StoreRoute, call: Call
-    ) -> None:
+    def __init__(self, fast_path: FastPath, connection: Connection, operation: StoreRoute, call: Call) -> None:
         self._fast_path = fast_path
         self._handler: Handler = HANDLERS[operation.path]
         self._connection = connection

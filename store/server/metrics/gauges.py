@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus
 from store.server.metrics.requests import Family
-from store.server.streaming.feed import Feeding
+from store.server.pending import OpenStream
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
@@ -96,7 +96,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     return [commits, events, retries, calls, seconds, waiting, waiting_bytes]
 
 
-def streams(feeds: Iterable[Feeding], heads: dict[str, int]) -> list[Family]:
+def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
     """Return how many readers follow the log, and how far the last of them is behind.
 
     Args:
@@ -106,7 +106,7 @@ def streams(feeds: Iterable[Feeding], heads: dict[str, int]) -> list[Family]:
     open_now = Family("rollbook_streams", "Readers that follow the log.")
     positions = Family("rollbook_stream_lag_positions", "How far the slowest of them is behind the log's end.")
     seconds = Family("rollbook_stream_lag_seconds", "Age of the event that the slowest of them has yet to take.")
-    by_partition: dict[str, list[Feeding]] = {}
+    by_partition: dict[str, list[OpenStream]] = {}
     for feed in feeds:
         by_partition.setdefault(feed.partition, []).append(feed)
     now = time.time()

@@ -1,31 +1,36 @@
-"""Labels and notes: what is said about a rollout."""
+"""Routes of the labels and notes of a rollout."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from store.models import AnnotateResult, Annotations
 from store.runtime import context
 from store.server.call import Call
-from store.server.routing import Operations
+from store.server.routing import Id, OwnStatusRoute, needs
 from store.wire import paths
 from store.wire.annotation_bodies import AnnotateBody, AnnotationsQuery
 from store.wire.encoding import dumps
 
-annotations = Operations("Labels and notes", own_statuses=True)
+annotations = APIRouter(route_class=OwnStatusRoute, tags=["Labels and notes"])
 
 
-@annotations.post(paths.ANNOTATIONS, body=AnnotateBody, answer=AnnotateResult)
-async def annotate_rollout(call: Call) -> bytes:
-    """Put labels on a rollout, take others off it, and make a note of it, all in one event."""
-    body = await call.body(AnnotateBody)
+@annotations.post(paths.ANNOTATIONS, response_model=AnnotateResult)
+@needs("algorithm")
+async def annotate_rollout(call: Call, rollout_id: Id, body: AnnotateBody) -> bytes:
+    """Add labels to a rollout, remove others, and add a note, all in one event."""
     admission = call.scope.get("rollbook.admission")
     acting = context.actor.set(None if admission is None else f"key:{admission.key.key_id}")
     try:
-        return dumps(await call.store.annotations.annotate(call.ids["rollout_id"], **vars(body)))
+        return dumps(await call.store.annotations.annotate(rollout_id, **vars(body)))
     finally:
         context.actor.reset(acting)
 
 
-@annotations.get(paths.ANNOTATIONS, query=AnnotationsQuery, answer=Annotations)
-async def query_annotations(call: Call) -> bytes:
+@annotations.get(paths.ANNOTATIONS, response_model=Annotations)
+@needs("reader")
+async def query_annotations(call: Call, rollout_id: Id, query: Annotated[AnnotationsQuery, Query()]) -> bytes:
     """Return the labels of a rollout and its notes, oldest first."""
-    return dumps(await call.store.annotations.query(call.ids["rollout_id"], **vars(call.query(AnnotationsQuery))))
+    return dumps(await call.store.annotations.query(rollout_id, **vars(query)))

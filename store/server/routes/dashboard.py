@@ -2,7 +2,7 @@
 
 A browser cannot send a key as programs do. Whoever gives theirs on the login page gets it back as a cookie that pages'
 programs cannot read and other sites' pages do not send (`SameSite=Strict`); and what changes something must besides
-come from a page of this very origin, as `Origin` says (`store.server.auth.middleware`).
+come from a page of this very origin, as `Origin` says (`store.server.authentication`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from store.server.call import Call, ClientLeft, headers_of
 from store.server.errors import Headers, refusal
 from store.server.partitions import Partitions
 from store.server.pending import Parked
-from store.server.routing import Operation, RouteIndex, path_within
+from store.server.routing import LayerRoute, RouteIndex, path_within
 from store.sql.store import SQLStore
 from store.wire.errors import status_of
 
@@ -55,19 +55,15 @@ _POLICY: Final = (
 )
 
 
-async def _never(call: Call) -> bytes:
-    raise AssertionError(call.scope["path"])
-
-
-def _operations() -> list[Operation]:
-    own = [("GET", LOGIN), ("POST", LOGIN), ("POST", LOGOUT), ("GET", STATIC), ("GET", LIVE)]
-    paths = [*own, *((route.method, route.path) for route in ROUTES)]
-    return [Operation(method, path, _never, "dashboard") for method, path in paths]
-
-
-OPERATIONS: Final = tuple(_operations())
-"""For the table of who may; they are answered here."""
-_BY_PATH: Final[Mapping[tuple[str, str], Route]] = {(route.method, route.path): route for route in ROUTES}
+_OWN: Final = (
+    LayerRoute("GET", LOGIN, "open"),
+    LayerRoute("POST", LOGIN, "open"),
+    LayerRoute("POST", LOGOUT, "open"),
+    LayerRoute("GET", STATIC, "open"),
+    LayerRoute("GET", LIVE, "reader"),
+)
+DASHBOARD_ROUTES: Final[tuple[LayerRoute | Route, ...]] = (*_OWN, *ROUTES)
+"""All routes of the dashboard, with the roles that they require."""
 
 
 def is_page(path: str) -> bool:
@@ -115,7 +111,7 @@ class DashboardLayer:
         self._partitions = partitions
         self._ring = ring
         self._is_read_only = is_read_only
-        self._routes = RouteIndex(OPERATIONS)
+        self._routes = RouteIndex(DASHBOARD_ROUTES)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer, or hand on."""
@@ -144,11 +140,13 @@ class DashboardLayer:
         if path == ROOT:
             return _redirect(f"{scope.get('root_path', '')}/ui/")
         asked_for, path = path, without_twin(path)
-        operation = self._routes.find(method, path, call.ids)
-        if operation is None:
+        route = self._routes.find(method, path, call.ids)
+        if route is None:
             return self._missing(call, asked_for)
-        scope["rollbook.route"] = operation.path
-        match (method, operation.path):
+        scope["rollbook.route"] = route.path
+        if isinstance(route, Route):
+            return await self._view(call, route, path, as_json=asked_for != path)
+        match (method, route.path):
             case ("GET", "/ui/static/{version}/{name}"):
                 return self._static(call)
             case ("GET", "/ui/login"):
@@ -157,11 +155,9 @@ class DashboardLayer:
                 return await self._login(call)
             case ("POST", "/ui/logout"):
                 return _redirect(LOGIN, _cookie(COOKIE, "", scope, seconds=0))
-            case ("GET", "/ui/live"):
+            case _:
                 await self._live(call, send)
                 return None
-            case _:
-                return await self._view(call, _BY_PATH[method, operation.path], path, as_json=asked_for != path)
 
     async def _view(self, call: Call, route: Route, path: str, *, as_json: bool) -> _Answer:
         params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])

@@ -1,22 +1,21 @@
-"""Spans, resources and workers."""
+"""Routes of spans, resources and workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Body, Query
-from pydantic import TypeAdapter
 
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.models.queries import PastQuery, ResourcesQuery, SpanQuery, WorkerQuery
 from store.runtime import context
 from store.server import cached_pages
-from store.server.call import Call, checked, refuse_null
+from store.server.call import Call, refuse_null
 from store.server.response_spool import Spool
-from store.server.routing import Id, Operations, StoreRoute, needs
+from store.server.routing import Id, StoreRoute, needs
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
@@ -26,8 +25,8 @@ from store.wire.bodies import (
 )
 from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
 
-spans = Operations("Spans")
-resources = Operations("Resources")
+spans = APIRouter(route_class=StoreRoute, tags=["Spans"])
+resources = APIRouter(route_class=StoreRoute, tags=["Resources"])
 workers = APIRouter(route_class=StoreRoute, tags=["Workers"])
 
 
@@ -45,37 +44,34 @@ class RecordsSpans(Protocol):
         ...
 
 
-_SPAN: Final[Any] = Span.__pydantic_validator__
-_NEXT_SPAN: Final[Any] = NextSpanBody.__pydantic_validator__
-_NAMED_RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
-
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 
-@spans.post(paths.SPANS, body=Span, answer=Span | None, status=201)
-async def add_span(call: Call) -> bytes:
+@spans.post(paths.SPANS, response_model=Span | None, status_code=201)
+@needs("runner")
+async def add_span(call: Call, span: Span) -> bytes:
     """Store a span; null if its attempt has one of that span_id already."""
-    return dumps(await call.store.add_span(await call.body(Span)))
+    return dumps(await call.store.add_span(span))
 
 
-@spans.post(paths.NEXT_SPAN, body=NextSpanBody, answer=NextSpan)
-async def next_span(call: Call) -> bytes:
+@spans.post(paths.NEXT_SPAN, response_model=NextSpan)
+@needs("runner")
+async def next_span(call: Call, body: NextSpanBody) -> bytes:
     """Draw the next number for a span of a rollout."""
-    body = await call.body(NextSpanBody)
     return b'{"sequence_id":%d}' % await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
 
 
-@spans.post(paths.NEXT_SPANS, body=NextSpansBody, answer=NextSpans)
-async def next_spans(call: Call) -> bytes:
+@spans.post(paths.NEXT_SPANS, response_model=NextSpans)
+@needs("runner")
+async def next_spans(call: Call, body: NextSpansBody) -> bytes:
     """Draw a number for each pair of a rollout and an attempt, in the order given."""
-    body = await call.body(NextSpansBody)
     return dumps({"sequence_ids": await call.store.get_many_span_sequence_ids(body.rollout_attempt_ids)})
 
 
-@spans.post(paths.SPANS_BATCH, body=SpansBatchBody, answer=Recorded, status=201)
-async def add_spans(call: Call) -> bytes:
-    """Store spans; answers which of them were new, and under which numbers."""
-    body = await call.body(SpansBatchBody)
+@spans.post(paths.SPANS_BATCH, response_model=Recorded, status_code=201)
+@needs("runner")
+async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
+    """Store spans; return which of them were new, and under which numbers."""
     return dumps({"recorded": await _record(call.store, body.spans, number=body.number)})
 
 
@@ -89,9 +85,9 @@ async def _record(store: Store, given: list[Span], *, number: bool) -> list[tupl
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
-    asked = context.idempotency_key.get()
-    # Numbers are drawn in a write of their own, and so under a key of their own, which no client can send.
-    token = context.idempotency_key.set(None if asked is None else replace(asked, key=f"{asked.key}.numbers"))
+    given = context.idempotency_key.get()
+    # The numbers are drawn in a separate write, which needs a separate key that no client can send.
+    token = context.idempotency_key.set(None if given is None else replace(given, key=f"{given.key}.numbers"))
     try:
         numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
     finally:
@@ -103,54 +99,56 @@ def _key(span: Span) -> tuple[str, str, str]:
     return span.rollout_id, span.attempt_id, span.span_id
 
 
-@spans.get(paths.SPANS, query=SpanQuery, answer=PaginatedResult[Span])
-async def query_spans(call: Call) -> bytes | Spool:
+@spans.get(paths.SPANS, response_model=PaginatedResult[Span])
+@needs("reader")
+async def query_spans(call: Call, query: Annotated[SpanQuery, Query()]) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await cached_pages.spans(call.store, call.page_query(SpanQuery))
+    return await cached_pages.spans(call.store, query)
 
 
-@spans.post(paths.SPANS_SEARCH, body=SpanQuery, answer=PaginatedResult[Span])
-async def search_spans(call: Call) -> bytes | Spool:
+@spans.post(paths.SPANS_SEARCH, response_model=PaginatedResult[Span])
+@needs("reader")
+async def search_spans(call: Call, query: SpanQuery) -> bytes | Spool:
     """Find spans of a rollout, or of one of its attempts."""
-    return await cached_pages.spans(call.store, checked(await call.body(SpanQuery)))
+    return await cached_pages.spans(call.store, query)
 
 
 # -- resources -------------------------------------------------------------------------------------------------------
 
 
-@resources.get(paths.RESOURCES, query=ResourcesQuery, answer=PaginatedResult[ResourcesUpdate])
-async def query_resources(call: Call) -> bytes:
+@resources.get(paths.RESOURCES, response_model=PaginatedResult[ResourcesUpdate])
+@needs("reader")
+async def query_resources(call: Call, query: Annotated[ResourcesQuery, Query()]) -> bytes:
     """Find resources, the current version of each id."""
-    return dumps(await call.store.find_resources(call.page_query(ResourcesQuery)))
+    return dumps(await call.store.find_resources(query))
 
 
-@resources.post(paths.RESOURCES, body=NamedResources, answer=ResourcesUpdate, status=201)
-async def add_resources(call: Call) -> bytes:
+@resources.post(paths.RESOURCES, response_model=ResourcesUpdate, status_code=201)
+@needs("algorithm")
+async def add_resources(call: Call, resources: Annotated[NamedResources, Body()]) -> bytes:
     """Publish resources under a new id."""
-    return dumps(await call.store.add_resources(await _named_resources(call)))
+    return dumps(await call.store.add_resources(resources))
 
 
-@resources.get(paths.LATEST_RESOURCES, query=PastQuery, answer=ResourcesUpdate | None)
-async def get_latest_resources(call: Call) -> bytes:
-    """Return what was published last, or null."""
-    return dumps(await call.store.get_latest_resources(as_at=call.query(PastQuery).as_at))
+@resources.get(paths.LATEST_RESOURCES, response_model=ResourcesUpdate | None)
+@needs("reader")
+async def get_latest_resources(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
+    """Return the resources that were published last, or null."""
+    return dumps(await call.store.get_latest_resources(as_at=query.as_at))
 
 
-@resources.get(paths.RESOURCES_BY_ID, query=PastQuery, answer=ResourcesUpdate | None)
-async def get_resources(call: Call) -> bytes:
+@resources.get(paths.RESOURCES_BY_ID, response_model=ResourcesUpdate | None)
+@needs("reader")
+async def get_resources(call: Call, resources_id: Id, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return the current version of an id, or null."""
-    as_at = call.query(PastQuery).as_at
-    return dumps(await call.store.get_resources_by_id(call.ids["resources_id"], as_at=as_at))
+    return dumps(await call.store.get_resources_by_id(resources_id, as_at=query.as_at))
 
 
-@resources.post(paths.RESOURCES_BY_ID, body=NamedResources, answer=ResourcesUpdate)
-async def update_resources(call: Call) -> bytes:
+@resources.post(paths.RESOURCES_BY_ID, response_model=ResourcesUpdate)
+@needs("algorithm")
+async def update_resources(call: Call, resources_id: Id, resources: Annotated[NamedResources, Body()]) -> bytes:
     """Publish the next version of an id, or its first."""
-    return dumps(await call.store.update_resources(call.ids["resources_id"], await _named_resources(call)))
-
-
-async def _named_resources(call: Call) -> Any:
-    return call.parsed(await call.read(), _NAMED_RESOURCES)
+    return dumps(await call.store.update_resources(resources_id, resources))
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------

@@ -1,22 +1,25 @@
-"""Following a run without a stream: the frames that a reader would be told at once."""
+"""The route that returns the current frames of a run, for readers without a stream."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import Annotated
 
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from store.errors import Unsupported
 from store.models import RunFrame
 from store.models.enums import Frozen
+from store.server.api_schema import STREAMED
 from store.server.call import Call
-from store.server.routing import Operations
-from store.server.streaming.run_feed import RunStreamQuery, place_asked
+from store.server.routing import Id, OwnStatusRoute, needs
+from store.server.streaming.run_feed import RunStreamQuery, resumed
 from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.encoding import dumps
 
-following = Operations("Run events", own_statuses=True)
+following = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
 
 
 class RunFramesQuery(RunStreamQuery):
@@ -27,25 +30,26 @@ class RunFramesQuery(RunStreamQuery):
 
 
 class RunFrames(Frozen):
-    """What a reader is told at once."""
+    """The frames of a run that are available now."""
 
     frames: list[RunFrame]
-    """The last one's `seq` and `until` are what the next request begins with."""
+    """The next request begins at `seq` and `until` of the last one."""
 
 
-@following.get(paths.RUN_STREAM, query=RunFramesQuery, answer=RunFrames)
-async def run_frames(call: Call) -> bytes:
-    """Return what a reader of the run is told at once; as a stream, that and what comes."""
-    query = place_asked(call, RunFramesQuery)
-    store, rollout_id = call.store, call.ids["rollout_id"]
+@following.get(paths.RUN_STREAM, response_model=RunFrames, responses={200: STREAMED})
+@needs("reader")
+async def run_frames(call: Call, rollout_id: Id, query: Annotated[RunFramesQuery, Query()]) -> bytes:
+    """Return the frames of the run that are available now; as a stream, also those that follow."""
+    query = resumed(call, query)
+    store = call.store
     if not isinstance(store, SQLStore):
         raise Unsupported("frames of runs without a stream", type(store).__name__)
     source = store.runs.source(rollout_id, bodies=query.bodies)
     way = store.runs.following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
-    told: list[RunFrame] = []
+    found: list[RunFrame] = []
     async with aclosing(way.frames(query.view)) as frames:
         async for frame in frames:
-            told.append(frame)
-            if len(told) == query.limit:
+            found.append(frame)
+            if len(found) == query.limit:
                 break
-    return dumps({"frames": told})
+    return dumps({"frames": found})

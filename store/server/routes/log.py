@@ -1,4 +1,4 @@
-"""The log and its proof, and what the store says of itself."""
+"""Routes of the log and its verification, and of what describes the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel
 
 from store.models import (
     HistoryEvent,
@@ -20,43 +23,48 @@ from store.models import (
     VerifyReport,
 )
 from store.models.queries import PastQuery
+from store.server.api_schema import STREAMED
 from store.server.call import Call
-from store.server.routing import Operations
+from store.server.routing import Id, StoreRoute, needs
 from store.wire import paths
 from store.wire.bodies import HistoryQuery, LogQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
 
-about = Operations("Store")
-log = Operations("Log")
+about = APIRouter(route_class=StoreRoute, tags=["Store"])
+log = APIRouter(route_class=StoreRoute, tags=["Log"])
 
 
-class Health(TypedDict):
+class Health(BaseModel):
     """The answer to GET /health."""
 
     status: str
 
 
-@about.get(paths.HEALTH, answer=Health)
+@about.get(paths.HEALTH, response_model=Health)
+@needs("open")
 async def health(call: Call) -> bytes:
-    """Say that the server answers."""
+    """Report that the server answers."""
     del call
     return b'{"status":"ok"}'
 
 
-@about.get(paths.STATISTICS, query=PastQuery, answer=LightningStoreStatistics)
-async def statistics(call: Call) -> bytes:
+@about.get(paths.STATISTICS, response_model=LightningStoreStatistics)
+@needs("reader")
+async def statistics(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return how much the store holds."""
-    return dumps(await call.store.statistics(as_at=call.query(PastQuery).as_at))
+    return dumps(await call.store.statistics(as_at=query.as_at))
 
 
-@about.get(paths.CAPABILITIES, answer=LightningStoreCapabilities)
+@about.get(paths.CAPABILITIES, response_model=LightningStoreCapabilities)
+@needs("reader")
 async def capabilities(call: Call) -> bytes:
     """Return what callers may rely on."""
     known: LightningStoreCapabilities = {**call.store.capabilities, "otlp_traces": True}
     return dumps(known)
 
 
-@about.get(paths.STORE, answer=StoreInfo)
+@about.get(paths.STORE, response_model=StoreInfo)
+@needs("reader")
 async def store_info(call: Call) -> bytes:
     """Return which store this is."""
     return dumps(
@@ -74,44 +82,45 @@ def _version() -> str:
     return metadata.version("rollbook")
 
 
-@log.get(paths.HISTORY, query=HistoryQuery, answer=list[HistoryEvent])
-async def history(call: Call) -> bytes:
-    """Return facts of a rollout, its attempts and spans, oldest first, after a number."""
-    return dumps(await call.store.log.history(call.ids["rollout_id"], **vars(call.query(HistoryQuery))))
+@log.get(paths.HISTORY, response_model=list[HistoryEvent], responses={200: STREAMED})
+@needs("reader")
+async def history(call: Call, rollout_id: Id, query: Annotated[HistoryQuery, Query()]) -> bytes:
+    """Return events of a rollout, its attempts and spans, oldest first, after a number."""
+    return dumps(await call.store.log.history(rollout_id, **vars(query)))
 
 
-@log.get(paths.LOG, query=LogQuery, answer=LogPage)
-async def read_log(call: Call) -> bytes:
-    """Return facts of the log in the order they were committed, after a cursor."""
-    query = call.query(LogQuery)
-    facts = call.store.log.tail(query.after, types=query.type, rollout_id=query.rollout)
+@log.get(paths.LOG, response_model=LogPage, responses={200: STREAMED})
+@needs("reader")
+async def read_log(call: Call, query: Annotated[LogQuery, Query()]) -> bytes:
+    """Return events of the log in the order they were committed, after a cursor."""
+    following = call.store.log.tail(query.after, types=query.type, rollout_id=query.rollout)
     events: list[LoggedEvent] = []
-    async with aclosing(cast("Any", facts)):
-        async for event in facts:
+    async with aclosing(cast("Any", following)):
+        async for event in following:
             events.append(event)
             if len(events) == query.limit:
                 break
     return dumps({"events": events, "cursor": events[-1].cursor if events else query.after})
 
 
-@log.post(paths.VERIFY, body=VerifyBody, body_required=False, answer=VerifyReport)
-async def verify(call: Call) -> bytes:
-    """Prove that the log is whole and that every table is what the log says."""
-    body = await call.body_or_default(VerifyBody)
+@log.post(paths.VERIFY, response_model=VerifyReport)
+@needs("admin")
+async def verify(call: Call, body: Annotated[VerifyBody, Body(default_factory=VerifyBody)]) -> bytes:
+    """Verify that the log is complete and that every table matches the log."""
     return dumps((await call.store.log.verify(body.seal)).model_dump())
 
 
-@log.post(paths.REBUILD, answer=RebuildReport)
+@log.post(paths.REBUILD, response_model=RebuildReport)
+@needs("admin")
 async def rebuild(call: Call) -> bytes:
-    """Fold the whole log anew and write the rows that differ."""
-    await call.read()
+    """Replay the whole log and write the rows that differ."""
     return dumps(await call.store.log.rebuild())
 
 
-@log.post(paths.SEAL, answer=Seal)
+@log.post(paths.SEAL, response_model=Seal)
+@needs("admin")
 async def seal(call: Call) -> bytes:
-    """Return the head of the log, to be kept where the database is not."""
-    await call.read()
-    # A store seals into a file; the one that is kept is the client's.
+    """Return the head of the log, to be kept outside the database."""
+    # A store seals into a file; the copy to keep is the client's.
     with await asyncio.to_thread(TemporaryDirectory) as directory:
         return dumps(await call.store.log.seal(Path(directory) / "seal.json"))

@@ -1,4 +1,4 @@
-"""What operators ask: is it alive, is it ready, how much does it do. At the root only, whatever the partition."""
+"""Routes for operators: liveness, readiness and metrics. They are the same in every partition."""
 
 from __future__ import annotations
 
@@ -7,21 +7,45 @@ import logging
 from typing import Any, Final
 
 import orjson
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from store.errors import StoreError
+from store.server.api_schema import refusals
 from store.server.auth.keyring import KeyRing
 from store.server.metrics.gauges import Measured, process, streams, writers
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.peers import Measures, Peers
+from store.server.routing import RequestRoute, needs
 
 logger = logging.getLogger("store.server")
 
 _PATIENCE_SECONDS: Final = 2.0
+
+operations = APIRouter(route_class=RequestRoute, tags=["Operations"])
+
+
+class Status(BaseModel):
+    """The state of a server."""
+
+    status: str
+
+
+class NotReady(Status):
+    """The state of a server that cannot answer calls."""
+
+    missing: dict[str, str]
+    """What is missing, by the part of the server."""
+
+
+class MetricsResponse(Response):
+    """Metrics as Prometheus reads them."""
+
+    media_type = CONTENT_TYPE
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -29,23 +53,32 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _counted(request: Request, route: str) -> None:
-    """Have the request counted under its own route, as those of the store are."""
+    """Let the request be counted under its own route, as those of the store are."""
     request.scope["rollbook.route"] = route
 
 
+@operations.get("/livez", response_model=Status, response_description="Alive.")
+@needs("open")
 async def livez(request: Request) -> Response:
-    """Say that the process answers."""
+    """Report that the process answers."""
     _counted(request, "/livez")
     return _json({"status": "alive"})
 
 
+@operations.get(
+    "/readyz",
+    response_model=Status,
+    response_description="Ready.",
+    responses={503: {"description": "Not ready.", "model": NotReady}},
+)
+@needs("open")
 async def readyz(request: Request) -> Response:
-    """Say whether calls would succeed, and if not, what is missing."""
+    """Report whether calls would succeed, and if not, what is missing."""
     _counted(request, "/readyz")
     missing = await _missing(request)
     ring: KeyRing | None = request.app.state.ring
     if missing and ring is not None and len(ring) > 0:
-        # It is open to all, and errors of a database tell where that is.
+        # The route is open to all, and a database's error contains its address.
         logger.warning("not ready: %s", missing)
         missing = dict.fromkeys(missing, "the server's log says more")
     if missing:
@@ -68,8 +101,12 @@ async def _missing(request: Request) -> dict[str, str]:
     return {}
 
 
+@operations.get(
+    "/metrics", response_class=MetricsResponse, response_description="Measured.", responses=refusals(401, 403, 503)
+)
+@needs("reader")
 async def metrics(request: Request) -> Response:
-    """Return counts and durations for Prometheus; of several workers those of all."""
+    """Return counts and durations for Prometheus, of all processes that share the port."""
     _counted(request, "/metrics")
     peers: Peers | None = request.app.state.peers
     if peers is None:
@@ -77,7 +114,7 @@ async def metrics(request: Request) -> Response:
         families = [*own, *shared]
     else:
         families = await peers.families()
-    return Response(text_of(families), media_type=CONTENT_TYPE)
+    return MetricsResponse(text_of(families))
 
 
 async def measures(app: FastAPI) -> Measures:
@@ -98,9 +135,3 @@ async def measures(app: FastAPI) -> Measures:
         *process(),
     ]
     return own, shared
-
-
-async def not_taken(request: Request) -> Response:
-    """Refuse what OpenTelemetry exporters send besides traces."""
-    del request
-    return Response(status_code=501)

@@ -1,10 +1,12 @@
-"""Runs: what they say and leave behind, their views, and running a part of them again."""
+"""Routes of runs: their events, checkpoints and artifacts, their views, and forks."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Query
 
 from store.errors import NotFound
 from store.models import (
@@ -23,9 +25,10 @@ from store.models import (
 )
 from store.models.queries import RolloutPastQuery
 from store.runtime import context
+from store.server.api_schema import LOCATED
 from store.server.call import Call
 from store.server.response_spool import Spool
-from store.server.routing import Created, Operations
+from store.server.routing import Created, Id, OwnStatusRoute, needs
 from store.wire import paths
 from store.wire.encoding import Appended, dumps
 from store.wire.run_bodies import (
@@ -47,45 +50,39 @@ from store.wire.run_bodies import (
     ScopeHistoryQuery,
 )
 
-_APPEND: Final[Any] = AppendEventsBody.__pydantic_validator__
-_AT_ONCE: Final = 200
-"""How many events are encoded before others have their turn."""
+_BATCH: Final = 200
+"""How many events are encoded before other requests have their turn."""
 
-events = Operations("Run events", own_statuses=True)
-leavings = Operations("Checkpoints and artefacts", own_statuses=True)
-forks = Operations("Forks", own_statuses=True)
-
-
-# -- what a run says -------------------------------------------------------------------------------------------------
+events = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
+outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artefacts"])
+forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
 
 
-@events.post(
-    paths.ATTEMPT_EVENTS,
-    body=AppendEventsBody,
-    answer=Appended,
-    status=201,
-)
-async def append_run_events(call: Call) -> bytes:
-    """Append what an attempt says, all or nothing; answers the version of each event."""
-    body = await call.body(AppendEventsBody)
-    ids = call.ids
-    versions = await call.store.runs.append_events(ids["rollout_id"], ids["attempt_id"], body.events, key=body.key)
+# -- events and views ------------------------------------------------------------------------------------------------
+
+
+@events.post(paths.ATTEMPT_EVENTS, response_model=Appended, status_code=201)
+@needs("runner")
+async def append_run_events(call: Call, rollout_id: Id, attempt_id: Id, body: AppendEventsBody) -> bytes:
+    """Append events of an attempt, all or nothing; return the version of each event."""
+    versions = await call.store.runs.append_events(rollout_id, attempt_id, body.events, key=body.key)
     return dumps({"versions": versions})
 
 
-@events.get(paths.RUN_EVENTS, query=RunEventsQuery, answer=RunEventPage)
-async def query_run_events(call: Call) -> bytes | Spool:
-    """Return what a view of the run holds, in the order it was recorded, after a version."""
-    return await _page(await call.store.runs.query_events(call.ids["rollout_id"], **vars(call.query(RunEventsQuery))))
+@events.get(paths.RUN_EVENTS, response_model=RunEventPage)
+@needs("reader")
+async def query_run_events(call: Call, rollout_id: Id, query: Annotated[RunEventsQuery, Query()]) -> bytes | Spool:
+    """Return the events of a view of the run, in the order they were recorded, after a version."""
+    return await _page(await call.store.runs.query_events(rollout_id, **vars(query)))
 
 
 async def _page(page: RunEventPage) -> bytes | Spool:
-    if len(page.items) <= _AT_ONCE:
+    if len(page.items) <= _BATCH:
         return dumps(page)
     spool = Spool()
     try:
-        for start in range(0, len(page.items), _AT_ONCE):
-            items = dumps(page.items[start : start + _AT_ONCE])
+        for start in range(0, len(page.items), _BATCH):
+            items = dumps(page.items[start : start + _BATCH])
             spool.write((b"," if start else b'{"items":[') + items[1:-1])
             await asyncio.sleep(0)
         rest = dumps({name: value for name, value in vars(page).items() if name != "items"})
@@ -97,152 +94,164 @@ async def _page(page: RunEventPage) -> bytes | Spool:
     return spool if whole is None else whole
 
 
-@events.get(paths.RUN_GRAPH, query=RunGraphQuery, answer=RunGraph)
-async def get_run_graph(call: Call) -> bytes:
+@events.get(paths.RUN_GRAPH, response_model=RunGraph)
+@needs("reader")
+async def get_run_graph(call: Call, rollout_id: Id, query: Annotated[RunGraphQuery, Query()]) -> bytes:
     """Return a view as nodes, ready to draw."""
-    return dumps(await call.store.runs.get_graph(call.ids["rollout_id"], **vars(call.query(RunGraphQuery))))
+    return dumps(await call.store.runs.get_graph(rollout_id, **vars(query)))
 
 
-@events.post(paths.RUN_GRAPH, body=RunGraphBody, body_required=False, answer=RunGraph)
-async def draw_run_graph(call: Call) -> bytes:
-    """Return a view as nodes, drawn by the phase graph that is sent."""
-    return dumps(
-        await call.store.runs.get_graph(call.ids["rollout_id"], **vars(await call.body_or_default(RunGraphBody)))
-    )
+@events.post(paths.RUN_GRAPH, response_model=RunGraph)
+@needs("reader")
+async def draw_run_graph(
+    call: Call, rollout_id: Id, body: Annotated[RunGraphBody, Body(default_factory=RunGraphBody)]
+) -> bytes:
+    """Return a view as nodes, drawn by the phase graph in the body."""
+    return dumps(await call.store.runs.get_graph(rollout_id, **vars(body)))
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-@leavings.post(paths.CHECKPOINTS, body=SaveCheckpointBody, answer=CheckpointRef | None, status=201)
-async def save_checkpoint(call: Call) -> bytes:
-    """Keep the state of a scope at the end of a phase; null if the phase graph says it is not worth it."""
-    body = await call.body(SaveCheckpointBody)
-    return dumps(await call.store.runs.save_checkpoint(call.ids["rollout_id"], **vars(body)))
+@outputs.post(paths.CHECKPOINTS, response_model=CheckpointRef | None, status_code=201)
+@needs("runner")
+async def save_checkpoint(call: Call, rollout_id: Id, body: SaveCheckpointBody) -> bytes:
+    """Save the state of a scope at the end of a phase; null if the phase graph has no checkpoint there."""
+    return dumps(await call.store.runs.save_checkpoint(rollout_id, **vars(body)))
 
 
-@leavings.get(paths.CHECKPOINTS, query=CheckpointsQuery, answer=list[CheckpointRef])
-async def list_checkpoints(call: Call) -> bytes:
+@outputs.get(paths.CHECKPOINTS, response_model=list[CheckpointRef])
+@needs("reader")
+async def list_checkpoints(call: Call, rollout_id: Id, query: Annotated[CheckpointsQuery, Query()]) -> bytes:
     """Return the checkpoints of a view, without their states."""
-    return dumps(await call.store.runs.list_checkpoints(call.ids["rollout_id"], **vars(call.query(CheckpointsQuery))))
+    return dumps(await call.store.runs.list_checkpoints(rollout_id, **vars(query)))
 
 
-@leavings.get(paths.LATEST_CHECKPOINT, query=LatestCheckpointQuery, answer=Snapshot | None)
-async def get_latest_checkpoint(call: Call) -> bytes:
-    """Return the latest checkpoint of a scope that a view holds, with its state, or null."""
-    return dumps(
-        await call.store.runs.get_checkpoint(call.ids["rollout_id"], **vars(call.query(LatestCheckpointQuery)))
-    )
+@outputs.get(paths.LATEST_CHECKPOINT, response_model=Snapshot | None)
+@needs("reader")
+async def get_latest_checkpoint(call: Call, rollout_id: Id, query: Annotated[LatestCheckpointQuery, Query()]) -> bytes:
+    """Return the latest checkpoint of a scope in a view, with its state, or null."""
+    return dumps(await call.store.runs.get_checkpoint(rollout_id, **vars(query)))
 
 
-@leavings.get(paths.CHECKPOINT, answer=Snapshot)
-async def get_checkpoint(call: Call) -> bytes:
-    """Return a checkpoint by its id, with its state, whichever views hold it."""
-    return dumps(await call.store.runs.get_checkpoint_by_id(**call.ids))
+@outputs.get(paths.CHECKPOINT, response_model=Snapshot)
+@needs("reader")
+async def get_checkpoint(call: Call, rollout_id: Id, checkpoint_id: Id) -> bytes:
+    """Return a checkpoint by its id, with its state, in whichever views it is."""
+    return dumps(await call.store.runs.get_checkpoint_by_id(rollout_id, checkpoint_id))
 
 
-# -- artefacts -------------------------------------------------------------------------------------------------------
+# -- artifacts -------------------------------------------------------------------------------------------------------
 
 
-@leavings.post(paths.ARTIFACTS, body=SaveArtifactBody, answer=ArtifactRef, status=201)
-async def save_artifact(call: Call) -> bytes:
-    """Keep something that a run made: any JSON value."""
-    body = await call.body(SaveArtifactBody)
-    return dumps(await call.store.runs.save_artifact(call.ids["rollout_id"], **vars(body)))
+@outputs.post(paths.ARTIFACTS, response_model=ArtifactRef, status_code=201)
+@needs("runner")
+async def save_artifact(call: Call, rollout_id: Id, body: SaveArtifactBody) -> bytes:
+    """Save an artifact of a run: any JSON value."""
+    return dumps(await call.store.runs.save_artifact(rollout_id, **vars(body)))
 
 
-@leavings.post(paths.RETRACT_ARTIFACT, body=RetractArtifactBody, body_required=False, answer=ArtifactRef)
-async def retract_artifact(call: Call) -> bytes:
-    """Take an artefact back; it stays in the log."""
-    body = await call.body_or_default(RetractArtifactBody)
-    ids = call.ids
-    return dumps(await call.store.runs.retract_artifact(ids["rollout_id"], ids["artifact_id"], **vars(body)))
+@outputs.post(paths.RETRACT_ARTIFACT, response_model=ArtifactRef)
+@needs("runner")
+async def retract_artifact(
+    call: Call,
+    rollout_id: Id,
+    artifact_id: Id,
+    body: Annotated[RetractArtifactBody, Body(default_factory=RetractArtifactBody)],
+) -> bytes:
+    """Retract an artifact; it stays in the log."""
+    return dumps(await call.store.runs.retract_artifact(rollout_id, artifact_id, **vars(body)))
 
 
-@leavings.get(paths.ARTIFACTS, query=ArtifactsQuery, answer=list[Artifact])
-async def query_artifacts(call: Call) -> bytes:
-    """Return the artefacts of a view that were not retracted."""
-    return dumps(await call.store.runs.query_artifacts(call.ids["rollout_id"], **vars(call.query(ArtifactsQuery))))
+@outputs.get(paths.ARTIFACTS, response_model=list[Artifact])
+@needs("reader")
+async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactsQuery, Query()]) -> bytes:
+    """Return the artifacts of a view that were not retracted."""
+    return dumps(await call.store.runs.query_artifacts(rollout_id, **vars(query)))
 
 
-@leavings.get(paths.SCOPE_HISTORY, query=ScopeHistoryQuery, answer=list[ArtifactRef])
-async def scope_history(call: Call) -> bytes:
-    """Return what all runs made for a scope, newest first, retracted and replaced ones too."""
-    return dumps(await call.store.runs.scope_history(**vars(call.query(ScopeHistoryQuery))))
+@outputs.get(paths.SCOPE_HISTORY, response_model=list[ArtifactRef])
+@needs("reader")
+async def scope_history(call: Call, query: Annotated[ScopeHistoryQuery, Query()]) -> bytes:
+    """Return the artifacts of a scope in all runs, newest first, also retracted and replaced ones."""
+    return dumps(await call.store.runs.scope_history(**vars(query)))
 
 
-# -- running a part again --------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------------------------
 
 
-@forks.post(paths.PLAN_FORK, body=PlanForkBody, answer=ForkPlan)
-async def plan_fork(call: Call) -> bytes:
-    """Return what a re-run would do, and do nothing."""
-    body = await call.body(PlanForkBody)
-    return dumps(await call.store.runs.plan_fork(call.ids["rollout_id"], **vars(body)))
+@forks.post(paths.PLAN_FORK, response_model=ForkPlan)
+@needs("reader")
+async def plan_fork(call: Call, rollout_id: Id, body: PlanForkBody) -> bytes:
+    """Return what a fork would do, without doing it."""
+    return dumps(await call.store.runs.plan_fork(rollout_id, **vars(body)))
 
 
-@forks.post(paths.FORKS, body=ForkBody, answer=ForkResult, status=201, locates=True)
-async def fork_attempt(call: Call) -> Created:
-    """Start an attempt that runs a phase of some scopes again; whoever asks runs it."""
-    body = await call.body(ForkBody)
-    asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _begun(call, await call.store.runs.fork(call.ids["rollout_id"], **asked))
+@forks.post(paths.FORKS, response_model=ForkResult, status_code=201, responses={201: LOCATED})
+@needs("algorithm")
+async def fork_attempt(call: Call, rollout_id: Id, body: ForkBody) -> Created:
+    """Start an attempt that runs a phase of some scopes again; the caller runs it."""
+    arguments: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
+    return _started(call, await call.store.runs.fork(rollout_id, **arguments))
 
 
-@forks.post(paths.RESUME, body=ResumeBody, body_required=False, answer=ForkResult, status=201, locates=True)
-async def resume_attempt(call: Call) -> Created:
-    """Start an attempt that goes on where one that died has stopped."""
-    body = await call.body_or_default(ResumeBody)
-    asked: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _begun(call, await call.store.runs.resume(call.ids["rollout_id"], **asked))
+@forks.post(paths.RESUME, response_model=ForkResult, status_code=201, responses={201: LOCATED})
+@needs("algorithm")
+async def resume_attempt(
+    call: Call, rollout_id: Id, body: Annotated[ResumeBody, Body(default_factory=ResumeBody)]
+) -> Created:
+    """Start an attempt that continues where an interrupted one stopped."""
+    arguments: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
+    return _started(call, await call.store.runs.resume(rollout_id, **arguments))
 
 
 def request_id(given: str | None = None) -> str | None:
-    """Return what a fork is known by for ever: what the caller says, else what its idempotency key comes to.
+    """Return the permanent id of a fork request: the caller's, or one derived from its idempotency key.
 
-    A fork is planned before it is decided, and its plan would meet the attempt that it has begun itself.
+    A fork is planned before it is decided, so the plan of a repeated request would see the attempt of the first.
     """
-    asked = context.idempotency_key.get()
-    if given is not None or asked is None:
+    repeatable = context.idempotency_key.get()
+    if given is not None or repeatable is None:
         return given
-    digest = hashlib.sha256(f"{asked.scope}\n{asked.key}\n".encode() + asked.request_hash)
+    digest = hashlib.sha256(f"{repeatable.scope}\n{repeatable.key}\n".encode() + repeatable.request_hash)
     return f"http-{digest.hexdigest()[:32]}"
 
 
-def _begun(call: Call, result: ForkResult) -> Created:
+def _started(call: Call, result: ForkResult) -> Created:
     attempt = result.attempt
     path = paths.path(paths.ATTEMPT, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
     return Created(dumps(result), call.scope.get("root_path", "") + path)
 
 
-@forks.post(paths.HEAD, body=MoveHeadBody, answer=Rollout)
-async def move_head(call: Call) -> bytes:
+@forks.post(paths.HEAD, response_model=Rollout)
+@needs("algorithm")
+async def move_head(call: Call, rollout_id: Id, body: MoveHeadBody) -> bytes:
     """Make another attempt's view the run's: undo a re-run, or redo it."""
-    body = await call.body(MoveHeadBody)
-    return dumps(await call.store.runs.move_head(call.ids["rollout_id"], **vars(body)))
+    return dumps(await call.store.runs.move_head(rollout_id, **vars(body)))
 
 
-# -- looking back ----------------------------------------------------------------------------------------------------
+# -- lineage ---------------------------------------------------------------------------------------------------------
 
 
-@forks.get(paths.LINEAGE, answer=list[AttemptNode])
-async def list_lineage(call: Call) -> bytes:
-    """Return the attempts of a run, each with what it builds on."""
-    return dumps(await call.store.runs.list_lineage(call.ids["rollout_id"]))
+@forks.get(paths.LINEAGE, response_model=list[AttemptNode])
+@needs("reader")
+async def list_lineage(call: Call, rollout_id: Id) -> bytes:
+    """Return the attempts of a run, each with the attempt that it builds on."""
+    return dumps(await call.store.runs.list_lineage(rollout_id))
 
 
-@forks.get(paths.COMPARE, query=CompareQuery, answer=AttemptDiff)
-async def compare_attempts(call: Call) -> bytes:
+@forks.get(paths.COMPARE, response_model=AttemptDiff)
+@needs("reader")
+async def compare_attempts(call: Call, rollout_id: Id, query: Annotated[CompareQuery, Query()]) -> bytes:
     """Return what changed from one attempt's view to another's, node by node."""
-    query = call.query(CompareQuery)
-    return dumps(await call.store.runs.compare_attempts(call.ids["rollout_id"], query.a, query.b))
+    return dumps(await call.store.runs.compare_attempts(rollout_id, query.a, query.b))
 
 
-@forks.get(paths.ATTEMPT, query=RolloutPastQuery, answer=Attempt)
-async def get_attempt(call: Call) -> bytes:
+@forks.get(paths.ATTEMPT, response_model=Attempt)
+@needs("reader")
+async def get_attempt(call: Call, rollout_id: Id, attempt_id: Id, query: Annotated[RolloutPastQuery, Query()]) -> bytes:
     """Return an attempt by its id."""
-    rollout_id, attempt_id = call.ids["rollout_id"], call.ids["attempt_id"]
-    for attempt in await call.store.query_attempts(rollout_id, **vars(call.query(RolloutPastQuery))):
+    for attempt in await call.store.query_attempts(rollout_id, **vars(query)):
         if attempt.attempt_id == attempt_id:
             return dumps(attempt)
     raise NotFound.attempt(attempt_id, rollout_id)

@@ -1,25 +1,29 @@
-"""The routes of web front ends that were made before Rollbook: post a run, list runs, run a node of one again.
+"""Routes for web front ends that are older than Rollbook: post a run, list runs, run a node of one again.
 
-A posted run is a rollout in the queue, which any runner takes. A re-run is a fork without a runner: whoever runs the
-pipeline hears of it in the log. Runs are named by their rollout, by the id under which they were imported, or by a flow
-of which they are the only one.
+A posted run is a rollout in the queue, which any runner takes. A re-run is a fork without a runner: the pipeline's
+process learns of it from the log. A run is named by its rollout, by the id under which it was imported, or by a flow
+that has no other run.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 from uuid import uuid4
 
-from store.errors import Conflict, Invalid, Unsupported
+from fastapi import APIRouter, Query
+
+from store.errors import Conflict, Invalid
 from store.models import AttemptedRollout, Rollout
 from store.planning.run_state import CUT_OFF
 from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server.call import Call
+from store.server.response_spool import Spool
 from store.server.routes.runs import request_id
-from store.server.routing import Operation, Operations
+from store.server.routing import Created, Id, OwnStatusRoute, needs
 from store.server.streaming import viewer_events
+from store.server.streaming.viewer_feed import viewed_store
 from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 from store.wire.viewer_bodies import (
@@ -35,37 +39,42 @@ from store.wire.viewer_bodies import (
 
 RUNS: Final = "/api/run/"
 RUN: Final = "/api/run/{run}"
-"""Of one that is there, its name; of one that is posted, its type."""
+"""The name of an existing run, or the type of a posted one."""
 RERUN_NODE: Final = "/api/run/rerun-node"
 PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
 
-runs = Operations("Web front ends", own_statuses=True)
+
+class ViewedRoute(OwnStatusRoute):
+    """A route of runs by their other names, which refuses other kinds of stores before it reads a request."""
+
+    async def respond(self, call: Call) -> bytes | Spool | Created:
+        """Validate what a call carries, and call the endpoint.
+
+        Raises:
+            Unsupported: the store does not know runs by their other names.
+        """
+        viewed_store(call)
+        return await super().respond(call)
+
+
+posted = APIRouter(route_class=OwnStatusRoute, tags=["Web front ends"])
+runs = APIRouter(route_class=ViewedRoute, tags=["Web front ends"])
 
 _TYPES: Final = frozenset({"scan", "pipeline", "portfolio", "auto", "mock"})
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_^][A-Za-z0-9._^=:-]{0,63}")
 _DECIDED: Final = frozenset({"pm_decision", "execution_result"})
-"""What the portfolio stage of a run leaves, by which it is known to have been run."""
+"""The artifacts that show that the portfolio stage of a run was run."""
 _OVERDUE: Final = frozenset({"timeout", "unresponsive"})
 
 
-def viewed_store(call: Call) -> SQLStore:
-    """Return the store of a call.
-
-    Raises:
-        Unsupported: it is none that knows runs by their other names.
-    """
-    if not isinstance(call.store, SQLStore):
-        raise Unsupported("runs of web front ends", type(call.store).__name__)
-    return call.store
-
-
-@runs.post(RERUN_NODE, body=RerunNodeBody, answer=RerunBegun)
-async def rerun_node(call: Call) -> bytes:
-    """Run a node of a run again, with its phase and all that follows from it."""
-    store, body = viewed_store(call), await call.body(RerunNodeBody)
+@runs.post(RERUN_NODE, response_model=RerunBegun)
+@needs("algorithm")
+async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
+    """Run a node of a run again, with its phase and all phases that depend on it."""
+    store = viewed_store(call)
     rollout_id = await store.runs.resolve(body.run_id)
     if not body.identifier.strip():
-        raise Invalid("identifier", "is empty; name what the node is about")
+        raise Invalid("identifier", "is empty; send the scope of the node")
     rollout = await store.get_rollout_by_id(rollout_id)
     if not isinstance(rollout, AttemptedRollout):
         raise Conflict(f"run {body.run_id} has not begun", "wait until a runner has taken it")
@@ -77,13 +86,13 @@ async def rerun_node(call: Call) -> bytes:
         node=body.node_id,
         scopes=[body.identifier],
         on_missing="full",
-        # Such front ends have no way to confirm; that it counts as confirmed is in the log.
+        # Such front ends cannot confirm side effects; the log records that they count as confirmed.
         confirm_side_effects=True,
         allow_graph_change=True,
         request_id=request_id(),
         reason=f"{RERUN_NODE}: {body.node_id} of {body.identifier}{portfolio}",
     )
-    # That of this attempt, which for a request that is repeated need not be the latest any more.
+    # For a repeated request, this attempt may not be the latest any more.
     (rerun_seq,) = [
         each.rerun_seq
         for each in await store.runs.list_lineage(rollout_id)
@@ -102,12 +111,12 @@ async def rerun_node(call: Call) -> bytes:
     )
 
 
-@runs.post(RUN, body=PostRunBody, answer=PostedRun)
-async def post_run(call: Call) -> bytes:
+@posted.post(RUN, response_model=PostedRun)
+@needs("algorithm")
+async def post_run(call: Call, run: Id, body: PostRunBody) -> bytes:
     """Put a run into the queue; types are scan, pipeline, portfolio, auto and mock."""
-    type_, body = call.ids["run"], await call.body(PostRunBody)
-    if type_ not in _TYPES:
-        raise Invalid("type", f"{type_!r} is none of {', '.join(sorted(_TYPES))}")
+    if run not in _TYPES:
+        raise Invalid("type", f"{run!r} is none of {', '.join(sorted(_TYPES))}")
     flow_id = uuid4().hex[:8] if body.flow_id is None else checked_id(body.flow_id, "flow_id")
     if body.date is not None:
         checked_id(body.date, "date")
@@ -116,7 +125,7 @@ async def post_run(call: Call) -> bytes:
     for ticker in body.tickers or ():
         _check_scope("tickers", ticker)
     params = body.model_dump(exclude_unset=True, exclude={"flow_id"})
-    metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": type_}
+    metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": run}
     if isinstance(user := params.get("user_id"), str):
         metadata["user_id"] = user
     rollout = await call.store.enqueue_rollout(params, metadata=metadata)
@@ -125,13 +134,17 @@ async def post_run(call: Call) -> bytes:
 
 def _check_scope(name: str, value: str | None) -> None:
     if value is not None and (_SCOPE.fullmatch(value) is None or ".." in value):
-        raise Invalid(name, f"{value!r} is none: at most 64 letters, digits and ._^=:-, no two dots, none in front")
+        raise Invalid(
+            name,
+            f"{value!r} is not a scope; use at most 64 letters, digits and ._^=:-, no dot first and no two in a row",
+        )
 
 
-@runs.get(RUNS, query=RunsQuery, answer=list[RunRecord])
-async def list_runs(call: Call) -> bytes:
+@runs.get(RUNS, response_model=list[RunRecord])
+@needs("reader")
+async def list_runs(call: Call, query: Annotated[RunsQuery, Query()]) -> bytes:
     """Return the runs that belong to flows, newest first; without their events, unless `include=events`."""
-    store, query = viewed_store(call), call.query(RunsQuery)
+    store = viewed_store(call)
     if query.include not in {None, "", "events"}:
         raise Invalid("include", f"{query.include!r} is not events")
     listed = await store.runs.list_flow_runs(query.limit, query.offset)
@@ -143,11 +156,12 @@ async def list_runs(call: Call) -> bytes:
     return dumps(records)
 
 
-@runs.get(RUN, answer=RunRecord)
-async def get_run(call: Call) -> bytes:
-    """Return a run with its events, as it stands."""
+@runs.get(RUN, response_model=RunRecord)
+@needs("reader")
+async def get_run(call: Call, run: Id) -> bytes:
+    """Return the current state of a run, with its events."""
     store = viewed_store(call)
-    rollout_id = await store.runs.resolve(call.ids["run"])
+    rollout_id = await store.runs.resolve(run)
     rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
     (shown,) = await _records(store, [rollout])
     return dumps(shown | {"events": await _events(store, rollout_id)})
@@ -168,9 +182,11 @@ async def _events(store: SQLStore, rollout_id: str) -> list[dict[str, Any]]:
     return [viewer_events.event_shown(rollout_id, row) for row in page.items if viewer_events.is_shown(row)]
 
 
-async def reset_portfolio_stage(call: Call) -> bytes:
-    """Let a portfolio's decisions of a day count no more, so that its stage runs again."""
-    store, body = viewed_store(call), await call.body(PortfolioStageBody)
+@runs.delete(PORTFOLIO_STAGE, response_model=PortfolioStage)
+@needs("algorithm")
+async def reset_portfolio_stage(call: Call, body: PortfolioStageBody) -> bytes:
+    """Retract a portfolio's decisions of a day, so that its stage runs again."""
+    store = viewed_store(call)
     made = [each for each in await store.runs.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
     rollouts = await store.query_rollouts(rollout_id_in=sorted({each.rollout_id for each in made}))
     of_day = {each.rollout_id for each in rollouts if viewer_events.date_of(each) == body.date}
@@ -179,16 +195,3 @@ async def reset_portfolio_stage(call: Call) -> bytes:
         await store.runs.retract_artifact(each.rollout_id, each.artifact_id, reason=PORTFOLIO_STAGE)
     names = sorted(each.name for each in deleted)
     return dumps({"date": body.date, "portfolio_id": body.portfolio_id, "deleted": names})
-
-
-runs.items.append(
-    Operation(
-        "DELETE",
-        PORTFOLIO_STAGE,
-        reset_portfolio_stage,
-        runs.tag,
-        body=PortfolioStageBody,
-        answer=PortfolioStage,
-        own_statuses=True,
-    )
-)

@@ -1,4 +1,4 @@
-"""Where streams are: which path stands for following what."""
+"""The paths of streams, and what each of them follows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from store.server.routing import WEBSOCKET, LayerRoute
 from store.wire import paths
 
 LOG_SOCKET: Final = f"{paths.LOG}/ws"
 VIEWER_SOCKET: Final = "/ws/stream/{run_id}"
-"""For web front ends that were made before Rollbook."""
+"""For web front ends that are older than Rollbook."""
 
 
 class Followed(NamedTuple):
-    """What a path stands for."""
+    """The template of a stream, and the id in its path."""
 
     template: str
     id: str | None
@@ -24,10 +25,10 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("([^/]+)".join(re.escape(part) for part in re.split(r"\{\w+\}", template)))
 
 
-SOCKETS: Final = (LOG_SOCKET, paths.RUN_SOCKET, VIEWER_SOCKET)
+SOCKETS: Final = tuple(LayerRoute(WEBSOCKET, path, "reader") for path in (LOG_SOCKET, paths.RUN_SOCKET, VIEWER_SOCKET))
 
 _EVENTS: Final = {template: _pattern(template) for template in (paths.LOG, paths.HISTORY, paths.RUN_STREAM)}
-_SOCKETS: Final = {template: _pattern(template) for template in SOCKETS}
+_SOCKETS: Final = {template: _pattern(template) for template in (each.path for each in SOCKETS)}
 
 
 def events(path: str) -> Followed | None:

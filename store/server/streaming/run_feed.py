@@ -79,14 +79,13 @@ async def run_feed(
         yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **how)
 
 
-def place_asked(call: Call, model: type[Q]) -> Q:
-    """Return the query of a request, which begins where its reader stands.
+def resumed(call: Call, query: Q) -> Q:
+    """Return the query of a request, which begins after the frame that its `Last-Event-ID` names, if it has one.
 
     Raises:
-        Invalid: it says so in a `Last-Event-ID` that came with no frame.
+        Invalid: that header is not the id of a frame.
     """
-    query = call.query(model)
-    # A browser that comes again sends its first URL, and here where it is now.
+    # A browser that reconnects sends its first URL, and its current position in this header.
     seen = (call.header(b"last-event-id") or b"").decode("latin-1")
     if not seen:
         return query

@@ -29,7 +29,7 @@ from store.server.streaming import paths as stream_paths
 from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
 from store.server.streaming.hub import Hubs
 from store.server.streaming.paths import VIEWER_SOCKET, Followed
-from store.server.streaming.run_feed import RunStreamQuery, place_asked, run_feed
+from store.server.streaming.run_feed import RunStreamQuery, resumed, run_feed
 from store.server.streaming.run_pages import SharedRuns
 from store.server.streaming.viewer_feed import ViewerQuery, viewer_feed
 from store.wire import paths
@@ -125,7 +125,9 @@ class StreamLayer:
     async def _feed(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
         how: dict[str, Any] = {**self._seconds, "together": together}
         if followed.template in {paths.RUN_STREAM, paths.RUN_SOCKET}:
-            async with run_feed(self._runs, call, followed.id or "", place_asked(call, RunStreamQuery), **how) as feed:
+            async with run_feed(
+                self._runs, call, followed.id or "", resumed(call, call.query(RunStreamQuery)), **how
+            ) as feed:
                 yield feed
         elif followed.template == VIEWER_SOCKET:
             async with viewer_feed(self._runs, call, followed.id or "", call.query(ViewerQuery), **how) as feed:

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import Field
 
-from store.errors import Conflict, NotFound
+from store.errors import Conflict, NotFound, Unsupported
 from store.models import RunFrame
 from store.models.enums import Frozen
 from store.server.call import Call
-from store.server.routes.viewer import viewed_store
 from store.server.streaming import viewer_events
 from store.server.streaming.feed import Fact, Feeding, Frame
 from store.server.streaming.run_pages import SharedRuns
+from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 
 
@@ -27,6 +27,17 @@ class ViewerQuery(Frozen):
     """The `seq` of the last event dealt with."""
     follow: bool = True
     """Whether to go on after the run's end, for it may be run again."""
+
+
+def viewed_store(call: Call) -> SQLStore:
+    """Return the store of a call.
+
+    Raises:
+        Unsupported: the store does not know runs by their other names.
+    """
+    if not isinstance(call.store, SQLStore):
+        raise Unsupported("runs of web front ends", type(call.store).__name__)
+    return call.store
 
 
 @asynccontextmanager

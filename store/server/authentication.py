@@ -1,0 +1,231 @@
+"""Authentication: an ASGI layer that requires a key with the role of the route, once the database has a key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from store.errors import Forbidden, StoreError, Unauthorized
+from store.server.auth.admission import KEY_PROTOCOL, Admission
+from store.server.auth.keyring import KeyRing
+from store.server.errors import Headers, refusal
+from store.server.partitions import place_of
+from store.server.routes import dashboard
+from store.server.routing import WEBSOCKET, Protected, RouteIndex, path_within, refuse
+from store.sql.api_keys import ROLES, Key, Role
+from store.wire.paths import PREFIX
+
+OF_ALL_PARTITIONS: Final = frozenset({"/metrics"})
+"""The paths whose answer is about all partitions, and which therefore require a key for all of them."""
+
+_RANKS: Final = {role: rank for rank, role in enumerate(ROLES)}
+
+
+def may(role: Role, needed: Role) -> bool:
+    """Return whether a role includes another; a role that is not defined here includes none."""
+    return _RANKS.get(role, -1) >= _RANKS[needed]
+
+
+class AuthLayer:
+    """An ASGI layer that passes on permitted requests and refuses all others before their body is read.
+
+    A route that is not in the index does not exist for clients with a key.
+
+    Args:
+        app: the next layer.
+        ring: the valid keys.
+        root_name: the partition at the root.
+        routes: all routes, with the roles that they require.
+    """
+
+    def __init__(self, app: ASGIApp, ring: KeyRing, root_name: str, routes: Iterable[Protected]) -> None:
+        self._app = app
+        self._ring = ring
+        self._root_name = root_name
+        self._routes = RouteIndex(routes)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Pass on a request, or refuse it."""
+        # The usual case while there are no keys. Routes below this prefix note their template themselves.
+        if self._ring.is_idle and scope["type"] == "http" and scope["path"].startswith(PREFIX):
+            return self._app(scope, receive, send)
+        return self._judge(scope, receive, send)
+
+    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"}:
+            try:
+                known = await self._admit(scope)
+            except Unauthorized as error:
+                if _is_visit(scope):
+                    await dashboard.show_login(scope, send)
+                    return
+                await refuse(scope, receive, send, refusal(error))
+                return
+            except StoreError as error:
+                if _is_visit(scope):
+                    await dashboard.show_refusal(scope, send, error)
+                    return
+                await refuse(scope, receive, send, refusal(error))
+                return
+            if not known:
+                await refuse(scope, receive, send, _nothing_there(scope))
+                return
+        await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> bool:
+        """Check the key of a request; return False if the request has no route.
+
+        Raises:
+            Unauthorized: there is no key, or it is not valid.
+            Forbidden: the key does not permit the request.
+            Unavailable: the keys cannot be read.
+        """
+        partition, root = place_of(scope)
+        method, path = WEBSOCKET if scope["type"] == "websocket" else scope["method"], path_within(scope, root)
+        if method == "HEAD" and dashboard.is_page(path):
+            method = "GET"
+        route = self._find(method, path)
+        if route is not None:
+            # For the metrics and the log, in case the request ends here.
+            scope["rollbook.route"] = route.path
+            if route.role == "open" and partition is None:
+                return True
+        if not await self._ring.are_demanded():
+            return True
+        if route is None:
+            # A client without a key does not learn which paths exist.
+            self._ring.find(_sent(scope))
+            return False
+        scope["rollbook.admission"] = admission(
+            scope, self._ring, route, self._root_name if partition is None else partition
+        )
+        return True
+
+    def _find(self, method: str, path: str) -> Protected | None:
+        path = dashboard.without_twin(path)
+        route = self._routes.find(method, path, {})
+        if route is None and method == "GET" and dashboard.is_page(path):
+            # A page reports a missing page to everyone who may see pages.
+            route = self._routes.find(method, dashboard.LIVE, {})
+        return route
+
+
+def admission(scope: Scope, ring: KeyRing, route: Protected, partition: str) -> Admission:
+    """Return the admission of a request for a route while keys are required.
+
+    Raises:
+        Unauthorized: there is no key, or it is not valid.
+        Forbidden: the key does not permit the request.
+    """
+    key = ring.find(_sent(scope))
+    _check_role(key, route)
+    _check_partition(key, partition, route.path)
+    return Admission(key, ring)
+
+
+def _check_role(key: Key, route: Protected) -> None:
+    needed = "reader" if route.role == "open" else route.role
+    if not may(key.role, needed):
+        raise Forbidden(
+            f"the key {key.key_id} has the role {key.role}, and {route.method} {route.path} requires the role {needed}",
+            f"use a key with the role {needed}",
+        )
+
+
+def _check_partition(key: Key, partition: str, template: str) -> None:
+    if key.partition is None:
+        return
+    if template in OF_ALL_PARTITIONS:
+        raise Forbidden(
+            f"the key {key.key_id} is for one partition, and {template} is about all of them", "use a key for all"
+        )
+    if key.partition != partition:
+        raise Forbidden(f"the key {key.key_id} is valid for the partition {key.partition!r} only")
+
+
+# -- keys in requests ------------------------------------------------------------------------------------------------
+
+
+def _sent(scope: Scope) -> str:
+    """Return the key in a request.
+
+    Raises:
+        Unauthorized: there is no key, there are several, or its scheme is not supported.
+    """
+    found: list[str] = []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            found.append(_of_authorization(value))
+        elif name == b"x-api-key":
+            found.append(value.decode("latin-1"))
+        elif name == b"sec-websocket-protocol" and scope["type"] == "websocket":
+            found += _of_protocols(value)
+    if not found:
+        found += _of_cookie(scope)
+    if not found:
+        raise Unauthorized("no key was sent")
+    if len(found) > 1:
+        raise Unauthorized(f"{len(found)} keys were sent; send one")
+    return found[0]
+
+
+def _of_cookie(scope: Scope) -> list[str]:
+    """Return the key in a browser's cookie. A request that changes something must also name its origin.
+
+    Raises:
+        Unauthorized: such a request has no `Origin`.
+    """
+    text = dashboard.key_of(scope)
+    if text is None:
+        return []
+    names = {name for name, value in scope["headers"] if value}
+    if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and b"origin" not in names:
+        raise Unauthorized(
+            "a key in a cookie is valid for pages only, and no Origin was sent; send the key as a header"
+        )
+    return [text]
+
+
+def _is_visit(scope: Scope) -> bool:
+    _, root = place_of(scope)
+    path = path_within(scope, root)
+    is_page = path == "/" or (dashboard.is_page(path) and not path.endswith(".json"))
+    return is_page and dashboard.asks_to_log_in(scope)
+
+
+def _of_authorization(value: bytes) -> str:
+    scheme, _, rest = value.partition(b" ")
+    match scheme.lower():
+        case b"bearer":
+            return rest.strip().decode("latin-1")
+        case b"basic":
+            # Some clients can send a key only as the password of a URL.
+            return _password(rest.strip())
+        case _:
+            raise Unauthorized("the scheme of the Authorization header is not supported; send `Bearer <key>`")
+
+
+def _password(encoded: bytes) -> str:
+    try:
+        return base64.b64decode(encoded, validate=True).partition(b":")[2].decode("latin-1")
+    except (binascii.Error, ValueError):
+        raise Unauthorized("the Basic Authorization header cannot be decoded") from None
+
+
+def _of_protocols(value: bytes) -> list[str]:
+    offered = [each.strip() for each in value.decode("latin-1").split(",")]
+    return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def _nothing_there(scope: Scope) -> tuple[int, bytes, Headers]:
+    # The same answers as without keys.
+    if scope["type"] == "websocket" or scope["method"] in {"GET", "HEAD"}:
+        return 404, b'{"detail":"Not Found"}', []
+    return 405, b'{"detail":"Method Not Allowed"}', []
