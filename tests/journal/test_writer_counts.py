@@ -15,6 +15,7 @@ from store import open_store
 from store.db.dialect import WriteSession
 from store.db.drivers.postgres.dialect import PostgresWriter
 from store.db.drivers.sqlite.writer import SQLiteWriter
+from store.journal import writer
 from store.journal.writer import MAX_BATCH_CALLS
 from store.models import EnqueueRolloutRequest
 from store.sql.store import SQLStore
@@ -83,27 +84,24 @@ def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("callers", [8, 32, 128])
 @pytest.mark.slow
-async def test_a_commit_carries_nearly_all_who_wait(opened: SQLStore, callers: int) -> None:
+async def test_a_commit_carries_nearly_all_who_wait(
+    opened: SQLStore, callers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The writer lets its callers have their turn, and goes on without them after a moment. On a busy machine the
+    # moment may end first; here it does not, so that the counts are those of any machine.
+    monkeypatch.setattr(writer, "_TURN_SECONDS", 60.0)
     statistics = opened.core.writer_statistics
 
     async def call() -> None:
         for number in range(CALLS_EACH):
             await opened.enqueue_rollout(number)
 
-    async def calls_per_commit() -> float:
-        calls, commits = statistics.calls, statistics.commits
-        await asyncio.gather(*(call() for _ in range(callers)))
-        assert statistics.calls - calls == callers * CALLS_EACH
-        return (statistics.calls - calls) / (statistics.commits - commits)
-
-    # The writer waits a moment for the callers, and on a busy machine they may need more than that.
-    most = 0.0
-    for _ in range(10):
-        most = max(most, await calls_per_commit())
-        if most >= SHARE * min(callers, MAX_BATCH_CALLS):
-            break
-    print(f"\n{callers} callers: {most:.1f} calls in a commit, {most / min(callers, MAX_BATCH_CALLS):.0%}")
-    assert most >= SHARE * min(callers, MAX_BATCH_CALLS)
+    calls, commits = statistics.calls, statistics.commits
+    await asyncio.gather(*(call() for _ in range(callers)))
+    assert statistics.calls - calls == callers * CALLS_EACH
+    carried = (statistics.calls - calls) / (statistics.commits - commits)
+    print(f"\n{callers} callers: {carried:.1f} calls in a commit, {carried / min(callers, MAX_BATCH_CALLS):.0%}")
+    assert carried >= SHARE * min(callers, MAX_BATCH_CALLS)
 
 
 async def test_a_commit_of_hundreds_takes_hardly_more_statements_than_a_commit_of_one(opened: SQLStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from starlette.middleware import Middleware
 from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
+from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.server.routing import RouteLayer
 from store.server.streaming.paths import LOG_SOCKET
@@ -170,8 +170,7 @@ async def serving(store: Store | Partitions, **options: Any) -> AsyncGenerator[C
     innermost = next(place for place, each in enumerate(layers) if each.cls is RouteLayer)
     layers.insert(innermost, Middleware(StreamLayer, parked=app.state.parked, **options))
     app.user_middleware[:] = layers
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+    with bind("127.0.0.1", 0) as listener:
         server = Server(app, lambda: None)
         running = asyncio.ensure_future(server.serve(sockets=[listener]))
         await until(lambda: server.started or running.done())

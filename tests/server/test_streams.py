@@ -84,8 +84,9 @@ async def test_a_stream_says_hello_and_then_tells_the_whole_log(
 
 async def test_both_ways_carry_the_same_frames(client: Client, filled: list[LoggedEvent]) -> None:
     async with client.follow("events") as one, client.follow("socket") as two:
-        for _ in range(len(filled) + 1):
-            assert await one.frame() == await two.frame()
+        assert await one.frame() == await two.frame()
+        # Not frame by frame: on a slow machine a heartbeat may come between two events of one stream.
+        assert await one.events(len(filled)) == await two.events(len(filled))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,7 +33,16 @@ async def names_of(store: Store, rollout: Any) -> list[str]:
     return [span.name for span in await spans_of(store, rollout)]
 
 
-async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:
+def collect(*gone: weakref.ref[Any], seconds: float = 60.0) -> None:
+    """Collect garbage until these are gone. A collection that another thread has begun makes one here do nothing."""
+    deadline = time.monotonic() + seconds
+    while any(each() is not None for each in gone):
+        assert time.monotonic() < deadline, [each() for each in gone]
+        gc.collect()
+        time.sleep(0.005)
+
+
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
     """Return what a condition gives once that is true, asking again and again."""
     deadline = time.monotonic() + seconds
     while not (result := await condition()):

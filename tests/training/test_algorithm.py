@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.models import LLM, NamedResources, Span
 from store.training.algorithm import Algorithm, algo, with_llm_proxy, with_store
+from tests.training.given import collect
 
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}
 
@@ -50,8 +51,9 @@ def test_an_adapter_that_nobody_keeps_is_missed_by_name() -> None:
     algorithm, adapter = Algorithm(), Adapter()
     algorithm.set_adapter(adapter)
     assert algorithm.get_adapter() is adapter
+    gone = weakref.ref(adapter)
     del adapter
-    gc.collect()
+    collect(gone)
     with pytest.raises(ValueError, match="the adapter is gone"):
         algorithm.get_adapter()
 
