@@ -20,15 +20,15 @@ def sentence(steps: Sequence[StepResult], course: Course) -> str:
     game = course.game
     return (
         f"In {len(steps)} steps of {steps[0].games} games each, a policy of {Policy(len(game.words)).size:,} weights "
-        f"learned from random to find a number from 1 to {game.numbers} in {game.guesses} guesses: at first in "
-        f"{percent(at_first(steps))} of its games, at last in {percent(at_last(steps))}. Ignoring the hints finds "
-        f"{percent(game.by_luck)}, halving what is left {percent(game.by_halving)}."
+        f"learned from random weights to find a number from 1 to {game.numbers} in {game.guesses} guesses: in "
+        f"{percent(at_first(steps))} of its games at the beginning, in {percent(at_last(steps))} at the end. "
+        f"Ignoring the hints finds {percent(game.by_luck)}, halving the range {percent(game.by_halving)}."
     )
 
 
 def chart(steps: Sequence[StepResult], course: Course) -> str:
     """Return the chart, as SVG."""
-    marks = [("ignoring the hints", course.game.by_luck), ("halving what is left", course.game.by_halving)]
+    marks = [("ignoring the hints", course.game.by_luck), ("halving the range", course.game.by_halving)]
     return draw([step.found for step in steps], marks, sentence(steps, course))
 
 
