@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import openai
 import pytest
 
-from store import open_store
+from store import HTTPStore, open_store
 from tests.cli.conftest import COMMAND, Rollbook, environment
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, model_server, waits
 
@@ -157,7 +157,13 @@ BACKEND = ("--backend", "main=http://127.0.0.1:9/v1")
     ids=["none", "form", "nameless", "no-model", "no-http", "twice", "host", "port", "no-store", "no-server"],
 )
 @pytest.mark.slow
-def test_what_cannot_be_is_one_message(bare: Rollbook, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_what_cannot_be_is_one_message(
+    bare: Rollbook, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A client goes on trying for half a minute.
+    defaults = HTTPStore.__init__.__kwdefaults__
+    assert defaults
+    monkeypatch.setitem(defaults, "retry_seconds", 0.5)
     printed = bare("proxy", *arguments)
     assert (printed.code, printed.out) == (code, "")
     assert said in printed.err

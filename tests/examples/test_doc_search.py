@@ -81,9 +81,9 @@ def documents(tmp_path: Path) -> dict[str, Document]:
 
 @pytest.fixture(scope="module")
 def library(request: pytest.FixtureRequest) -> Library:
-    """This Python's own library, parsed once and kept in pytest's cache."""
+    """This Python's own library, parsed once and kept in pytest's cache, where the tests of the demo find it too."""
     cache: pytest.Cache = request.config.cache  # pyright: ignore[reportAssignmentType]  None only without the plugin
-    return open_library(cache.mkdir("doc-search"))[0]
+    return open_library(cache.mkdir("doc-search") / "rollbook")[0]
 
 
 @pytest.fixture
@@ -286,8 +286,8 @@ def test_tuning_beats_the_plain_ranking_on_queries_it_never_saw(library: Library
     queries = rng.sample(library.queries, 2_000)
     training, held_out = queries[:1_500], queries[1_500:]
     tuner = Tuner(PLAIN, 0)
-    for _ in range(6):
-        asked = rng.sample(training, 80)
+    for _ in range(4):
+        asked = rng.sample(training, 40)
         tried = tuner.propose()
         tuner.learn(tried, [statistics.fmean(_rewards(library, ranking, asked)) for ranking in tried])
     gain = paired_gain(_rewards(library, PLAIN, held_out), _rewards(library, tuner.centre, held_out))

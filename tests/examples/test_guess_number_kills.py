@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
@@ -62,11 +63,12 @@ async def missed() -> AsyncIterator[Missed]:
 
 
 @pytest.fixture
-async def table(durable_url: str) -> AsyncIterator[Table]:
-    """Everything running."""
+async def table(tmp_path: Path) -> AsyncIterator[Table]:
+    """Everything running. The database is not killed, so one kind is enough."""
+    url = f"sqlite:///{tmp_path / 'table.db'}"
     policy = KillableProcess("policy")
-    proxy = KillableProcess("proxy", durable_url, policy.url)
-    async with await open_store(durable_url) as store:
+    proxy = KillableProcess("proxy", url, policy.url)
+    async with await open_store(url) as store:
         with ExitStack() as until_the_end:
             for each in (policy, proxy):
                 until_the_end.callback(each.kill)

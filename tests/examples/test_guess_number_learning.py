@@ -27,6 +27,7 @@ from store.models import PromptTemplate, ProxyLLM, Rollout
 from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
 from tests.cli.conftest import COMMAND
+from tests.conftest import SQLITE
 
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
@@ -186,6 +187,7 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_that_are_kept(
     durable_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +259,7 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     durable_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

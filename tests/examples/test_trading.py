@@ -26,6 +26,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent, RunEventRow
 from tests.cli.conftest import COMMAND, environment
 from tests.client.served import Served
+from tests.conftest import SQLITE
 
 WORKER = [sys.executable, "-m", "store.examples.trading.worker"]
 NEWS = {"news_report": "A strike and a lawsuit: the operator warns of a loss."}
@@ -285,6 +286,7 @@ def test_the_example_tells_its_story(durable_url: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_behind_a_server_it_tells_the_same_story(durable_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     behind = asyncio.run(open_store(durable_url))
     with Served() as server, server.serving(behind) as url:
