@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -137,15 +138,12 @@ class WriteSession(ReadSession, Protocol):
         """Return the rows of several queries, built once and kept by the caller, in one round trip."""
         ...
 
-    async def draw(self, positions: int) -> tuple[int, int]:
-        """Draw a commit id and `positions` consecutive positions from their sequences: (commit id, first position).
-
-        They are those that `begin` foretold; a session may draw them with the rows that it writes next.
-        """
-        ...
-
     async def write(self, changes: Changes) -> None:
-        """Write the rows of one commit."""
+        """Write the rows of one commit.
+
+        The commit id and the positions in them are those that `begin` returned as the next ones. A database with
+        sequences draws the numbers here and refuses to write others.
+        """
         ...
 
     async def commit(self) -> None: ...
@@ -208,11 +206,14 @@ class Dialect(ABC):
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement once; for statements that are built once and live as long as the process."""
-        prepared = _prepared.setdefault(self.shares_with, {})
-        known = prepared.get(id(statement))
+        known = self._prepared.get(id(statement))
         if known is None:
-            known = prepared[id(statement)] = (statement, self.sql(statement))
+            known = self._prepared[id(statement)] = (statement, self.sql(statement))
         return known[1]
+
+    @cached_property
+    def _prepared(self) -> dict[int, tuple[ClauseElement, Sql]]:
+        return _prepared.setdefault(self.shares_with, {})
 
     def qualified(self, table: Table) -> str:
         """Return the name of a table as raw SQL needs it."""

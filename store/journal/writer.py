@@ -159,12 +159,11 @@ class Writer:
         self,
         dialect: Dialect,
         loop: asyncio.AbstractEventLoop,
-        on_commit: Callable[[World, Committed | None], None],
         on_undelivered: Callable[[Command, Any], None],
     ) -> None:
         self._dialect = dialect
         self._loop = loop
-        self._on_commit = on_commit
+        self._on_commit: Callable[[World, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
         self._loader = Loader(dialect)
         self._inbox = _Inbox()
@@ -181,8 +180,13 @@ class Writer:
         self._pruned_at = 0
         self.statistics = WriterStatistics()
 
-    async def start(self) -> None:
-        """Connect and begin to take calls; in the store's own loop."""
+    async def start(self, on_commit: Callable[[World, Committed | None], None]) -> None:
+        """Connect and start to take calls; in the store's own loop.
+
+        Args:
+            on_commit: is called after each commit, before the callers get their answers.
+        """
+        self._on_commit = on_commit
         self._session = await self._dialect.writer()
         self._task = asyncio.create_task(self._run(), name="store writer")
 
@@ -307,6 +311,7 @@ class Writer:
             return
         self.statistics.calls += len(calls)
         self.statistics.largest_batch = max(self.statistics.largest_batch, len(calls))
+        assert self._on_commit is not None  # started
         try:
             self._on_commit(decided.world, decided.committed)
         except Exception:
@@ -399,9 +404,8 @@ class Writer:
         changes = Changes({}, {}, {})
         signalled(world, tail, changes)
         if world.events:
-            commit_id, first = await session.draw(len(world.events))
-            decided.committed = Committed(commit_id, first, world.events[-1].position)
-            changes.inserts |= log_rows(world, tail, commit_id, key, self._name)
+            decided.committed = Committed(tail.next_commit_id, tail.next_position, world.events[-1].position)
+            changes.inserts |= log_rows(world, tail, tail.next_commit_id, key, self._name)
             projected(world, changes)
         elif changes.upserts or changes.deletes:
             changes.inserts[core_tables.batches] = [(key, tail.now)]

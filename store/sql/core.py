@@ -16,12 +16,11 @@ from store.db.queries import pages, scan
 from store.domain.commands import Command, NumberSpans, RecordSpans
 from store.domain.idempotency import is_keyed
 from store.domain.run_commands import TellRun
-from store.domain.working_set import World
 from store.errors import Closed, Invalid, ReadOnly, WrongProcess
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.journal import tail as tails
-from store.journal.writer import Committed, Waiter, Writer, WriterStatistics
+from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.runtime import context, process
 from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
@@ -60,7 +59,7 @@ class SQLCore:
         self.thread = thread or LoopThread(f"rollbook {name}")
         self.on_undelivered: Callable[[Command, Any], None] | None = None
         """Called in any loop with a command and a reply that did not reach its caller."""
-        self.writer = Writer(dialect, self.thread.loop, self._on_commit, self._on_undelivered)
+        self.writer = Writer(dialect, self.thread.loop, self._on_undelivered)
         self.watchdog = Watchdog(
             dialect, read=self.read, call=self.call, debounce_seconds=scan_debounce_seconds, is_off=read_only
         )
@@ -73,15 +72,15 @@ class SQLCore:
     async def start(self, *, create: bool) -> None:
         """Open the database; in the store's own loop."""
         self.store_id = await self.dialect.open(create=create and not self.read_only)
-        if not self.read_only:
-            await self.writer.start()
-        self._waiting = WaitingCalls(
+        self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
             depth=self.queue_depth,
             ended=self._ended,
             next_check=self.watchdog.seconds_to_next_check,
             sweep=self.watchdog.sweep,
         )
+        if not self.read_only:
+            await self.writer.start(waiting.committed)
 
     async def close(self) -> None:
         """Finish the calls in flight and close the database; closing twice is fine."""
@@ -127,11 +126,6 @@ class SQLCore:
     def inbox(self) -> tuple[int, int]:
         """How many calls wait for the writer, and how many bytes they carry."""
         return self.writer.waiting, self.writer.waiting_bytes
-
-    def _on_commit(self, world: World, committed: Committed | None) -> None:
-        self.waiting.committed(world)
-        if committed is not None:
-            self.waiting.announce(committed.commit_id)
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
         if self.on_undelivered is not None and not self.closed:

@@ -260,7 +260,7 @@ class SQLStore(SQLTexts, Store):
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self.record_spans([span]) else None
+        return span if await self.record(span_commands.record_spans([span])) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         given = arguments.several(spans, "spans")

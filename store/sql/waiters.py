@@ -11,6 +11,7 @@ from store.db.dialect import Wakeups
 from store.domain.rollout import TERMINAL
 from store.domain.working_set import World
 from store.errors import Closed, StoreError
+from store.journal.writer import Committed
 
 # News are hints: whoever waits looks again after this long, whatever it heard.
 FALLBACK_SECONDS = 5.0
@@ -65,8 +66,8 @@ class WaitingCalls:
 
     # -- news --------------------------------------------------------------------------------------------------------
 
-    def committed(self, world: World) -> None:
-        """Tell those whom a commit of this process concerns."""
+    def committed(self, world: World, committed: Committed | None) -> None:
+        """Wake the calls that a commit of this process concerns, and announce it to other processes."""
         joined = 0
         for rollout_id, before in world.queued_before.items():
             state = world.rollouts[rollout_id]
@@ -81,6 +82,8 @@ class WaitingCalls:
         if world.events:
             for event in self._followers:
                 event.set()
+        if committed is not None:
+            self._wakeups.announce(committed.commit_id)
 
     def _finish(self, rollout_id: str) -> None:
         for waiter in self._finishers.get(rollout_id, ()):
@@ -179,10 +182,6 @@ class WaitingCalls:
     def unfollow(self, event: asyncio.Event) -> None:
         """Hear of commits no more."""
         self._followers.discard(event)
-
-    def announce(self, commit_id: int) -> None:
-        """Tell other processes of a commit."""
-        self._wakeups.announce(commit_id)
 
     @property
     def is_closed(self) -> bool:

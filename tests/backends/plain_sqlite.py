@@ -139,7 +139,6 @@ class Writing(Reading, WriteSession):
     def __init__(self, connection: sqlite3.Connection, dialect: PlainSQLite) -> None:
         super().__init__(connection)
         self.dialect = dialect
-        self.next = (1, 1)
 
     async def begin(self) -> Tail:
         with _translated():
@@ -150,23 +149,19 @@ class Writing(Reading, WriteSession):
                 " resources, workers, body_bytes FROM commits ORDER BY commit_id DESC LIMIT 1"
             ).fetchone()
         commit_id, position, recorded_at, chain_hash, *totals = last or (0, 0, 0, bytes(32), *[0] * 7)
-        self.next = (commit_id + 1, position + 1)
         return Tail(
             commit_id=commit_id,
             recorded_at=recorded_at,
             chain_hash=chain_hash,
             totals=tuple(totals),
-            next_position=self.next[1],
-            next_commit_id=self.next[0],
+            next_position=position + 1,
+            next_commit_id=commit_id + 1,
             now=(self.dialect.clock or system_clock)(),
             queue_epoch=epoch,
         )
 
     async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
         return [await self.fetch(self.dialect.prepared(query), params) for query in queries]
-
-    async def draw(self, positions: int) -> tuple[int, int]:
-        return self.next
 
     async def write(self, changes: Changes) -> None:
         with _translated():

@@ -44,7 +44,8 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def checkpointer(path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    made = Checkpointer(path, writer, lambda: connect(path))
+    monkeypatch.setattr(checkpoint, "_RETRY_SECONDS", 0.0)
+    made = Checkpointer(writer, lambda: connect(path))
     yield made
     made.close()
 
@@ -61,14 +62,21 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def rest(checkpointer: Checkpointer, path: Path) -> None:
+    """Do what the writer does between two batches."""
+    if (log_bytes := size(log_of(path))) > checkpointer.limit:
+        checkpointer.advance(log_bytes)
+
+
 def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-def test_a_small_log_is_left_alone_and_costs_no_thread(checkpointer: Checkpointer, writer: sqlite3.Connection) -> None:
+def test_a_small_log_is_left_alone_and_costs_no_thread(
+    checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
+) -> None:
     write(writer, FRAMES // 4)
-    checkpointer.committed()
-    checkpointer.finish()
+    rest(checkpointer, path)
     assert "store checkpoints" not in threads()
     assert writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1] >= FRAMES // 4
 
@@ -80,7 +88,7 @@ def test_the_thread_copies_while_the_writer_is_in_a_transaction(
     write(writer, FRAMES)
     writer.execute("BEGIN IMMEDIATE")
     write(writer, 1)
-    checkpointer.committed()
+    rest(checkpointer, path)
     deadline = threading.Event()
     while size(path) < before + FRAMES * PAGE:
         assert not deadline.wait(0.001)
@@ -93,8 +101,7 @@ def test_the_log_restarts_and_is_cut_to_its_limit(
     longest = 0
     for _ in range(200):
         write(writer, 2)
-        checkpointer.committed()
-        checkpointer.finish()
+        rest(checkpointer, path)
         longest = max(longest, size(log_of(path)))
     assert size(path) > 5 * LIMIT, "nothing was copied"
     assert longest <= 2 * LIMIT
@@ -104,8 +111,7 @@ def test_a_writer_that_is_faster_than_the_thread_waits_for_it(
     checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
 ) -> None:
     write(writer, 2 * FRAMES)
-    checkpointer.committed()
-    checkpointer.finish()
+    rest(checkpointer, path)
     write(writer, 1)
     assert size(log_of(path)) == LIMIT
 
@@ -118,17 +124,14 @@ def test_a_reader_that_stays_delays_the_restart_and_breaks_nothing(
     assert reader.execute("SELECT count(*) FROM rows").fetchone() == (0,)
     for _ in range(6):
         write(writer, 2 * FRAMES)
-        checkpointer.committed()
-        checkpointer.finish()
+        rest(checkpointer, path)
     assert reader.execute("SELECT count(*) FROM rows").fetchone() == (0,)
     assert size(log_of(path)) > 6 * LIMIT, "the reader did not keep the log"
     reader.execute("COMMIT")
     assert reader.execute("SELECT count(*) FROM rows").fetchone() == (12 * FRAMES,)
     reader.close()
-    # Within half of the limit the log is copied again, and now it restarts.
     write(writer, FRAMES)
-    checkpointer.committed()
-    checkpointer.finish()
+    rest(checkpointer, path)
     write(writer, 1)
     assert size(log_of(path)) == LIMIT
 
@@ -140,10 +143,9 @@ def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    checkpointer = Checkpointer(path, writer, refuse)
+    checkpointer = Checkpointer(writer, refuse)
     write(writer, 2 * FRAMES)
-    checkpointer.committed()
-    checkpointer.finish()
+    rest(checkpointer, path)
     checkpointer.close()
     _, frames, done = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     assert frames == done

@@ -80,9 +80,9 @@ class Unlocked(PostgresWriter):
         self._predicted = (commit_id, first)
         return replace(tail, next_commit_id=commit_id, next_position=first)
 
-    async def draw(self, positions: int) -> tuple[int, int]:
+    def _check_drawn(self, positions: int, commit_id: int, first: int, last: int) -> None:
+        # The rows carry the numbers that `begin` drew.
         assert positions <= _POSITIONS_AHEAD
-        return self._predicted
 
 
 class UnlockedPostgres(Postgres):

@@ -41,9 +41,6 @@ class Wrapped(WriteSession):
         async for rows in self.inner.stream(sql, params, batch=batch):
             yield rows
 
-    async def draw(self, positions: int) -> tuple[int, int]:
-        return await self.inner.draw(positions)
-
     async def write(self, changes: Changes) -> None:
         await self.inner.write(changes)
 

@@ -197,7 +197,7 @@ async def test_a_mistake_in_telling_the_news_holds_up_nobody(
         raise KeyError("waiter")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "store.journal"):
-        patched.setattr(WaitingCalls, "committed", fail)
+        patched.setattr(WaitingCalls, "_wake_claimers", fail)
         await troubled.enqueue_rollout("first")
     await troubled.enqueue_rollout("second")
     assert await inputs_of(troubled) == ["first", "second"]

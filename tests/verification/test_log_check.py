@@ -106,7 +106,7 @@ async def _record(filled: Filled, fact: BodyDropped) -> int:
     dialect = dialect_for(url)(url, filled.clock)
     session = await dialect.writer()
     tail = await session.begin()
-    commit_id, position = await session.draw(1)
+    commit_id, position = tail.next_commit_id, tail.next_position
     event = Event(position, "store", 1, 0, tail.recorded_at + 1, "cli", None, fact)
     world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
     changes = Changes({}, {}, {})

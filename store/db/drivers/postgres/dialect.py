@@ -45,6 +45,7 @@ from store.db.dialect import (
 )
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
+from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
 from store.errors import Closed, Incompatible, ReadOnly, StoreError, Unavailable
@@ -188,7 +189,6 @@ class PostgresWriter(WriteSession):
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
         self._predicted = (0, 0)
-        self._to_draw = 0
         self._transaction = -1
         self._is_busy = False
         self._used_at = 0.0
@@ -243,12 +243,6 @@ class PostgresWriter(WriteSession):
         async for rows in PostgresReader(self._live).stream(sql, params, batch=batch):
             yield rows
 
-    async def draw(self, positions: int) -> tuple[int, int]:
-        # Under the lock the sequences can give nothing else; they are drawn from in the statement that writes the
-        # rows, which saves a round trip, and what they gave is compared with what was promised here.
-        self._to_draw = positions
-        return self._predicted
-
     async def write(self, changes: Changes) -> None:
         await self._write_together(changes)
         for table, rows in changes.inserts.items():
@@ -271,7 +265,9 @@ class PostgresWriter(WriteSession):
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
             *(("update", part, rows) for part, rows in changes.updates.items()),
         ]
-        positions, self._to_draw = self._to_draw, 0
+        # Under the lock the sequences can give no other numbers than those announced. They are drawn in the same
+        # statement, which saves a round trip.
+        positions = len(changes.inserts.get(core_tables.events, ()))
         if not (steps or positions):
             return
         shape = (bool(positions), *((verb, what) for verb, what, _ in steps))

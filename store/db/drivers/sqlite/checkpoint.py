@@ -1,10 +1,9 @@
 """Copying the write-ahead log of SQLite into the file, beside the writer."""
 
 import logging
-import os
 import sqlite3
+import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import Event, Thread
 
 logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
@@ -15,6 +14,8 @@ _COMMIT_COPIES_AT = 4
 """The multiple of that length at which SQLite copies inside of a COMMIT. Only a reader that stays lets it get there."""
 _READER_MILLISECONDS = 50
 """How long the writer waits for readers of the log to finish, so that the log can restart."""
+_RETRY_SECONDS = 1.0
+"""How long a log that a reader kept from restarting is left alone."""
 
 
 class Checkpointer:
@@ -27,60 +28,48 @@ class Checkpointer:
     longer again.
 
     Args:
-        path: the file.
         writer: the connection that writes; it is set up here.
         connect: makes another connection to the file.
     """
 
-    def __init__(self, path: Path, writer: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, writer: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
         self._writer = writer
         self._connect = connect
-        self._log = f"{path}-wal"
         (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
         # Each page has a header of 24 bytes, and the log one of 32.
-        self._limit = 32 + FRAMES * (page_bytes + 24)
-        writer.execute(f"PRAGMA journal_size_limit = {self._limit}").fetchall()
+        self.limit = 32 + FRAMES * (page_bytes + 24)
+        """The size in bytes at which the log is copied."""
+        writer.execute(f"PRAGMA journal_size_limit = {self.limit}").fetchall()
         writer.execute(f"PRAGMA wal_autocheckpoint = {_COMMIT_COPIES_AT * FRAMES}").fetchall()
-        self._blocked_at = 0
-        """The length at which a reader kept the log from restarting; 0 when none did."""
+        self._starts_at = 0.0
         self._thread: Thread | None = None
         self._is_wanted = Event()
         self._is_copied = Event()
         self._is_copying = False
         self._is_closed = False
 
-    def committed(self) -> None:
-        """Start to copy when the log is long enough."""
-        if self._is_copying:
-            return
-        length = self._log_bytes()
-        if length < self._blocked_at:
-            # The log has restarted meanwhile.
-            self._blocked_at = 0
-        # Each try costs time, so the next one comes later.
-        if length <= (self._blocked_at + self._limit // 2 if self._blocked_at else self._limit):
-            return
-        self._is_copying = True
-        if self._thread is None:
-            self._thread = Thread(target=self._copy_when_wanted, name="store checkpoints", daemon=True)
-            self._thread.start()
-        self._is_wanted.set()
+    def advance(self, log_bytes: int) -> None:
+        """Start to copy a log beyond `limit`, or finish when the thread is done.
 
-    def finish(self) -> None:
-        """Copy the rest when the thread is done, so that the log restarts; in the writer's thread, between two batches.
+        Called in the writer's thread, between two batches. A writer that is faster than the thread waits for it.
 
-        A writer that is faster than the thread waits for it.
+        Args:
+            log_bytes: the size of the log's file.
         """
         if not self._is_copying:
-            return
-        if not self._is_copied.is_set():
-            if self._log_bytes() < 1.5 * self._limit:
+            if time.monotonic() < self._starts_at:
                 return
+            self._is_copying = True
+            if self._thread is None:
+                self._thread = Thread(target=self._copy_when_wanted, name="store checkpoints", daemon=True)
+                self._thread.start()
+            self._is_wanted.set()
+        if self._is_copied.is_set() or log_bytes > 1.5 * self.limit:
             self._is_copied.wait()
-        self._is_copied.clear()
-        self._is_copying = False
-        may_restart = _copy(self._writer, "RESTART", _READER_MILLISECONDS)
-        self._blocked_at = 0 if may_restart else self._log_bytes()
+            self._is_copied.clear()
+            self._is_copying = False
+            if not _copy(self._writer, "RESTART", _READER_MILLISECONDS):
+                self._starts_at = time.monotonic() + _RETRY_SECONDS
 
     def close(self) -> None:
         """End the thread."""
@@ -88,12 +77,6 @@ class Checkpointer:
         self._is_wanted.set()
         if self._thread is not None:
             self._thread.join()
-
-    def _log_bytes(self) -> int:
-        try:
-            return os.stat(self._log).st_size  # noqa: PTH116 (a fifth of the time, and it runs with every commit)
-        except FileNotFoundError:
-            return 0
 
     def _copy_when_wanted(self) -> None:
         connection: sqlite3.Connection | None = None

@@ -1,6 +1,7 @@
 """Writing a SQLite file: one connection in the store's own thread, many rows per statement."""
 
 import asyncio
+import os
 import random
 import sqlite3
 import time
@@ -58,7 +59,8 @@ class SQLiteWriter(WriteSession):
         self._dialect = dialect
         self._connection = connect(path, synchronous)
         self._clock = clock
-        self._checkpointer = Checkpointer(path, self._connection, lambda: connect(path, synchronous))
+        self._log = f"{path}-wal"
+        self._checkpointer = Checkpointer(self._connection, lambda: connect(path, synchronous))
         self._inserts = _Statements(_insert)
         self._upserts = _Statements(_upsert)
         self._updates = _Statements(_update)
@@ -128,12 +130,8 @@ class SQLiteWriter(WriteSession):
         while rows := cursor.fetchmany(batch):
             yield rows
 
-    async def draw(self, positions: int) -> tuple[int, int]:  # noqa: ARG002 (the port's; nothing is drawn ahead)
-        # AUTOINCREMENT numbers without holes, and the rows below carry the numbers it would give.
-        assert self._coming is not None  # begun
-        return self._coming.next_commit_id, self._coming.next_position
-
     async def write(self, changes: Changes) -> None:
+        # AUTOINCREMENT numbers without gaps, so the rows carry the numbers that `begin` announced.
         before = self._coming
         assert before is not None  # begun
         epochs = changes.upserts.get(core_tables.queue_epoch)
@@ -190,11 +188,14 @@ class SQLiteWriter(WriteSession):
         self._known = self._coming
         if self._known is not None:
             self._known.is_ours = True
-        self._checkpointer.committed()
 
     async def rest(self) -> None:
         try:
-            self._checkpointer.finish()
+            log_bytes = os.stat(self._log).st_size  # noqa: PTH116 (a fifth of the time, and it runs after every batch)
+            if log_bytes > self._checkpointer.limit:
+                self._checkpointer.advance(log_bytes)
+        except FileNotFoundError:
+            return  # nothing was written yet
         except sqlite3.Error as error:
             raise translate(error) from error
 
