@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from store.client import requests
-from store.client.core import HTTPCore
-from store.client.transport import StoreCall, reading
+from store.client.core import HTTPCore, echo
 from store.interface.runs import AsAt
 from store.models import (
     Attempt,
@@ -19,7 +17,7 @@ from store.models import (
     Span,
     Worker,
 )
-from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
+from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.wire import encoding, paths
 
 T = TypeVar("T")
@@ -34,105 +32,69 @@ class HTTPReads:
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
-        return await self._page("query_rollouts", paths.ROLLOUTS_SEARCH, query, encoding.decode_rollout_page)
+        return await self.core.page("query_rollouts", paths.ROLLOUTS_SEARCH, query, encoding.decode_rollout_page)
 
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
-        moment = await self._past(as_at, at)
+        moment = await self.core.past(as_at, at)
         decode = encoding.decode_rollout_or_none
-        return await self._find("get_rollout_by_id", paths.ROLLOUT, "rollout_id", rollout_id, moment, decode)
+        return await self.core.find("get_rollout_by_id", paths.ROLLOUT, "rollout_id", rollout_id, moment, decode)
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         sought = requests.sought(rollout_id, "rollout_id")
         if not requests.is_nameable(sought):
             # The rest is checked as if it were sent.
-            await self._keys(query)
+            await self.core.keys(query)
             return PaginatedResult(items=[], limit=query.limit, offset=query.offset, total=0)
         path = requests.path(paths.ATTEMPTS_SEARCH, rollout_id=sought)
-        return await self._page("query_attempts", path, query, encoding.decode_attempt_page)
+        return await self.core.page("query_attempts", path, query, encoding.decode_attempt_page)
 
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Attempt | None:
-        moment = await self._past(as_at, at)
+        moment = await self.core.past(as_at, at)
         decode = encoding.decode_attempt_or_none
-        return await self._find("get_latest_attempt", paths.LATEST_ATTEMPT, "rollout_id", rollout_id, moment, decode)
+        return await self.core.find(
+            "get_latest_attempt", paths.LATEST_ATTEMPT, "rollout_id", rollout_id, moment, decode
+        )
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
-        return await self._page("query_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
+        return await self.core.page("query_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
-        keys = await self._keys(query)
-        page = await self._read("query_resources", paths.RESOURCES, keys, encoding.decode_resources_page)
-        return _echo(page, query.limit)
+        keys = await self.core.keys(query)
+        page = await self.core.read("query_resources", paths.RESOURCES, keys, encoding.decode_resources_page)
+        return echo(page, query.limit)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        moment = await self._past(as_at)
+        moment = await self.core.past(as_at)
         template, decode = paths.RESOURCES_BY_ID, encoding.decode_resources_or_none
-        return await self._find("get_resources_by_id", template, "resources_id", resources_id, moment, decode)
+        return await self.core.find("get_resources_by_id", template, "resources_id", resources_id, moment, decode)
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        return await self._read(
-            "get_latest_resources", paths.LATEST_RESOURCES, await self._past(as_at), encoding.decode_resources_or_none
+        return await self.core.read(
+            "get_latest_resources",
+            paths.LATEST_RESOURCES,
+            await self.core.past(as_at),
+            encoding.decode_resources_or_none,
         )
 
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
-        return await self._page("query_workers", paths.WORKERS_SEARCH, query, encoding.decode_worker_page)
+        return await self.core.page("query_workers", paths.WORKERS_SEARCH, query, encoding.decode_worker_page)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        moment = await self._past(as_at)
+        moment = await self.core.past(as_at)
         decode = encoding.decode_worker_or_none
-        return await self._find("get_worker_by_id", paths.WORKER, "worker_id", worker_id, moment, decode)
+        return await self.core.find("get_worker_by_id", paths.WORKER, "worker_id", worker_id, moment, decode)
 
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
-        return await self._read("statistics", paths.STATISTICS, await self._past(as_at), encoding.decode_statistics)
-
-    # -- how they read -----------------------------------------------------------------------------------------------
-
-    async def _page(
-        self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
-    ) -> PaginatedResult[T]:
-        call = StoreCall(operation, "POST", path, requests.body(**await self._keys(query)))
-        return _echo(await self.core.transport.ask(call, decode), query.limit)
-
-    async def _keys(self, query: PageQuery) -> dict[str, Any]:
-        """Return a query as keys of a request."""
-        return {**requests.query(query), **await self._past(query.as_at, getattr(query, "at", None))}
-
-    async def _read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:
-        return await self.core.transport.ask(reading(operation, path + requests.query_string(fields)), decode)
-
-    async def _find(
-        self,
-        operation: str,
-        template: str,
-        field: str,
-        key: str,
-        fields: dict[str, Any],
-        decode: Callable[[bytes], T | None],
-    ) -> T | None:
-        """Return the one thing that a path names, or None."""
-        if not requests.is_nameable(requests.sought(key, field)):
-            return None
-        return await self._read(operation, requests.path(template, **{field: key}), fields, decode)
-
-    async def _past(self, as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
-        """Return the moment a read is about, having made sure that the server does not answer with the present."""
-        moment = requests.past(as_at, at)
-        if moment and not self.core.knows_server:
-            await self.core.meet("as_at")
-        return moment
-
-
-def _echo(page: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
-    """Return a page as it was asked for; the protocol has none without items."""
-    if limit:
-        return page
-    return PaginatedResult(items=[], limit=0, offset=page.offset, total=page.total)
+        return await self.core.read(
+            "statistics", paths.STATISTICS, await self.core.past(as_at), encoding.decode_statistics
+        )

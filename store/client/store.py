@@ -7,13 +7,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
 from store.client import address, requests
 from store.client.annotations import HTTPAnnotations
-from store.client.core import HTTPCore
+from store.client.core import IN_TIME, HTTPCore
 from store.client.log import HTTPLog
 from store.client.reads import HTTPReads
 from store.client.retrying import Retries
@@ -47,13 +47,7 @@ T = TypeVar("T")
 
 span_logger = logging.getLogger("store.spans")
 
-SLICE_SECONDS: Final = 25.0
-"""The longest that a server is asked to wait at a time: proxies cut what takes longer, often after 30 s."""
-
 KEY_VARIABLE: Final = "ROLLBOOK_API_KEY"
-_HASTE_SECONDS: Final = 0.5
-_IN_TIME: Final = 0.8
-"""The part of its time that a wait lasts at the least: clocks differ, and timers fire a little early."""
 
 
 class HTTPStore(HTTPReads, Store):
@@ -228,7 +222,7 @@ class HTTPStore(HTTPReads, Store):
             decode = encoding.decode_attempted_rollouts
             return await self.core.change(operation, paths.DEQUEUE, body, decode, waits=seconds, claims=True)
 
-        return await self._in_slices(operation, wait_seconds, claim, bool)
+        return await self.core.in_slices(operation, wait_seconds, claim, bool)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         path = requests.path(paths.ATTEMPTS, rollout_id=requests.name(rollout_id, "rollout_id"))
@@ -386,28 +380,10 @@ class HTTPStore(HTTPReads, Store):
 
         def is_over(ended: list[Rollout]) -> bool:
             # Well before its time an answer comes only when there is nobody left to wait for.
-            return len(ended) == len(wanted) or answered < asked_for * _IN_TIME
+            return len(ended) == len(wanted) or answered < asked_for * IN_TIME
 
         seconds = math.inf if timeout is None else max(timeout, 0.0)
-        return await self._in_slices("wait_for_rollouts", seconds, wait, is_over)
-
-    async def _in_slices(
-        self, operation: str, seconds: float, ask: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
-    ) -> T:
-        """Return what a question gives once that is enough, or at its deadline, asking for a while at a time."""
-        deadline = time.monotonic() + seconds
-        left = seconds
-        while True:
-            began = time.monotonic()
-            asked_for = min(left, SLICE_SECONDS)
-            answer = await ask(asked_for)
-            now = time.monotonic()
-            left = deadline - now
-            if left <= 0 or is_over(answer):
-                return answer
-            if now - began < asked_for * _IN_TIME:
-                # This server does not wait, as Agent-lightning's do not.
-                await self.core.transport.pause(operation, min(left, _HASTE_SECONDS))
+        return await self.core.in_slices("wait_for_rollouts", seconds, wait, is_over)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

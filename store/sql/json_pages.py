@@ -19,8 +19,8 @@ from store.db.queries.filters import FilterQuery
 from store.journal import as_at as timeline
 from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
+from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.queries import SQLReads
 from store.wire.encoding import dumps
 
 _SPAN_BODY: Final = b'{"attributes":'
@@ -133,8 +133,15 @@ Write = Callable[[bytes], object]
 _AT_ONCE = 128
 
 
-class SQLTexts(SQLReads):
-    """What a server answers from a SQL store: the longest pages, in memory for no more than a few rows."""
+class JSONPages:
+    """The longest pages of a SQL store as JSON, with no more than a few rows in memory at a time.
+
+    Args:
+        core: of the store.
+    """
+
+    def __init__(self, core: SQLCore) -> None:
+        self.core = core
 
     async def write_rollouts(self, write: Write, query: RolloutQuery) -> int:
         """Write the JSON of each rollout that a query matches; return how many match before paging.

@@ -1,7 +1,6 @@
 """The reads of a SQL store: a swept call asks the watchdog first, a call about the past asks the log."""
 
 import time
-from collections.abc import Sequence
 from typing import TypeVar
 
 from store.db.queries import filters, pages
@@ -166,15 +165,6 @@ class SQLReads:
             "total_workers": totals[5],
             "uptime": time.monotonic() - self.core.opened,
         }
-
-    async def _ended_in_order(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        found = await self.core.read(
-            lambda session: pages.rollouts_by_id(
-                self.core.dialect, session, rollout_ids, rollout_mapping.plain_rollout_of_page
-            )
-        )
-        ended = {"succeeded", "failed", "cancelled"}
-        return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 
 
 def _paginated(page: Page[T], asked: FilterQuery) -> PaginatedResult[T]:

@@ -7,16 +7,16 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from store.db.dialect import Dialect, dialect_for, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
+from store.db.queries import pages
 from store.db.url import StoreURL, parse
 from store.domain.commands import RecordSpans
 from store.domain.idempotency import Repeat
-from store.domain.views import ClaimView
 from store.interface.store import Store
 from store.models import (
     UNSET,
@@ -44,9 +44,10 @@ from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
-from store.sql.json_pages import SQLTexts
+from store.sql.json_pages import JSONPages
 from store.sql.log import SQLLog
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.queries import SQLReads
 from store.sql.queue import SQLQueue
 from store.sql.runs import SQLRuns
 from store.sql.threads import SQLThreads
@@ -60,7 +61,7 @@ register("sqlite", SQLite)
 register("postgresql", Postgres)
 
 
-class SQLStore(SQLTexts, Store):
+class SQLStore(SQLReads, Store):
     """A partition of a SQL database. Open it with `await open_store(url)`."""
 
     def __init__(
@@ -79,6 +80,7 @@ class SQLStore(SQLTexts, Store):
         )
         super().__init__(core)
         self.queue = SQLQueue(self.core)
+        self.json_pages = JSONPages(self.core)
         self._log = SQLLog(self.core)
         self._runs = SQLRuns(self.core)
         self._annotations = SQLAnnotations(self.core)
@@ -194,7 +196,7 @@ class SQLStore(SQLTexts, Store):
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
-        claimed = await self._claimed(await self.queue.claim(1, worker_id, wait_seconds))
+        claimed = await self.dequeue_many_rollouts(1, worker_id, wait_seconds=wait_seconds)
         return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
@@ -203,9 +205,7 @@ class SQLStore(SQLTexts, Store):
         if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
             return []
         # One call carries no more than that; whoever wants more asks again.
-        return await self._claimed(await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds))
-
-    async def _claimed(self, claims: list[ClaimView] | Repeat) -> list[AttemptedRollout]:
+        claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
         return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.queue.hand_out(claims)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
@@ -315,20 +315,12 @@ class SQLStore(SQLTexts, Store):
     # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._published(self.core.call(rollout_commands.publish(None, resources)))
+        answer = await self.core.call(rollout_commands.publish(None, resources))
+        return await _published(self, answer)
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        return await self._published(
-            self.core.swept_call(rollout_commands.publish(arguments.text(resources_id, "resources_id"), resources))
-        )
-
-    async def _published(self, call: Awaitable[Any]) -> ResourcesUpdate:
-        answer = await call
-        return (
-            await replies.resources(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.resources_of_view(answer)
-        )
+        command = rollout_commands.publish(arguments.text(resources_id, "resources_id"), resources)
+        return await _published(self, await self.core.swept_call(command))
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         return rollout_mapping.worker_of_view(await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats)))
@@ -341,16 +333,26 @@ class SQLStore(SQLTexts, Store):
         await self.core.watchdog.sweep_if_due()
         if timeout is None or timeout > 0:
             await self.queue.wait_for_end(set(rollout_ids), timeout)
-        return await self._ended_in_order(rollout_ids)
-
-    async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Undo claims that this store handed out; see `SQLQueue.release_claims`."""
-        await self.queue.release_claims(claimed)
+        found = await self.core.read(
+            lambda session: pages.rollouts_by_id(
+                self.core.dialect, session, rollout_ids, rollout_mapping.plain_rollout_of_page
+            )
+        )
+        ended = {"succeeded", "failed", "cancelled"}
+        return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         await self.core.close()
+
+
+async def _published(reads: SQLReads, answer: Any) -> ResourcesUpdate:
+    return (
+        await replies.resources(reads, answer)
+        if isinstance(answer, Repeat)
+        else rollout_mapping.resources_of_view(answer)
+    )
 
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from store.client import HTTPStore
-from store.client import store as http_store
+from store.client import core as http_core
 from store.errors import Closed
 from store.interface.store import Store
 from tests.client.lossy_proxy import LossyProxy
@@ -27,7 +27,7 @@ HUNG = 30.0
 @pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask a server to wait for a tenth of a second at a time."""
-    monkeypatch.setattr(http_store, "SLICE_SECONDS", 0.1)
+    monkeypatch.setattr(http_core, "SLICE_SECONDS", 0.1)
 
 
 @contextmanager

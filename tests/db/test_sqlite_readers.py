@@ -173,9 +173,9 @@ async def test_a_page_and_its_count_take_one_hop(tmp_path: Path, monkeypatch: py
         await store.enqueue_rollout(2)
         await store.query_rollouts()  # which sweeps
         queries: list[Callable[[], Awaitable[Any]]] = [
-            lambda: store.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id)),
-            lambda: store.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id, limit=3)),
-            lambda: store.write_rollouts(lambda _: None, RolloutQuery.of(limit=1)),
+            lambda: store.json_pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id)),
+            lambda: store.json_pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id, limit=3)),
+            lambda: store.json_pages.write_rollouts(lambda _: None, RolloutQuery.of(limit=1)),
             lambda: store.query_rollouts(limit=1, sort_by="status"),
             lambda: store.query_spans(rollout.rollout_id),
         ]

@@ -14,7 +14,7 @@ from store.models import Attempt, RolloutConfig
 from store.models.queries import RolloutQuery
 from store.server.page_cache import KeptPages
 from store.server.partitions import Partitions
-from store.sql.store import SQLStore
+from store.sql.json_pages import JSONPages
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.wire.encoding import dumps
@@ -85,13 +85,13 @@ async def test_whoever_polls_lets_the_watchdog_judge(api: Api, store: Store, clo
 
 async def test_nothing_is_read_while_nothing_is_committed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
-    write_rollouts = SQLStore.write_rollouts
+    write_rollouts = JSONPages.write_rollouts
 
-    async def counted(self: SQLStore, write: Callable[[bytes], object], query: RolloutQuery) -> int:
+    async def counted(self: JSONPages, write: Callable[[bytes], object], query: RolloutQuery) -> int:
         written.append(query)
         return await write_rollouts(self, write, query)
 
-    monkeypatch.setattr(SQLStore, "write_rollouts", counted)
+    monkeypatch.setattr(JSONPages, "write_rollouts", counted)
     async with await open_store(f"sqlite:///{tmp_path / 'run.db'}") as store, speaking_to(Partitions(store)) as api:
         await store.enqueue_rollout(1)
         answers = [(await api.get("/rollouts?limit=5")).body for _ in range(4)]

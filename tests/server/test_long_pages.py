@@ -19,11 +19,11 @@ from store import open_store
 from store.errors import Unavailable
 from store.interface.store import Store
 from store.models import RolloutConfig
-from store.models.queries import SpanQuery
+from store.models.queries import RolloutQuery, SpanQuery
 from store.server import response_spool
-from store.server.cached_pages import WritesPages
 from store.server.partitions import Partitions
 from store.server.response_spool import Spool
+from store.sql.json_pages import JSONPages
 from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from store.wire.encoding import decode_span_page, dumps
@@ -140,15 +140,28 @@ async def test_a_long_page_announces_its_length_and_comes_whole(api: Api, store:
     assert "transfer-encoding" not in answer.headers
 
 
-def test_a_database_writes_its_pages_itself() -> None:
-    assert issubclass(SQLStore, WritesPages)
+class _WithoutModels(SQLStore):
+    """A store that makes no models of what its queries find."""
+
+    async def find_rollouts(self, query: RolloutQuery) -> Any:
+        raise NotImplementedError
+
+    async def find_spans(self, query: SpanQuery) -> Any:
+        raise NotImplementedError
+
+
+async def test_a_database_writes_its_pages_itself() -> None:
+    async with await _WithoutModels.open("memory://") as store, speaking_to(Partitions(store)) as api:
+        ro = await _various_spans(store)
+        assert (await api.get("/rollouts")).ok()["total"] == 1
+        assert (await api.get(f"/spans?rollout_id={ro}")).ok()["total"] > 1
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-class _Failing(SQLStore):
-    """A store whose database goes away in the middle of a page."""
+class _FailingPages(JSONPages):
+    """Pages whose database goes away in the middle of one."""
 
     async def write_spans(self, write: Callable[[bytes], object], query: SpanQuery) -> int:
         def fail_later(text: bytes) -> None:
@@ -159,7 +172,8 @@ class _Failing(SQLStore):
 
 
 async def test_an_error_in_the_middle_of_a_page_has_its_status(durable_url: str, in_files: None) -> None:
-    async with await _Failing.open(durable_url, create=True) as store, speaking_to(Partitions(store)) as api:
+    async with await SQLStore.open(durable_url, create=True) as store, speaking_to(Partitions(store)) as api:
+        store.json_pages = _FailingPages(store.core)
         ro = await _various_spans(store)
         answer = await api.get(f"/spans?rollout_id={ro}")
         assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
