@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -44,11 +45,7 @@ class Program(Commands):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         places = {name: place for place, name in enumerate(_ORDER)}
-        found = {
-            command.name or "": command
-            for path in Path(__file__).with_name("commands").glob("*.py")
-            for command in _declared(path)
-        }
+        found = _all_declared()
         self.commands = {
             name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))
         }
@@ -59,6 +56,13 @@ class Program(Commands):
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
         return name, command, rest
+
+
+@cache
+def _all_declared() -> dict[str, _Declared]:
+    """Return the commands of all modules by their names, read once: a test runs many commands in one process."""
+    modules = Path(__file__).with_name("commands").glob("*.py")
+    return {command.name or "": command for path in modules for command in _declared(path)}
 
 
 def _declared(path: Path) -> Iterator[_Declared]:
