@@ -1,4 +1,4 @@
-"""One request on its way to the store: what it names, what it carries, and whether its client is still there."""
+"""One request to the store: the ids in its path, its body and query, and its client's connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
@@ -18,7 +18,7 @@ from store.errors import Invalid, StoreError
 from store.interface.store import Store
 from store.models.queries import PageQuery, list_fields
 from store.runtime import context
-from store.server.errors import Faults, Refused
+from store.server.errors import MalformedRequest, Refused
 from store.wire.paths import IDEMPOTENCY_KEY
 
 M = TypeVar("M", bound=BaseModel)
@@ -29,7 +29,7 @@ _KEY_HEADER: Final = IDEMPOTENCY_KEY.lower().encode()
 
 
 class Call(HTTPConnection):
-    """A request that was routed."""
+    """A request with a route."""
 
     def __init__(self, scope: Scope, receive: Callable[[], Awaitable[Message]], ids: dict[str, str]) -> None:
         super().__init__(scope)
@@ -39,16 +39,16 @@ class Call(HTTPConnection):
 
     @property
     def store(self) -> Store:
-        """The store of the partition that the path named."""
+        """The store of the partition in the path."""
         return self.scope["rollbook.store"]
 
     @property
     def receive(self) -> Callable[[], Awaitable[Message]]:
-        """The ASGI channel, to hear when the client leaves; after the body was read."""
+        """The ASGI channel, which reports a disconnect after the body was read."""
         return self._receive
 
     async def read(self) -> bytes:
-        """Return the whole body, and let the call be known by its idempotency key if it has one."""
+        """Return the whole body, and set the idempotency key of the call if it has one."""
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body"):
@@ -59,61 +59,44 @@ class Call(HTTPConnection):
             body = b"".join(parts)
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        self._know_by_key(body)
+        # Also without a key: a request may begin in the context of the previous one on its connection.
+        context.idempotency_key.set(self.idempotency(body))
         return body
 
-    def _know_by_key(self, body: bytes) -> None:
-        # Also if it has none: a request may begin in the context of the one before it on the same connection.
-        context.idempotency_key.set(self.asked(body))
-
-    def asked(self, body: bytes) -> Idempotency | None:
-        """Return what the call is known by, if it has an idempotency key.
+    def idempotency(self, body: bytes) -> Idempotency | None:
+        """Return the idempotency of the call, if it has a key.
 
         Raises:
-            Invalid: the key is none that can be.
+            Invalid: the key is malformed.
         """
         key = headers_of(self.scope).get(_KEY_HEADER)
         if key is None:
             return None
         if not _KEY.fullmatch(key):
             raise Invalid(IDEMPOTENCY_KEY, "must be 1 to 128 letters, digits, - and _; send 32 hex digits")
-        asked = hashlib.sha256(f"{self.scope['method']} {self.scope['rollbook.path']}\n".encode())
-        asked.update(body)
-        return Idempotency(self._caller, key.decode(), asked.digest())
+        request_hash = hashlib.sha256(f"{self.scope['method']} {self.scope['rollbook.path']}\n".encode())
+        request_hash.update(body)
+        return Idempotency(self._caller, key.decode(), request_hash.digest())
 
     @property
     def _caller(self) -> str:
-        """Whose the idempotency keys of a request are: nobody is answered with what somebody else did."""
+        """The owner of the request's idempotency keys, so that no client receives the answer of another."""
         admission = self.scope.get("rollbook.admission")
         return "anonymous" if admission is None else f"key {admission.key.key_id}"
 
     def header(self, name: bytes) -> bytes | None:
-        """Return a header by its name in lower case; of one that is repeated the last."""
+        """Return a header by its name in lower case; the last one if it is repeated."""
         return headers_of(self.scope).get(name)
 
-    async def body(self, model: type[M]) -> M:
-        """Return the body as a model.
+    def parsed(self, body: bytes, validator: Any) -> Any:
+        """Return a body as a validator of pydantic converts it.
 
         Raises:
-            Faults: there is none, it is not declared as JSON, or has another shape.
-            Invalid: it holds what no store takes, such as NaN.
+            MalformedRequest: there is no body, it is not declared as JSON, or it does not match the model.
+            Invalid: it contains a value that no store accepts, such as NaN.
         """
-        return self._parsed(await self.read(), model)
-
-    async def body_or_default(self, model: type[M]) -> M:
-        """As `body`; an absent body, or null, is one without keys."""
-        body = await self.read()
-        if not body or body == b"null":
-            return model()
-        return self._parsed(body, model)
-
-    def _parsed(self, body: bytes, model: type[M]) -> M:
-        return cast("M", self.parsed(body, model.__pydantic_validator__))
-
-    def parsed(self, body: bytes, validator: Any) -> Any:
-        """Return what a validator of pydantic makes of a body; errors as `body` raises them."""
         if not body:
-            raise Faults.one("missing", "Field required", "body")
+            raise MalformedRequest.one("missing", "Field required", "body")
         self._check_content_type()
         try:
             return validator.validate_json(body)
@@ -122,7 +105,7 @@ class Call(HTTPConnection):
             if first["type"] != "json_invalid":
                 raise _fault(error, first, "body") from None
             faulty = first.get("ctx", {}).get("error", "")
-        # Python's own parser takes lone surrogates and deeper nesting; the store then refuses them by name.
+        # Python's parser accepts lone surrogates and deeper nesting, which the store refuses with the right error.
         try:
             return validator.validate_python(_lenient(body, faulty))
         except ValidationError as error:
@@ -136,15 +119,15 @@ class Call(HTTPConnection):
         given = header.partition(b";")[0].strip().lower()
         if given != b"application/json" and not (given.startswith(b"application/") and given.endswith(b"+json")):
             shown = given.decode("latin-1") or "none"
-            raise Faults.one(
+            raise MalformedRequest.one(
                 "model_attributes_type", f"Content-Type is {shown}; send the body as application/json", "body"
             )
 
     def query(self, model: type[M]) -> M:
-        """Return the query parameters as a model; of a scalar that is repeated the last counts.
+        """Return the query parameters as a model; the last value of a repeated scalar counts.
 
         Raises:
-            Faults: one has the wrong shape, or one that is required is missing.
+            MalformedRequest: a parameter does not match the model, or a required one is missing.
         """
         text: bytes = self.scope["query_string"]
         given: dict[str, Any] = {}
@@ -161,10 +144,6 @@ class Call(HTTPConnection):
             first = error.errors(include_url=False, include_input=False)[0]
             raise _fault(error, first, "query") from None
 
-    def page_query(self, model: type[Q]) -> Q:
-        """As `query`, with what every page asks for checked."""
-        return checked(self.query(model))
-
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers of a request by their names in lower case."""
@@ -175,14 +154,14 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 class ClientLeft(Exception):
-    """The client closed its connection; nobody waits for an answer."""
+    """The client closed its connection and does not wait for an answer."""
 
 
 def checked(query: Q) -> Q:
     """Return a page's query if its paging and order are possible.
 
     Raises:
-        Refused: in the words of Agent-lightning 0.3.
+        Refused: with the text of Agent-lightning 0.3.
     """
     if query.limit == 0 or query.limit < -1:
         raise Refused("limit", "Limit must be greater than 0 or -1 for no limit")
@@ -195,10 +174,10 @@ def checked(query: Q) -> Q:
 
 
 def refuse_null(body: BaseModel, *fields: str) -> None:
-    """Refuse null where only leaving a key out means that nothing changes.
+    """Refuse null in fields that a client leaves out to keep their value.
 
     Raises:
-        Refused: in the words of Agent-lightning 0.3.
+        Refused: with the text of Agent-lightning 0.3.
     """
     for field in fields:
         if field in body.model_fields_set and getattr(body, field) is None:
@@ -209,11 +188,11 @@ def _lenient(body: bytes, faulty: str) -> Any:
     try:
         return json.loads(body)
     except RecursionError:
-        raise Faults.one("json_invalid", "JSON decode error: nested too deep", "body") from None
+        raise MalformedRequest.one("json_invalid", "JSON decode error: nested too deep", "body") from None
     except ValueError:
-        raise Faults.one("json_invalid", f"JSON decode error: {faulty}", "body") from None
+        raise MalformedRequest.one("json_invalid", f"JSON decode error: {faulty}", "body") from None
 
 
 def _fault(error: ValidationError, first: Any, where: str) -> Exception:
     inner = first.get("ctx", {}).get("error")
-    return inner if isinstance(inner, StoreError) else Faults.of(error, where)
+    return inner if isinstance(inner, StoreError) else MalformedRequest.of(error, where)

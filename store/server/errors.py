@@ -1,4 +1,4 @@
-"""What a server answers when a call fails: which status, which JSON, which headers."""
+"""The answer to a failed call: its status, JSON and headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Refused(Invalid):
-    """A request refused in the words that clients of Agent-lightning 0.3 know."""
+    """A request refused with the text that clients of Agent-lightning 0.3 know."""
 
     def __init__(self, field: str, text: str) -> None:
         StoreError.__init__(self, text)
@@ -30,30 +30,30 @@ class Refused(Invalid):
 
 
 class BodyTooLarge(TooLarge):
-    """A request body above the server's limit; it was not read to its end."""
+    """A request body above the server's limit, which was not read to its end."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__("body", size, limit)
 
 
 class UnknownPartition(StoreError):
-    """A path below `/p/` that names no partition; carries what is answered."""
+    """A path below `/p/` that names no partition, with the error to answer."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-class Faults(Exception):
-    """A body or a query of the wrong shape."""
+class MalformedRequest(Exception):
+    """A body or a query that does not match its model."""
 
     def __init__(self, faults: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(f"{len(faults)} faults")
         self.faults = faults
 
     @classmethod
-    def of(cls, error: ValidationError, where: str) -> Faults:
-        """Return what pydantic found, in FastAPI's shape; `where` is "body" or "query"."""
+    def of(cls, error: ValidationError, where: str) -> MalformedRequest:
+        """Return the faults that pydantic found, in FastAPI's form; `where` is "body" or "query"."""
         return cls(
             [
                 {
@@ -67,13 +67,13 @@ class Faults(Exception):
         )
 
     @classmethod
-    def one(cls, kind: str, message: str, *where: str | int) -> Faults:
+    def one(cls, kind: str, message: str, *where: str | int) -> MalformedRequest:
         """Return a single fault."""
         return cls([{"type": kind, "loc": list(where), "msg": message, "input": None}])
 
 
 def _short(given: Any) -> Any:
-    """Return what was refused if it is small; a payload is not sent back, nor is it logged."""
+    """Return the refused value if it is small; a payload is neither sent back nor logged."""
     if isinstance(given, str):
         return given if len(given) <= _MAX_INPUT else None
     return given if isinstance(given, bool | int | float) else None
@@ -83,15 +83,15 @@ def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, 
     """Return the answer for an error: status, JSON body and further headers. A bug is logged with its traceback.
 
     Args:
-        error: what was raised.
-        own_status: answer with the status of its class, where Agent-lightning's clients do not call.
+        error: the error of the call.
+        own_status: answer with the status of its class, for routes that Agent-lightning's clients do not call.
     """
-    if isinstance(error, Faults):
+    if isinstance(error, MalformedRequest):
         return 422, _dumps({"detail": error.faults}), []
     if isinstance(error, UnknownPartition):
         return 404, _dumps(error_body(error.error)), []
     if isinstance(error, BodyTooLarge):
-        # What was not read stands between this answer and the next request.
+        # The unread body would precede the next request on this connection.
         return 413, _dumps(error_body(error)), [(b"connection", b"close")]
     if isinstance(error, StoreError):
         status = status_of(error, own=own_status)
@@ -107,5 +107,5 @@ def _dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        # A lone surrogate, or an integer beyond 64 bits, in what was refused.
+        # The refused value holds a lone surrogate, or an integer beyond 64 bits.
         return json.dumps(value).encode()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 from urllib.parse import unquote
@@ -117,22 +117,26 @@ class StoreRoute(DeclaredRoute):
         self._body_is_required = bool(bodies) and bodies[0].field_info.is_required()
         self._body_type = TypeAdapter(self.body).validator if bodies else None
 
-    async def respond(self, call: Call) -> bytes | Spool | Created:
-        """Validate what a call carries, and call the endpoint.
+    def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
+        """Validate the query, and return the endpoint's coroutine; it validates the body first.
 
         Raises:
-            Exception: an error of the endpoint, or a fault of the request.
+            MalformedRequest: the query does not match its model.
+            StoreError: the query is refused.
         """
-        arguments: dict[str, Any] = {**call.ids}
+        arguments: dict[str, Any] = call.ids
         if self.query is not None:
             query = call.query(self.query)
-            arguments[self._query_name] = checked(query) if isinstance(query, PageQuery) else query
-        if self.method != "GET":
-            body = await call.read()
-            if self._body_type is not None:
-                is_absent = not self._body_is_required and body in _NO_BODY
-                value = self.body() if is_absent else call.parsed(body, self._body_type)
-                arguments[self._body_name] = checked(value) if isinstance(value, PageQuery) else value
+            arguments = {**arguments, self._query_name: checked(query) if isinstance(query, PageQuery) else query}
+        # A coroutine of its own would cost a read more than the lookup of its route.
+        return self.endpoint(call, **arguments) if self.method == "GET" else self._respond_to_body(call, arguments)
+
+    async def _respond_to_body(self, call: Call, arguments: dict[str, Any]) -> bytes | Spool | Created:
+        body = await call.read()
+        if self._body_type is not None:
+            is_absent = not self._body_is_required and body in _NO_BODY
+            value = self.body() if is_absent else call.parsed(body, self._body_type)
+            arguments = {**arguments, self._body_name: checked(value) if isinstance(value, PageQuery) else value}
         return await self.endpoint(call, **arguments)
 
 

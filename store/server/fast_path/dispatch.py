@@ -233,7 +233,7 @@ class FastRequest:
         if begun is None:
             return False
         command, self._begun = begun
-        command.idempotency = self._call.asked(self.body)
+        command.idempotency = self._call.idempotency(self.body)
         return self._fast_path.store.core.submit(command, self)
 
     def leave(self) -> None:

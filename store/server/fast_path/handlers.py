@@ -55,7 +55,7 @@ def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None
     given: DequeueBody = _DEQUEUE.validate_json(body)
     if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
         return None
-    return rollout_commands.claim(given.limit, given.worker_id), call.asked(body)
+    return rollout_commands.claim(given.limit, given.worker_id), call.idempotency(body)
 
 
 def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:

@@ -8,6 +8,7 @@ that has no other run.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import Annotated, Any, Final, cast
 from uuid import uuid4
 
@@ -47,14 +48,14 @@ PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
 class ViewedRoute(OwnStatusRoute):
     """A route of runs by their other names, which refuses other kinds of stores before it reads a request."""
 
-    async def respond(self, call: Call) -> bytes | Spool | Created:
-        """Validate what a call carries, and call the endpoint.
+    def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
+        """Validate the query, and return the endpoint's coroutine.
 
         Raises:
             Unsupported: the store does not know runs by their other names.
         """
         viewed_store(call)
-        return await super().respond(call)
+        return super().respond(call)
 
 
 posted = APIRouter(route_class=OwnStatusRoute, tags=["Web front ends"])

@@ -22,7 +22,7 @@ from store.interface.store import Store
 from store.planning.follow import FutureCursor
 from store.server.auth.admission import protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
-from store.server.errors import Faults, refusal
+from store.server.errors import MalformedRequest, refusal
 from store.server.pending import Parked
 from store.server.routing import answer
 from store.server.streaming import paths as stream_paths
@@ -191,7 +191,7 @@ class StreamLayer:
             return _GOING_AWAY
         if isinstance(error, Unavailable):
             return _LATER
-        return _REFUSED if isinstance(error, StoreError | Faults) else _FAILED
+        return _REFUSED if isinstance(error, StoreError | MalformedRequest) else _FAILED
 
 
 def _refusal_frame(error: Exception) -> Frame:
@@ -199,7 +199,7 @@ def _refusal_frame(error: Exception) -> Frame:
         return frame("error", None, 0, 0, **error_body(error), code=error.code, retryable=False)
     if isinstance(error, StoreError):
         return frame("error", None, 0, 0, **error_body(error), retryable=error.retryable)
-    if isinstance(error, Faults):
+    if isinstance(error, MalformedRequest):
         return frame("error", None, 0, 0, detail=error.faults, error_type="Invalid", retryable=False)
     status, _, _ = refusal(error)
     return frame("error", None, 0, 0, detail="Internal server error", error_type=str(status), retryable=True)
