@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LightningStoreServer", "LightningStoreThreaded", "StoreServer", "build_app"]
 
-# The server object is of use to who never serves: a forked runner that only talks to one.
+# Processes that never serve need the class as well: a forked runner that only calls a server.
 _LATE = {
     "LightningStoreServer": "store.server.store_server",
     "LightningStoreThreaded": "store.server.store_server",

@@ -109,7 +109,7 @@ class AuthLayer:
         path = dashboard.without_twin(path)
         route = self._routes.find(method, path, {})
         if route is None and method == "GET" and dashboard.is_page(path):
-            # A page reports a missing page to everyone who may see pages.
+            # A page reports a missing page to every client with access to pages.
             route = self._routes.find(method, dashboard.LIVE, {})
         return route
 
@@ -194,7 +194,7 @@ def _is_visit(scope: Scope) -> bool:
     _, root = place_of(scope)
     path = path_within(scope, root)
     is_page = path == "/" or (dashboard.is_page(path) and not path.endswith(".json"))
-    return is_page and dashboard.asks_to_log_in(scope)
+    return is_page and dashboard.is_page_visit(scope)
 
 
 def _of_authorization(value: bytes) -> str:

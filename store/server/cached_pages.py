@@ -1,4 +1,4 @@
-"""Pages of what was found, as JSON: of any length where the store writes them, and read once while nothing changes."""
+"""Pages of query results as JSON: streamed by stores that can, and cached until the next commit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Q = TypeVar("Q", bound=PageQuery)
 
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Of the pages of all stores."""
+"""The size of the cache for all stores."""
 
 _kept: Final = KeptPages(KEPT_BYTES)
 
 
 async def rollouts(store: Store, query: RolloutQuery) -> bytes | Spool:
-    """Return the page of rollouts that a query asks for."""
+    """Return the page of rollouts of a query."""
     if isinstance(store, SQLStore):
         return await _page(store.json_pages, store.json_pages.write_rollouts, query)
     return dumps(await store.find_rollouts(query))
 
 
 async def spans(store: Store, query: SpanQuery) -> bytes | Spool:
-    """Return the page of spans that a query asks for."""
+    """Return the page of spans of a query."""
     if isinstance(store, SQLStore):
         return await _page(store.json_pages, store.json_pages.write_spans, query)
     return dumps(await store.find_spans(query))

@@ -1,4 +1,4 @@
-"""Compressed request bodies, opened no further than a limit: what a bomb holds is never there."""
+"""Decompression of request bodies up to a limit, so that a compression bomb never fills the memory."""
 
 import zlib
 from typing import Final
@@ -11,24 +11,24 @@ _ZLIB_METHOD: Final = 8
 
 
 class TooLong(ValueError):
-    """A body holds more than was asked for."""
+    """A body is larger than the limit."""
 
 
 class Broken(ValueError):
-    """A body is not in the coding it is said to be in, or ends too early."""
+    """A body is not in its declared coding, or ends too early."""
 
 
 def expand(body: bytes, coding: str, limit: int) -> bytes:
-    """Return what a compressed body holds.
+    """Return the content of a compressed body.
 
     Args:
-        body: as it came.
+        body: the body as it was sent.
         coding: one of `CODINGS`.
-        limit: bytes; no more than that is ever opened.
+        limit: the largest content in bytes; no more is decompressed.
 
     Raises:
-        TooLong: it holds more than the limit.
-        Broken: it is damaged, incomplete, or something else.
+        TooLong: the content is larger than the limit.
+        Broken: the body is damaged, incomplete, or in another coding.
     """
     if not body:
         return b""
@@ -38,7 +38,7 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
     while True:
         inflater = zlib.decompressobj(window)
         try:
-            # One byte more than allowed tells a body that fits from one that does not.
+            # One byte more than the limit shows whether the content fits.
             parts.append(inflater.decompress(body, limit - size + 1))
         except zlib.error as error:
             raise Broken(f"the body is not {coding}: {error}") from None
@@ -55,6 +55,6 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _deflate_window(body: bytes) -> int:
-    # By the standard it is zlib's format; some senders leave out its header.
+    # The standard requires zlib's format; some senders leave out its header.
     has_header = len(body) > 1 and body[0] & 0x0F == _ZLIB_METHOD and int.from_bytes(body[:2], "big") % 31 == 0
     return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS

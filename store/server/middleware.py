@@ -1,6 +1,6 @@
-"""What happens to every request: it gets an id, a bounded body and safe headers, and is counted and logged.
+"""The outermost layers: each request gets an id, a limited body and safe headers, and is counted and logged.
 
-One ASGI layer rather than five: each would cost every request another frame and another copy of its headers.
+This is one ASGI layer instead of five, since each would cost a request another frame and another copy of its headers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
-    # No page of another origin shows an answer, holds it in its memory, or is told from where it was reached.
+    # No page of another origin can embed an answer, load it, or learn from a link which page led to it.
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
@@ -44,10 +44,10 @@ _SECURITY_OF_FILES: Final = tuple(header for header in SECURITY if header[0] != 
 
 
 class ForwardedLayer:
-    """An ASGI layer that takes from a proxy on this machine what it says of its client, as uvicorn does.
+    """An ASGI layer that accepts the client's address and scheme from a proxy on this machine, as uvicorn does.
 
-    uvicorn's own looks through the headers of every request; this one hands it those that have such headers.
-    FORWARDED_ALLOW_IPS names the proxies that are believed.
+    uvicorn's layer searches the headers of every request; this one passes it only requests that have such headers.
+    FORWARDED_ALLOW_IPS names the trusted proxies.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -57,7 +57,7 @@ class ForwardedLayer:
         )
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Hand on."""
+        """Pass on a request."""
         if scope["type"] == "lifespan" or _FORWARDED.isdisjoint(headers_of(scope)):
             return self._app(scope, receive, send)
         return self._forwarded(scope, receive, send)
@@ -67,13 +67,13 @@ _FORWARDED: Final = frozenset({b"x-forwarded-proto", b"x-forwarded-for"})
 
 
 class RequestLayer:
-    """What gives a request its id and its bounds, and counts it.
+    """An ASGI layer that gives a request its id and its limits, and counts it.
 
     Args:
-        app: what answers.
-        metrics: where requests are counted.
+        app: the next layer.
+        metrics: counts requests.
         max_body_bytes: the largest body that is read.
-        unbounded: the end of a path whose route bounds its bodies itself.
+        unbounded: the end of a path whose route limits its bodies itself.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RequestLayer:
             await send(message)
 
         try:
-            is_chunked, length = _told(headers)
+            is_chunked, length = _body_length(headers)
             if (is_chunked or length > self._max_body_bytes) and not self._is_unbounded(scope):
                 if not is_chunked:
                     await answer(send_framed, *refusal(BodyTooLarge(length, self._max_body_bytes)))
@@ -122,7 +122,7 @@ class RequestLayer:
         return self._unbounded is not None and scope["path"].endswith(self._unbounded)
 
     def _counted(self, receive: Receive) -> Receive:
-        """Return a channel that breaks off once a body whose length was not announced is too long."""
+        """Return a channel that raises an error when a body of unknown length becomes too long."""
         size, limit = 0, self._max_body_bytes
 
         async def receive_counted() -> Message:
@@ -138,7 +138,7 @@ class RequestLayer:
 
 
 def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
-    """Count and log a request that was answered; a status of 0 is a client that left."""
+    """Count and log an answer; a status of 0 means that the client disconnected."""
     route: str = scope.get("rollbook.route", "other")
     metrics.request(scope["method"], route, status, seconds)
     level = logging.DEBUG if status < 400 else logging.INFO
@@ -150,7 +150,7 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     client, admission = scope.get("client"), scope.get("rollbook.admission")
     return {
         "method": scope["method"],
-        # Without the query, which may hold what users wrote.
+        # Without the query, which may contain data of users.
         "path": scope["path"],
         "partition": scope.get("rollbook.partition"),
         "status": status,
@@ -161,11 +161,11 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
 
 
 def id_of(headers: dict[bytes, bytes]) -> bytes:
-    """Return the id that a request came with, or a fresh one: 16 hex digits."""
+    """Return the id that the client sent, or a new one of 16 hex digits."""
     given = headers.get(_REQUEST_ID)
     if given is not None and _PLAIN_ID.fullmatch(given):
         return given
-    # Random bytes would be a system call for each request, at which the other thread takes the interpreter.
+    # Random bytes would need a system call for each request, during which the writer's thread takes the interpreter.
     return b"%08x%08x" % (_PROCESS ^ process.number, next(_numbers) & 0xFFFF_FFFF)
 
 
@@ -173,7 +173,7 @@ _PROCESS: Final = randbits(32)
 _numbers: Final = count(randbits(32))
 
 
-def _told(headers: dict[bytes, bytes]) -> tuple[bool, int]:
-    """Return whether a body's length is not announced, and what it is."""
+def _body_length(headers: dict[bytes, bytes]) -> tuple[bool, int]:
+    """Return whether a body's length is unknown, and the length if it is known."""
     length = headers.get(b"content-length", b"0")
     return b"transfer-encoding" in headers, int(length) if length.isdigit() else 0

@@ -208,7 +208,7 @@ class TraceExport:
         finally:
             context.idempotency_key.reset(key)
         if traces.refused.reasons:
-            logger.warning("refused %d spans; their exporter was told why", traces.refused.total)
+            logger.warning("refused %d spans; the answer to their exporter has the reasons", traces.refused.total)
         return encoding.answer(traces.refused)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:

@@ -1,4 +1,4 @@
-"""Pages that were read before, for as long as nothing is committed: who polls asks for the same again and again."""
+"""A cache of pages, each valid until the next commit; clients that poll request the same pages repeatedly."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from threading import Lock
 
 
 class KeptPages:
-    """The last pages asked for, each with the state of the database that it was read from.
+    """The pages requested last, each with the state of the database that it was read from.
 
-    A state is compared by whoever asks the database for it, with every request: nothing here grows old unseen.
+    Each request reads the state from the database and compares it, so a page never outlives its state.
 
     Args:
-        most_bytes: of all pages together; the one that was not asked for the longest goes first.
+        most_bytes: the largest size of all pages together; the least recently used page is dropped first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -21,10 +21,10 @@ class KeptPages:
         self._pages: OrderedDict[Hashable, tuple[Hashable, bytes]] = OrderedDict()
         self._lock = Lock()
         self.size = 0
-        """Bytes of the pages that are kept."""
+        """Bytes of all pages in the cache."""
 
     def get(self, key: Hashable, state: Hashable) -> bytes | None:
-        """Return a page if it was read from this very state."""
+        """Return a page if it was read from this state."""
         with self._lock:
             kept = self._pages.get(key)
             if kept is None or kept[0] != state:
@@ -33,13 +33,13 @@ class KeptPages:
             return kept[1]
 
     def keep(self, key: Hashable, state: Hashable, page: bytes) -> None:
-        """Keep a page.
+        """Add a page.
 
         Args:
-            key: whose page it is, and what was asked.
-            state: as it was known before the page was read. The page may be younger: then the state is gone, and the
-                page with it.
-            page: what was read.
+            key: the store and the query.
+            state: the state before the page was read. The page may be newer; then this state never occurs again, and
+                the page is never used.
+            page: the JSON of the page.
         """
         with self._lock:
             self._drop(key)

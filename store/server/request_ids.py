@@ -1,8 +1,8 @@
-"""Which request a task answers, for whoever logs."""
+"""The id of the request that a task answers, for log records."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 
 request_id: ContextVar[str | None] = ContextVar("rollbook_request_id", default=None)
-"""The id of the request this task answers."""
+"""The id of the request that this task answers."""

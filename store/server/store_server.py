@@ -1,4 +1,4 @@
-"""A store that other processes reach: served over HTTP by the process that made it."""
+"""A store that its process serves to other processes over HTTP."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ LaunchMode = Literal["thread", "asyncio", "mp"]
 class StoreServer(DelegatingStore):
     """A store together with the HTTP server through which other processes use it.
 
-    It is a store itself: in the process that made it every call goes straight to the store it wraps, in any other (a
-    fork, or after pickling) over HTTP to the first. The wrapped store stays its owner's: `stop` ends the server alone,
-    `close` both.
+    It is a store itself: in the process that created it every call goes to the wrapped store, in any other process (a
+    fork, or after pickling) over HTTP to the first one. `stop` ends the server only, `close` also the wrapped store.
 
     Args:
-        store: what is served; its calls may come from any task.
-        host: where to listen. Beyond this machine everybody who reaches the port may read and write.
-        port: 0 for any that is free; None is 4747.
-        cors_allow_origins: origins whose pages may call it, `*` for all.
-        launch_mode: in a `thread` of its own, or in the event loop (`asyncio`) that calls `start`.
-        n_workers: 1; more processes serve one Postgres as `rollbook serve` does.
-        tracker: taken for Agent-lightning's sake and not used; see `/metrics`.
+        store: the store to serve; its calls may come from any task.
+        host: the address to listen on. On other addresses than loopback, anyone who reaches the port may read and
+            write.
+        port: 0 for any free port; None is 4747.
+        cors_allow_origins: origins whose pages may call the server, `*` for all.
+        launch_mode: `thread` for a separate thread, `asyncio` for the event loop that calls `start`.
+        n_workers: 1; `rollbook serve` runs several processes on one Postgres.
+        tracker: accepted for compatibility with Agent-lightning and not used; see `/metrics`.
 
     Raises:
-        ValueError: the store's calls may not come from any task, or several processes are asked for.
+        ValueError: the store's calls may not come from any task, or several processes are requested.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class StoreServer(DelegatingStore):
         self._client: Store | None = None
         self._endpoint: str | None = None
 
-    # -- where it is -------------------------------------------------------------------------------------------------
+    # -- address -----------------------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
-        """The URL under which others reach it; of a free port once it has started."""
+        """The URL of the server; for port 0 it is known once the server has started."""
         if self._endpoint is None:
             if self._port == 0:
                 raise RuntimeError("the server has no port yet; start it first")
@@ -91,7 +91,7 @@ class StoreServer(DelegatingStore):
 
     @property
     def target(self) -> Store:
-        """The wrapped store in the process that made it, elsewhere a client of that."""
+        """The wrapped store in the process that created it, and a client of it in other processes."""
         if self._store is not None and os.getpid() == self._owner_pid:
             return self._store
         if self._client is None:
@@ -101,7 +101,7 @@ class StoreServer(DelegatingStore):
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: where its owner is reached."""
+        """Return what a copy in another process needs: the URL of the server."""
         return {"endpoint": self.endpoint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -109,13 +109,13 @@ class StoreServer(DelegatingStore):
         self._owner_pid = -1
         self._endpoint = state["endpoint"]
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and return once requests are answered; nothing happens if it has started already.
+        """Listen, and return once requests are answered. Does nothing if the server has started already.
 
         Raises:
-            RuntimeError: the port is taken; the text names what answers there. Or this is not the owner's process.
+            RuntimeError: the port is in use, by the program that the text names; or this is not the owner's process.
         """
         if self._ended is not None and not self._ended.done():
             return
@@ -123,7 +123,7 @@ class StoreServer(DelegatingStore):
             raise RuntimeError(f"the server belongs to process {self._owner_pid}; only there it can be started")
         if not is_loopback(self._host):
             logger.warning("the store is served on %s to everybody who reaches it, without keys", self._host)
-        # In a thread, since a taken port is asked who has it.
+        # In a thread, since `bind` sends a request to a port that is in use, to name its program.
         listener = await asyncio.to_thread(bind, self._host, self._port)
         self._port = listener.getsockname()[1]
         started: Future[None] = Future()
@@ -152,7 +152,7 @@ class StoreServer(DelegatingStore):
             try:
                 with asyncio.Runner(loop_factory=new_loop) as runner:
                     runner.run(serving)
-            except BaseException as failed:  # noqa: BLE001 - told to who waits for the start
+            except BaseException as failed:  # noqa: BLE001 - raised where the start is awaited
                 error = failed
             end(error)
 
@@ -160,14 +160,14 @@ class StoreServer(DelegatingStore):
         return ended
 
     async def stop(self) -> None:
-        """Answer what was taken, wake the calls that wait, and listen no more; the store stays open."""
+        """Answer accepted requests, end waiting calls, and stop listening; the store stays open."""
         if self._server is None or self._ended is None or os.getpid() != self._owner_pid:
             return
         self._server.should_exit = True
         await asyncio.shield(asyncio.wrap_future(self._ended))
 
     async def run_forever(self) -> None:
-        """Start, if that was not done, and return when the server was stopped; being cancelled stops it."""
+        """Start the server if necessary, and return when it has stopped; a cancellation stops it."""
         await self.start()
         assert self._ended is not None  # started
         try:
@@ -176,7 +176,7 @@ class StoreServer(DelegatingStore):
             await self.stop()
 
     async def close(self) -> None:
-        """Stop, and close the store; in another process only its client."""
+        """Stop the server and close the store; in another process, close only the client."""
         await self.stop()
         await self.target.close()
 

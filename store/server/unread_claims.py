@@ -15,7 +15,7 @@ from store.sql.store import SQLStore
 logger = logging.getLogger("store.server")
 
 
-def release_if_unread(call: Call, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
+def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
     """Undo claims if their client disconnects without reading them.
 
     Raises:
@@ -24,14 +24,14 @@ def release_if_unread(call: Call, claimed: list[AttemptedRollout], asked: Idempo
     store, connection = call.store, call.scope.get("rollbook.connection")
     if connection is None or not isinstance(store, SQLStore):
         return
-    if connection.if_unread(lambda: call.scope["app"].state.parked.aside(_release(store.queue, claimed, asked))):
+    if connection.if_unread(lambda: call.scope["app"].state.parked.aside(_release(store.queue, claimed, idempotency))):
         raise ClientLeft
 
 
-async def _release(queue: SQLQueue, claimed: list[AttemptedRollout], asked: Idempotency | None) -> None:
-    # The connection tells of its end in a context of its own.
-    context.idempotency_key.set(asked)
+async def _release(queue: SQLQueue, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
+    # The connection reports its end in its own context.
+    context.idempotency_key.set(idempotency)
     try:
         await queue.release_claims(claimed)
     except StoreError:
-        logger.warning("claims that nobody read could not be released; the watchdog will judge them", exc_info=True)
+        logger.warning("unread claims could not be released; the watchdog will end them", exc_info=True)

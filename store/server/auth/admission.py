@@ -1,4 +1,4 @@
-"""A request that was let in, for as long as it lasts."""
+"""The admission of a request, which is checked for as long as the request lasts."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from store.sql.api_keys import Key
 T = TypeVar("T")
 
 KEY_PROTOCOL: Final = "rollbook.key."
-"""What a WebSocket's subprotocol begins with that carries a key: pages cannot set headers there."""
+"""The prefix of a WebSocket's subprotocol that carries a key, since pages cannot set headers there."""
 PROTOCOL: Final = "rollbook"
-"""The subprotocol to name beside it, which the server chooses: browsers want one that is chosen."""
+"""The subprotocol that the server chooses, since browsers require a choice; clients send it as well."""
 
 CHECK_SECONDS: Final = 3.0
-"""How often it is checked that whoever waits or follows still may."""
+"""How often the key of a waiting call or a stream is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whom a request is from: `scope["rollbook.admission"]`, absent where nobody needs a key."""
+    """The key of a request: `scope["rollbook.admission"]`, absent if no key is required."""
 
     key: Key
     ring: KeyRing
 
     @property
     def makes_partitions(self) -> bool:
-        """Whether a partition that is missing is made for it."""
+        """Whether a missing partition is created for the request."""
         return self.key.role == "admin"
 
 
 def protocol_chosen(scope: Scope) -> str | None:
-    """Return the subprotocol with which a WebSocket is accepted: ours where it was offered, never one with a key."""
+    """Return the subprotocol with which a WebSocket is accepted: ours if it was offered, never one with a key."""
     return PROTOCOL if PROTOCOL in scope.get("subprotocols", ()) else None
 
 
 async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of what may take long; it is cancelled once its key counts no more.
+    """Return the result of a long call, which is cancelled when its key becomes invalid.
 
     Raises:
         Unauthorized: the key was revoked or has expired.
-        Unavailable: keys cannot be read.
+        Unavailable: the keys cannot be read.
     """
     admission: Admission | None = scope.get("rollbook.admission")
     if admission is None:
@@ -60,7 +60,7 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
     finally:
         if not task.done():
             task.cancel()
-            # Until it has put back what it held.
+            # Until it has released its resources.
             await asyncio.wait((task,))
 
 
@@ -68,6 +68,6 @@ async def _confirm(admission: Admission, task: asyncio.Task[Any]) -> None:
     try:
         await admission.ring.confirm(admission.key)
     except StoreError:
-        # What it was given meanwhile is given: a claim must not be lost.
+        # A result that is available is returned, since a claim must not be lost.
         if not task.done():
             raise

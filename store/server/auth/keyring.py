@@ -1,4 +1,4 @@
-"""The keys that count, as one server knows them: read anew every few seconds, so that a request costs no query."""
+"""A server's copy of the valid keys, read again every few seconds, so that a request needs no query."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from store.sql.api_keys import Key, Keys, digest, key_id_in
 logger = logging.getLogger("store.server")
 
 FRESH_SECONDS: Final = 2.0
-"""Keys that were read no longer ago are taken as they are; older ones are read again beside the request."""
+"""Keys younger than this are used as they are; older ones are read again while the request continues."""
 STALE_SECONDS: Final = 4.0
-"""Keys that were read longer ago count no more: the request waits until they are read again."""
+"""Keys older than this are not used: the request waits until they are read again."""
 
 _NOTED_SECONDS: Final = 60.0
 _MINUTE: Final = 60 * MICROSECONDS
@@ -27,14 +27,14 @@ _MINUTE: Final = 60 * MICROSECONDS
 class KeyRing:
     """The keys of one database.
 
-    Once there is a key that was not revoked, every request needs one. A key that is made or revoked elsewhere counts,
-    or counts no more, within five seconds. If the database does not answer, nobody is let in.
+    Once there is a key that was not revoked, every request needs one. Keys that other processes create or revoke become
+    valid or invalid within five seconds. If the database does not answer, every request is refused.
 
     Args:
-        url: of any partition of the database.
-        always: demand a key also when there is none.
-        clock: by which keys expire, in microseconds since the epoch.
-        monotonic: by which what was read grows old, in seconds.
+        url: the URL of any partition of the database.
+        always: require a key also when the database has none.
+        clock: the clock by which keys expire, in microseconds since the epoch.
+        monotonic: the clock that measures the age of the copy, in seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class KeyRing:
         """Return the keys of a database, read once.
 
         Raises:
-            StoreError: they cannot be read; a database that does not exist yet has none.
+            StoreError: the keys cannot be read; a database that does not exist yet has none.
         """
         ring = cls(url, always=always)
         try:
@@ -73,16 +73,16 @@ class KeyRing:
         return ring
 
     def __len__(self) -> int:
-        """Return how many keys there are that were not revoked, as far as known."""
+        """Return how many keys were not revoked when they were last read."""
         return len(self._known)
 
     @property
     def url(self) -> str:
-        """Of a partition of the database whose keys they are; may hold a password."""
+        """The URL of a partition of the database; it may contain a password."""
         return self._url
 
     async def close(self) -> None:
-        """Keep what is known of their use, and let go of the database."""
+        """Record when keys were last used, and close the connection to the database."""
         if self._reading is not None:
             await asyncio.wait((self._reading,))
         source, self._source = self._source, None
@@ -92,19 +92,19 @@ class KeyRing:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key is demanded, as far as what was read lately says."""
+        """Whether no key is required, according to a fresh copy."""
         return not (self._known or self._always) and self.is_fresh
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what is known was read lately, so that nothing has to be read for a request."""
+        """Whether the copy is fresh, so that a request needs no read."""
         return self._monotonic() - self._read_at < FRESH_SECONDS
 
     async def are_demanded(self) -> bool:
-        """Say whether a request needs a key.
+        """Return whether a request needs a key.
 
         Raises:
-            Unavailable: that is not known any more.
+            Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self._refresh()
         return self._always or bool(self._known)
@@ -113,7 +113,7 @@ class KeyRing:
         """Return the key that a client sent.
 
         Raises:
-            Unauthorized: it is none, or none any more.
+            Unauthorized: it is not a key, or not valid any more.
         """
         key_id = key_id_in(text)
         if key_id is None:
@@ -129,11 +129,11 @@ class KeyRing:
         return key
 
     async def confirm(self, key: Key) -> None:
-        """Check that a key which was let in still counts.
+        """Check that an admitted key is still valid.
 
         Raises:
             Unauthorized: it was revoked or has expired.
-            Unavailable: that is not known any more.
+            Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self._refresh()
         known = self._known.get(key.key_id)
@@ -145,13 +145,13 @@ class KeyRing:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
-        asked = self._monotonic()
-        if asked - self._read_at < FRESH_SECONDS:
+        now = self._monotonic()
+        if now - self._read_at < FRESH_SECONDS:
             return
         self._begin_reading()
-        # However long it takes, a reading that begins now is new enough; one that others began long ago may not be.
-        while asked - self._read_at >= STALE_SECONDS:
-            # Shielded, since others wait for the same reading.
+        # A read that begins now is fresh however long it takes; one that began long ago may not be.
+        while now - self._read_at >= STALE_SECONDS:
+            # Shielded, since other requests wait for the same read.
             await asyncio.shield(self._begin_reading())
             if self._trouble is not None:
                 raise Unavailable(f"keys cannot be read: {self._trouble}")
@@ -173,7 +173,7 @@ class KeyRing:
             self._reading = None
 
     async def _read(self) -> None:
-        # What is committed while this reads may or may not be seen.
+        # Commits during the read may or may not be seen.
         began = self._monotonic()
         if self._source is None:
             try:
@@ -198,13 +198,13 @@ class KeyRing:
         if not news:
             return
         try:
-            # In a thread with a loop of its own: on SQLite writing blocks.
+            # In a thread with its own event loop, since writing to SQLite blocks.
             await asyncio.to_thread(lambda: asyncio.run(source.note_used(news)))
         except StoreError as error:
-            # It is a hint for people, and the role may not be allowed to write.
-            logger.info("when keys were last used is not kept: %s", error)
+            # The time of the last use is only a hint, and the database's role may not be allowed to write.
+            logger.info("the time of the last use of keys cannot be recorded: %s", error)
 
     def _is_news(self, key_id: str, at: int) -> bool:
-        # Of one that was revoked meanwhile it is worth the most.
+        # The last use matters most for a key that was revoked meanwhile.
         key = self._known.get(key_id)
         return key is None or key.used_at is None or at - key.used_at >= _MINUTE

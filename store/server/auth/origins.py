@@ -1,8 +1,8 @@
-"""Pages of other origins: what a browser sends on their behalf changes nothing here.
+"""Protection against pages of other origins, whose requests may change nothing.
 
-A server on loopback without keys trusts everybody on the machine, and so every browser on it, which runs the programs
-of strangers. Two things tell such requests apart: a browser names the page in `Origin`, and the server in `Host` by the
-name through which the page found it.
+A server on loopback without keys trusts every program on the machine, also browsers, which run the programs of unknown
+sites. Two headers identify such requests: a browser names the page in `Origin`, and in `Host` the name under which the
+page found the server.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OriginLayer:
-    """An ASGI layer that refuses what pages of other origins would change, and names that are not this machine's.
+    """An ASGI layer that refuses changes by pages of other origins, and host names that are not this machine's.
 
     Args:
-        app: what is behind it.
-        origins: whose pages may; `*` for all. Their hosts are names of this server too.
-        is_local: whether the server listens on loopback alone. Then its names are `localhost`, addresses, and those.
-        ring: the keys; while they are demanded any name will do, since a page of a stranger has none.
-        names: where it is kept which names of this machine requests gave, in bytes; the empty one stands for none.
+        app: the next layer.
+        origins: origins whose pages may change data; `*` for all. Their hosts are names of this server as well.
+        is_local: whether the server listens on loopback only. Then its names are `localhost`, addresses, and those
+            hosts.
+        ring: the keys; while keys are required any name is accepted, since a page of another site has no key.
+        names: collects the names of this machine in requests, in bytes; the empty one stands for a missing header.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class OriginLayer:
         self._names.add(b"")
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Hand on, or refuse."""
+        """Pass on a request, or refuse it."""
         if scope["type"] == "http":
             headers = headers_of(scope)
-            # As what is no browser asks, by a name that was found to be ours before.
+            # The usual request: not from a browser, and with a name that was accepted before.
             if b"origin" not in headers and (not self._is_local or headers.get(b"host", b"") in self._names):
                 return self._app(scope, receive, send)
         return self._judge(scope, receive, send)
@@ -74,7 +75,7 @@ class OriginLayer:
     async def _check(self, scope: Scope) -> None:
         headers = headers_of(scope)
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
-        # Whoever opens a WebSocket is asked where it is answered.
+        # The stream layer checks the origin of a WebSocket.
         if origin and scope["type"] == "http" and scope["method"] not in _READS:
             self._check_origin(origin.decode("latin-1").lower(), host.decode("latin-1").lower())
         if self._is_local and host:
@@ -89,10 +90,10 @@ class OriginLayer:
         )
 
     async def _check_host(self, given: str) -> None:
-        """Refuse a name that a stranger may have given to this machine, to look like its own page."""
+        """Refuse a name that another site may have given to this machine, to make its page look like ours."""
         host = _host(given)
         if _is_ours(host) or host in self._hosts or "*" in self._allowed:
-            # A client sends the same in every request; others may send anything.
+            # Each client repeats its name, but the number of different names has no limit.
             if len(self._names) < _NAMES:
                 self._names.add(given.encode("latin-1"))
             return
@@ -112,7 +113,7 @@ def _host(netloc: str) -> str:
 
 @lru_cache(64)
 def _is_ours(host: str) -> bool:
-    # A name must be looked up, and a stranger may answer; these are not.
+    # Other names need a lookup, whose answer another site may control.
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

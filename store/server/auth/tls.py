@@ -1,4 +1,4 @@
-"""The certificate of a server: found to be usable before anything is served with it."""
+"""The certificate of a server, which is checked before the server starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Certificate:
     """A certificate and its private key, in files in PEM."""
 
     cert: Path
-    """The certificate, followed by those that lead to its authority."""
+    """The certificate, followed by the intermediate certificates."""
     key: Path
 
     def check(self) -> None:
@@ -36,7 +36,7 @@ class Certificate:
     def _refuse_password(self) -> str:
         raise Invalid(
             "--tls-key",
-            f"{self.key} is encrypted, and nobody is there to type its password; write it without one:"
+            f"{self.key} is encrypted, and a server cannot ask for its password; write the key without one:"
             " openssl pkey -in KEY -out PLAIN",
         )
 

@@ -243,7 +243,7 @@ class FastRequest:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def cancelled(self) -> bool:
-        """As of a future: a call that was begun is done, whoever leaves."""
+        """As of a future: a call that was begun is completed even if its client disconnects."""
         return False
 
     def done(self) -> bool:
@@ -265,7 +265,7 @@ class FastRequest:
             body = None if type(result) is Repeat else self._handler.end(self._call, self._begun, result)
         except ClientLeft:
             self._count(0)
-        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+        except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
             self._answer(*refusal(error, own_status=self._operation.own_statuses))
         else:
             if body is None:

@@ -58,10 +58,10 @@ def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None
     return rollout_commands.claim(given.limit, given.worker_id), call.idempotency(body)
 
 
-def _end_dequeue(call: Call, asked: Idempotency | None, claims: list[ClaimView]) -> bytes:
+def _end_dequeue(call: Call, idempotency: Idempotency | None, claims: list[ClaimView]) -> bytes:
     claimed = cast("SQLStore", call.store).queue.hand_out(claims)
     if claimed:
-        release_if_unread(call, claimed, asked)
+        release_if_unread(call, claimed, idempotency)
     return dumps(claimed)
 
 
@@ -82,7 +82,7 @@ def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
 
 
 def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
-    # Of one that was there already the store tells its log.
+    # The application logs a span that is already stored.
     return dumps(span) if recorded else None
 
 
@@ -100,8 +100,8 @@ def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
     return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
 
 
-def _end_append(_: Call, __: None, told: AppendedEvents) -> bytes:
-    return dumps({"versions": told.versions})
+def _end_append(_: Call, __: None, appended: AppendedEvents) -> bytes:
+    return dumps({"versions": appended.versions})
 
 
 HANDLERS: Final = {

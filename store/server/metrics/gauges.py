@@ -1,4 +1,4 @@
-"""What is measured at the moment Prometheus asks: the partitions that are open, their writers, and this process."""
+"""Metrics that are measured when Prometheus reads them: open partitions, their writers, and this process."""
 
 from __future__ import annotations
 

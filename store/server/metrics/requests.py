@@ -1,4 +1,4 @@
-"""Counts and durations as Prometheus reads them. Labels are routes and statuses, never ids: their number is bounded."""
+"""Counts and durations as Prometheus reads them. Labels are routes and statuses, never ids, so they stay few."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[str, dict[str, str], float]
-"""What follows the family's name (`_bucket`, or nothing), the labels, and the value."""
+"""The suffix of the family's name (`_bucket`, or empty), the labels, and the value."""
 
 
 @dataclass(slots=True)
 class Family:
-    """One measure, with its values by labels.
+    """One metric, with its values by labels.
 
     Args:
-        name: in full.
-        help: what it says.
-        kind: `gauge`, `counter` for what only grows, or `histogram`.
+        name: the full name.
+        help: its description.
+        kind: `gauge`, `counter` for a value that only increases, or `histogram`.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Family:
     samples: list[Sample] = field(default_factory=list[Sample])
 
     def set(self, value: float, **labels: str) -> Family:
-        """Give a value to one combination of labels."""
+        """Set the value of a combination of labels."""
         self.samples.append(("", labels, value))
         return self
 
     def observed(self, histogram: Histogram, **labels: str) -> Family:
-        """Give all that was observed under one combination of labels."""
+        """Set the histogram of a combination of labels."""
         below = 0
         for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
             below += count
@@ -46,7 +46,7 @@ class Family:
         return self
 
     def lines(self) -> list[str]:
-        """Return its part of the text."""
+        """Return the lines of the text format."""
         return [
             f"# HELP {self.name} {self.help}",
             f"# TYPE {self.name} {self.kind}",
@@ -55,7 +55,7 @@ class Family:
 
 
 class Metrics:
-    """What one server has answered."""
+    """The answers of one server."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], int] = {}
@@ -71,7 +71,7 @@ class Metrics:
         taken.add(seconds)
 
     def families(self) -> list[Family]:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         requests = Family("rollbook_requests_total", "Requests answered; status 0: the client left.", "counter")
         for (method, route, status), count in sorted(self._requests.items()):
             requests.set(count, method=method, route=route, status=str(status))
@@ -82,7 +82,7 @@ class Metrics:
 
 
 def text_of(families: Iterable[Family]) -> bytes:
-    """Return measures in Prometheus's text format."""
+    """Return metrics in Prometheus's text format."""
     return ("\n".join(line for family in families for line in family.lines()) + "\n").encode()
 
 

@@ -1,4 +1,4 @@
-"""One client's connection: what it may not do for ever, and whether it took the answer it was given."""
+"""One client's connection: its limits of time and size, and whether the client has read its answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ READ_SECONDS: Final = 60.0
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The most that the request line and the headers may take."""
 
-# Linux tells whether the peer closed its end; elsewhere that is known a little later.
+# Linux reports at once that the peer has closed its end; other systems do so a little later.
 _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 _RESET: Final = select.POLLERR | select.POLLHUP
-# Whoever breaks off later has read the answer, and worked on it: what breaks a connection then is something in between.
+# A client that disconnects later has read its answer; the connection then broke for another reason.
 _UNREAD_SECONDS: Final = 1.0
 
 
@@ -54,7 +54,7 @@ class DirectPath(Protocol):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on what a client may send, and an ear for clients that leave without reading."""
+    """uvicorn's protocol with limits on requests, which notices clients that disconnect without reading."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,7 +63,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._is_in_body = False
         self._unsent: float = math.inf
-        # Other applications than ours have none, and ours may have it switched off.
+        # Other applications have no fast path, and in ours it may be switched off.
         self._fast_path: DirectPath | None = getattr(getattr(self._application, "state", None), "fast_path", None)
         self._direct: DirectRequest | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
@@ -90,7 +90,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        # Who asks again has read the last answer.
+        # A client that sends another request has read the last answer.
         self._unread = None
         self._unsent = math.inf
         self._is_arriving = True
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         self._start_asgi_task(cycle, self._application)
 
     def shutdown(self) -> None:
-        # What has not arrived by now was promised to nobody.
+        # No answer was promised for a request that has not arrived by now.
         if self._deadline is not None:
             self.transport.close()
         else:
@@ -190,7 +190,7 @@ class Connection(HttpToolsProtocol):
     # -- how long it may take to read --------------------------------------------------------------------------------
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection on which nothing happens: its client asks nothing, or does not read what it asked for."""
+        """Close an idle connection, whose client sends no request or does not read its answer."""
         unsent: int = self.transport.get_write_buffer_size()
         if unsent == 0:
             super().timeout_keep_alive_handler()

@@ -1,4 +1,4 @@
-"""The port a server listens on: taking it, naming who has it, and what others may call it."""
+"""The port of a server: binding it, naming the program that uses it, and the URL of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_SECONDS: Final = 1.0
 
 
 class PortTaken(RuntimeError, OSError):
-    """Something else listens on the port; the text names what answers there."""
+    """Another program listens on the port; the text names it."""
 
     def __init__(self, host: str, port: int, answers: str) -> None:
         super().__init__(
@@ -28,25 +28,25 @@ class PortTaken(RuntimeError, OSError):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take a port and return its socket, which does not listen yet.
+    """Bind a port and return its listening socket.
 
     Args:
         host: a name or an address of this machine.
-        port: 0 for any that is free.
+        port: 0 for any free port.
 
     Raises:
-        PortTaken: something listens there already.
-        Invalid: the host is none of this machine's, or the port is not for this user.
+        PortTaken: another program listens on the port.
+        Invalid: the host is not one of this machine, or the user may not use the port.
     """
     family, address = _resolved(host, port)
     # The event loop turns Nagle's algorithm off only where the protocol is named. With it, the body of an answer waits
     # up to 40 ms for the client to acknowledge the headers.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # Else a port stays taken for a minute after its server has ended.
+        # Otherwise a port stays in use for a minute after its server has ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two may bind a port as long as neither listens.
+        # Two sockets may be bound to a port as long as neither listens.
         listener.listen(2048)
     except OSError as error:
         listener.close()
@@ -62,13 +62,13 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError) as error:
         raise Invalid("host", f"{host!r} is no address of this machine: {error}") from None
-    # Of the two addresses of localhost the one that every client tries.
+    # Of the two addresses of localhost, every client tries this one.
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, cast("tuple[str, int]", address)
 
 
 def _close_in_forks(listener: socket.socket) -> None:
-    """See that no forked child keeps the port open when its parent has let go of it."""
+    """Close the socket in forked children, which would keep the port open after the parent has closed it."""
     reference = weakref.ref(listener)
 
     def close() -> None:
@@ -80,13 +80,13 @@ def _close_in_forks(listener: socket.socket) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     _, address = _resolved(host, 0)
     return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL under which a server is reached that listens on a host; for all addresses, by one of them."""
+    """Return the URL of a server that listens on a host; if it listens on all addresses, with one of them."""
     address = ipaddress.ip_address(_resolved(host, 0)[1][0].partition("%")[0])
     if address.is_unspecified:
         return f"http://{_outbound_address()}:{port}"
@@ -104,21 +104,21 @@ def _outbound_address() -> str:
 
 
 def who_answers(host: str, port: int) -> str:
-    """Return in words what answers on a port."""
-    address = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - asked, not bound
-    health = _asked(address, port, HEALTH)
+    """Return a description of the program that answers on a port."""
+    address = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    health = _get(address, port, HEALTH)
     if health is None:
         return "something that speaks no HTTP"
     status, body = health
     if status != 200 or body.get("status") != "ok":
         return f"another HTTP server (GET {HEALTH}: {status})"
-    about = _asked(address, port, STORE)
+    about = _get(address, port, STORE)
     if about is not None and about[0] == 200 and "store_id" in about[1]:
         return f"a Rollbook server of the store {about[1]['store_id']}, partition {about[1].get('partition')}"
     return "another server of the Agent-lightning protocol"
 
 
-def _asked(host: str, port: int, path: str) -> tuple[int, dict[str, Any]] | None:
+def _get(host: str, port: int, path: str) -> tuple[int, dict[str, Any]] | None:
     connection = HTTPConnection(host, port, timeout=_PROBE_SECONDS)
     try:
         connection.request("GET", path)
@@ -129,7 +129,7 @@ def _asked(host: str, port: int, path: str) -> tuple[int, dict[str, Any]] | None
     finally:
         connection.close()
     try:
-        said = json.loads(body)
+        parsed = json.loads(body)
     except ValueError:
-        said = None
-    return response.status, cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+        parsed = None
+    return response.status, cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}

@@ -1,7 +1,7 @@
-"""The workers of one server among themselves: whichever of them is asked for metrics answers for all.
+"""The metrics of all workers of a server, which any of them returns.
 
-Each offers its own numbers on a socket in a directory of theirs. They are kept apart by a label: a sum of counters
-would fall when a worker is replaced, and be read as a restart of all.
+Each worker offers its metrics on a socket in a common directory. A label keeps them apart: a sum of counters would
+decrease when a worker is replaced, and Prometheus would take that for a restart of all.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _PATIENCE_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
 Measures = tuple[list[Family], list[Family]]
-"""What one process says: of itself, and of what all see alike."""
+"""The metrics of one process: its own, and those that are equal in all processes."""
 
 
 class Peers:
-    """One worker's line to the others.
+    """The other workers, as one worker reaches them.
 
     Args:
-        directory: where they meet.
-        number: of this worker.
-        count: of all.
-        measure: this worker's own numbers.
+        directory: the directory of the sockets.
+        number: the number of this worker.
+        count: the number of workers.
+        measure: returns the metrics of this worker.
     """
 
     def __init__(self, directory: Path, number: int, count: int, measure: Callable[[], Awaitable[Measures]]) -> None:
@@ -41,22 +41,22 @@ class Peers:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to answer the others."""
+        """Start to answer the other workers."""
         own = self._path(self._number)
         # A worker that was killed leaves its socket behind.
         own.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._tell, own)
+        self._server = await asyncio.start_unix_server(self._serve, own)
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
-        # The directory may be gone already, with whoever made it.
+        # The parent may have removed the directory already.
         with suppress(OSError):
             self._path(self._number).unlink()
 
     async def families(self) -> list[Family]:
-        """Return the numbers of all workers; of one that does not answer, that it does not."""
+        """Return the metrics of all workers, and for each worker whether it answers."""
         answers = await asyncio.gather(*(self._ask(number) for number in range(self._count)))
         up = Family("rollbook_worker_up", "Whether the worker answers.")
         for number, measures in enumerate(answers):
@@ -70,20 +70,20 @@ class Peers:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 reader, writer = await asyncio.open_unix_connection(self._path(number), limit=_MOST_BYTES)
                 try:
-                    told: Any = orjson.loads(await reader.read())
+                    parts: Any = orjson.loads(await reader.read())
                 finally:
                     writer.close()
         except (OSError, TimeoutError, orjson.JSONDecodeError):
             return None
-        own, shared = ([Family(*each) for each in part] for part in told)
+        own, shared = ([Family(*each) for each in part] for part in parts)
         return own, shared
 
-    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         del reader
         with suppress(OSError):
-            parts = await self._measure()
-            told = [[(each.name, each.help, each.kind, each.samples) for each in part] for part in parts]
-            writer.write(orjson.dumps(told))
+            measures = await self._measure()
+            parts = [[(each.name, each.help, each.kind, each.samples) for each in part] for part in measures]
+            writer.write(orjson.dumps(parts))
             await writer.drain()
         writer.close()
 

@@ -1,8 +1,8 @@
-"""Several processes that serve one port: who starts them, starts them again, and ends them together.
+"""Several processes that serve one port: starting them, restarting them, and ending them together.
 
-The parent binds the port and never accepts; each worker inherits the listening socket. With a socket of its own in each
-worker (SO_REUSEPORT) the kernel would hand out connections evenly, but those that wait in the queue of a worker that
-dies would be lost with it, and a port that is taken would show only in the workers.
+The parent binds the port and never accepts; each worker inherits the listening socket. With a separate socket in each
+worker (SO_REUSEPORT) the kernel would distribute connections evenly, but connections in the queue of a worker that dies
+would be lost, and only the workers would notice a port that is in use.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ from store.errors import StoreError
 logger = logging.getLogger("store.server.workers")
 
 STOP_SECONDS: Final = 30.0
-"""How long workers may take to end in peace."""
-# A worker that was ready comes back at once, one that never was after longer and longer pauses.
+"""How long workers may take to stop."""
+# A worker that was ready is restarted at once, one that never was after longer and longer pauses.
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 30.0
-# With no worker left that serves, so many failures in a row are an answer.
+# While no worker serves, this many failures in a row end the server.
 _TRIES: Final = 5
 
 _READY, _STOP, _STOP_NOW = "ready", "stop", "stop now"
 
 
 class WorkersFailed(RuntimeError, ChildProcessError):
-    """Workers ended that should not have, and said no more of it than an exit code."""
+    """Workers ended unexpectedly, and only their exit codes are known."""
 
 
 @dataclass(slots=True)
 class Seat:
-    """What a worker is given by its parent; it travels by pickle."""
+    """The arguments of a worker from its parent, which are pickled."""
 
     number: int
-    """From 0; a worker that takes the place of another has the same."""
+    """From 0; a worker that replaces another has the same number."""
     count: int
     listener: socket.socket
     control: Connection
     directory: Path
-    """Where the workers of one parent meet, readable by their user alone."""
+    """The directory of the workers' sockets, readable by their user only."""
 
     def ready(self) -> None:
-        """Tell the parent that requests are answered."""
+        """Report to the parent that requests are answered."""
         with suppress(OSError):
             self.control.send(_READY)
 
     def attend(self, stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
-        """Hear of the end: one of these is called in this loop when the parent says so, `stop` also when it is gone."""
+        """Call one of these in this loop when the parent requests a stop; `stop` also when the parent is gone."""
         loop = asyncio.get_running_loop()
 
-        def hear() -> None:
+        def receive() -> None:
             try:
-                told = self.control.recv()
+                word = self.control.recv()
             except (EOFError, OSError):
                 loop.remove_reader(self.control.fileno())
-                told = _STOP
-            (stop_now if told == _STOP_NOW else stop)()
+                word = _STOP
+            (stop_now if word == _STOP_NOW else stop)()
 
-        loop.add_reader(self.control.fileno(), hear)
-        # Whoever signals the whole group reaches the parent too, which asks a second time if that is wanted.
+        loop.add_reader(self.control.fileno(), receive)
+        # A signal to the whole process group reaches the parent as well, which forwards a second one.
         loop.add_signal_handler(signal.SIGTERM, stop)
 
 
@@ -83,13 +83,13 @@ Work = Callable[[Seat], None]
 
 
 def _run(work: Work, seat: Seat) -> None:
-    """What a worker's process does."""
+    """Run a worker in its process."""
     try:
         work(seat)
     except Exception as error:
         with suppress(OSError):
             seat.control.send(_portable(error))
-        # The parent tells what a user can mend; of all else the place is wanted.
+        # The parent reports errors that a user can fix; all others need a traceback.
         if not isinstance(error, StoreError):
             logger.exception("worker %d failed", seat.number)
         raise SystemExit(1) from None
@@ -97,7 +97,7 @@ def _run(work: Work, seat: Seat) -> None:
 
 def _portable(error: Exception) -> Exception:
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was just made here
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
     except Exception:  # noqa: BLE001 - an error of any library, which may fail in any way
         return RuntimeError(str(error) or type(error).__name__)
     return error
@@ -105,27 +105,27 @@ def _portable(error: Exception) -> Exception:
 
 @dataclass(slots=True)
 class _Place:
-    """One of the workers, whichever process it is at the moment."""
+    """One of the workers, whichever process it currently is."""
 
     number: int
     process: SpawnProcess | None = None
     control: Connection | None = None
     is_ready: bool = False
     failures: int = 0
-    """How often in a row it ended before it was ready."""
+    """How many times in a row it ended before it was ready."""
     error: Exception | None = None
-    """What it said of the last time."""
+    """Its last error."""
     not_before: float = 0.0
 
-    def tell(self, word: str) -> None:
+    def send(self, word: str) -> None:
         if self.control is not None:
             with suppress(OSError):
                 self.control.send(word)
 
     def ended(self) -> None:
-        """Take note of the end of its process."""
+        """Record the end of its process."""
         assert self.process is not None  # it was waited for
-        self.hear()
+        self.receive()
         self.failures = 0 if self.is_ready else self.failures + 1
         pause = min(_FIRST_PAUSE * 2 ** max(self.failures - 1, 0), _LONGEST_PAUSE)
         self.not_before = time.monotonic() + pause
@@ -139,17 +139,17 @@ class _Place:
     def _named(self) -> tuple[int, int | None]:
         return self.number, None if self.process is None else self.process.pid
 
-    def hear(self) -> None:
-        """Take what the worker said."""
+    def receive(self) -> None:
+        """Receive the messages of the worker."""
         try:
             while self.control is not None and self.control.poll():
-                told: Any = self.control.recv()
-                if told == _READY:
+                message: Any = self.control.recv()
+                if message == _READY:
                     self.is_ready, self.error = True, None
                 else:
-                    self.error = told
+                    self.error = message
         except (EOFError, OSError):
-            # Its end is told by its process; until then there is nothing more to hear.
+            # The end of its process is noticed separately; there are no more messages.
             self._close_control()
 
     def leave(self) -> None:
@@ -169,9 +169,9 @@ class Workers:
     """A number of processes that do the same work on one listening socket.
 
     Args:
-        work: what each of them does, from its seat until it is told to stop; found by its name in a new process.
-        count: how many.
-        listener: their socket; closed when they are told to stop.
+        work: the function that each of them runs until it is stopped; a new process imports it by its name.
+        count: the number of processes.
+        listener: their socket; closed when they are stopped.
         on_ready: called once, when all of them are ready.
     """
 
@@ -180,47 +180,47 @@ class Workers:
     listener: socket.socket
     on_ready: Callable[[], None]
     _places: list[_Place] = field(default_factory=list[_Place])
-    _asked: int = 0
-    """How often a signal asked for the end."""
-    _told: int = 0
+    _stop_requests: int = 0
+    """The number of signals that requested a stop."""
+    _stops_sent: int = 0
     _was_ready: bool = False
     _deadline: float = float("inf")
     _unclean: list[str] = field(default_factory=list[str])
 
     def run(self) -> None:
-        """Keep them alive until Ctrl+C or SIGTERM, and end them in peace; a second signal ends them at once.
+        """Keep the processes running until Ctrl+C or SIGTERM, and stop them; a second signal stops them at once.
 
         Raises:
-            Exception: what a worker could not begin for; the others are ended then.
-            WorkersFailed: it did not say why, or did not end as it was told to.
+            Exception: the error for which a worker could not start; the others are ended.
+            WorkersFailed: a worker ended without an error, or did not stop.
         """
         self._places = [_Place(number) for number in range(self.count)]
-        # Else it would start with the first worker, and let through the signals that are held back there.
+        # Otherwise it would start with the first worker, and unblock the signals that are blocked there.
         resource_tracker.ensure_running()
         directory = Path(tempfile.mkdtemp(prefix="rollbook-workers-"))
         try:
-            with self._signals() as heard:
-                self._attend(heard, directory)
+            with self._signals() as wakeup:
+                self._attend(wakeup, directory)
         finally:
             self._end_those_left()
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _attend(self, heard: int, directory: Path) -> None:
+    def _attend(self, wakeup: int, directory: Path) -> None:
         refusal: Exception | None = None
         while True:
             now = time.monotonic()
-            if not self._asked:
+            if not self._stop_requests:
                 self._start_missing(now, directory)
-            elif self._told < self._asked:
-                self._tell_to_stop(now)
+            elif self._stops_sent < self._stop_requests:
+                self._send_stop(now)
             alive = [place for place in self._places if place.process is not None]
-            if self._asked and not alive:
+            if self._stop_requests and not alive:
                 break
             if now > self._deadline:
                 raise WorkersFailed(f"{len(alive)} workers did not end within {STOP_SECONDS:g} s")
-            self._hear(heard, alive, now)
-            if not self._asked and (refusal := self._refusal()) is not None:
-                self._asked = 1
+            self._wait(wakeup, alive, now)
+            if not self._stop_requests and (refusal := self._refusal()) is not None:
+                self._stop_requests = 1
         if refusal is not None:
             raise refusal
         if self._unclean:
@@ -236,8 +236,8 @@ class Workers:
         place.control, theirs = context.Pipe()
         seat = Seat(place.number, self.count, self.listener, theirs, directory)
         place.process = context.Process(target=_run, args=(self.work, seat), name=f"rollbook worker {place.number}")
-        # A terminal sends Ctrl+C to all processes of its group; the parent alone decides. What is blocked here stays
-        # blocked there.
+        # A terminal sends Ctrl+C to all processes of its group, but only the parent acts on it. A new process inherits
+        # the blocked signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             place.process.start()
@@ -245,18 +245,18 @@ class Workers:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
 
-    def _hear(self, heard: int, alive: list[_Place], now: float) -> None:
+    def _wait(self, wakeup: int, alive: list[_Place], now: float) -> None:
         controls = [place.control for place in alive if place.control is not None]
         sentinels = {place.process.sentinel: place for place in alive if place.process is not None}
-        restarts = [place.not_before for place in self._places if place.process is None and not self._asked]
+        restarts = [place.not_before for place in self._places if place.process is None and not self._stop_requests]
         until = min([self._deadline, *restarts])
         timeout = None if until == float("inf") else max(until - now, 0.0)
-        news = connection.wait([heard, *controls, *sentinels], timeout)
-        if heard in news:
-            os.read(heard, 64)
+        news = connection.wait([wakeup, *controls, *sentinels], timeout)
+        if wakeup in news:
+            os.read(wakeup, 64)
         for place in alive:
             if place.control in news:
-                place.hear()
+                place.receive()
         for sentinel, place in sentinels.items():
             if sentinel in news:
                 self._ended(place)
@@ -265,10 +265,10 @@ class Workers:
             self.on_ready()
 
     def _ended(self, place: _Place) -> None:
-        assert place.process is not None  # its sentinel was heard
+        assert place.process is not None  # its sentinel is ready
         place.process.join()
-        if self._asked:
-            # Each of them is over, and none comes back.
+        if self._stop_requests:
+            # The server is stopping, so the worker is not restarted.
             if place.process.exitcode:
                 self._unclean.append(f"worker {place.number} ended with exit code {place.process.exitcode}")
             place.leave()
@@ -276,20 +276,20 @@ class Workers:
             place.ended()
 
     def _refusal(self) -> Exception | None:
-        """Return why there is no sense in going on; None while there is."""
+        """Return the error for which the server cannot continue, or None."""
         if any(place.is_ready for place in self._places) and self._was_ready:
             return None
         tries = _TRIES if self._was_ready else 1
         failed = [place for place in self._places if place.failures >= tries]
         return failed[0].error if failed else None
 
-    def _tell_to_stop(self, now: float) -> None:
-        self._told = self._asked
-        # The last of the sockets: who connects from now on is refused instead of waiting for nobody.
+    def _send_stop(self, now: float) -> None:
+        self._stops_sent = self._stop_requests
+        # The last copy of the socket: new connections are refused from now on, instead of waiting in its queue.
         self.listener.close()
         self._deadline = min(self._deadline, now + STOP_SECONDS)
         for place in self._places:
-            place.tell(_STOP if self._asked == 1 else _STOP_NOW)
+            place.send(_STOP if self._stop_requests == 1 else _STOP_NOW)
 
     def _end_those_left(self) -> None:
         self.listener.close()
@@ -301,16 +301,16 @@ class Workers:
 
     @contextmanager
     def _signals(self) -> Generator[int]:
-        """Count the signals that ask for the end, and give what becomes readable when one comes."""
+        """Count the signals that request a stop, and yield a descriptor that becomes readable with each."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
 
-        def ask(*_: object) -> None:
-            self._asked += 1
+        def request_stop(*_: object) -> None:
+            self._stop_requests += 1
             with suppress(BlockingIOError):
                 os.write(writing, b"!")
 
-        before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {each: signal.signal(each, request_stop) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield reading
         finally:

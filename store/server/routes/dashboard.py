@@ -1,8 +1,8 @@
-"""The dashboard over HTTP: `/ui/…` of each partition, its files, the way in with a key, and the news for open pages.
+"""The dashboard over HTTP: `/ui/…` of each partition, its files, the login with a key, and updates of open pages.
 
-A browser cannot send a key as programs do. Whoever gives theirs on the login page gets it back as a cookie that pages'
-programs cannot read and other sites' pages do not send (`SameSite=Strict`); and what changes something must besides
-come from a page of this very origin, as `Origin` says (`store.server.authentication`).
+A browser cannot send a key as programs do. The login page stores the key in a cookie that scripts cannot read and that
+pages of other sites do not send (`SameSite=Strict`). A request with that cookie that changes something must also come
+from a page of this origin, as `Origin` shows (`store.server.authentication`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ logger = logging.getLogger("store.server")
 ROOT: Final = "/ui"
 LOGIN, LOGOUT, STATIC, LIVE = "/ui/login", "/ui/logout", "/ui/static/{version}/{name}", "/ui/live"
 COOKIE: Final = "rollbook_key"
-TOLD: Final = "rollbook_told"
+MESSAGE: Final = "rollbook_told"
 _IN_URLS: Final = "%/?#[]@!$&'()*+,;=:~"
-"""What is written as it is where a URL is given: all that means something there, and what is escaped already."""
+"""The characters of a URL that are not escaped: those with a meaning there, and `%` of escaped ones."""
 _THEMES: Final = ("auto", "light", "dark")
 _MAX_FORM: Final = 64 * 1024
 _GZIP_FROM: Final = 1024
@@ -67,12 +67,12 @@ DASHBOARD_ROUTES: Final[tuple[LayerRoute | Route, ...]] = (*_OWN, *ROUTES)
 
 
 def is_page(path: str) -> bool:
-    """Say whether a path within a partition is one of the dashboard."""
+    """Return whether a path within a partition belongs to the dashboard."""
     return path == ROOT or path.startswith("/ui/")
 
 
 def without_twin(path: str) -> str:
-    """Return the path of a page, also of one that was asked for as JSON."""
+    """Return the path of a page without the `.json` of its JSON twin."""
     if path == "/ui/overview.json":
         return "/ui/"
     return path.removesuffix(".json") if is_page(path) and not path.startswith("/ui/static/") else path
@@ -87,14 +87,14 @@ class _Answer:
 
 
 class DashboardLayer:
-    """An ASGI layer that answers requests for pages, and hands on the rest. It needs the layer that finds the store.
+    """An ASGI layer that answers requests for pages, and passes on all others. It needs the layer of partitions.
 
     Args:
-        app: what answers all else.
-        parked: the calls that wait; closing it ends all streams.
-        partitions: of whom links are offered.
-        ring: the keys of visitors; None asks for none.
-        is_read_only: whether nothing can be changed here.
+        app: the next layer.
+        parked: the waiting calls; closing it ends all streams.
+        partitions: the partitions to which pages link.
+        ring: the keys of visitors; None if no keys are required.
+        is_read_only: whether pages offer no actions.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DashboardLayer:
         self._routes = RouteIndex(DASHBOARD_ROUTES)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer, or hand on."""
+        """Answer a request for a page, or pass on the request."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         path = path_within(scope, scope.get("root_path", ""))
@@ -130,7 +130,7 @@ class DashboardLayer:
             answered = await self._answer(call, send, path)
         except ClientLeft:
             return
-        except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+        except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
             answered = self._refused(call, path, error)
         if answered is not None:
             await _send(scope, send, answered)
@@ -139,13 +139,13 @@ class DashboardLayer:
         scope, method = call.scope, "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
         if path == ROOT:
             return _redirect(f"{scope.get('root_path', '')}/ui/")
-        asked_for, path = path, without_twin(path)
+        requested, path = path, without_twin(path)
         route = self._routes.find(method, path, call.ids)
         if route is None:
-            return self._missing(call, asked_for)
+            return self._missing(call, requested)
         scope["rollbook.route"] = route.path
         if isinstance(route, Route):
-            return await self._view(call, route, path, as_json=asked_for != path)
+            return await self._view(call, route, path, as_json=requested != path)
         match (method, route.path):
             case ("GET", "/ui/static/{version}/{name}"):
                 return self._static(call)
@@ -161,35 +161,39 @@ class DashboardLayer:
 
     async def _view(self, call: Call, route: Route, path: str, *, as_json: bool) -> _Answer:
         params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])
-        asked = self._asked(call, path, params, is_twin=as_json)
+        request = self._page_request(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
-        # Before anything is read: what happens meanwhile is news.
-        position = await asked.store.core.position()
-        # What an action does is their doing, and the log says so.
-        acting = context.actor.set(asked.visitor.actor if route.method == "POST" else None)
+        # Read first, so that the page also receives updates of events during this request.
+        position = await request.store.core.position()
+        # The log records the visitor as the actor of an action.
+        acting = context.actor.set(request.visitor.actor if route.method == "POST" else None)
         try:
-            answered = await route.view(asked)
+            answered = await route.view(request)
         finally:
             context.actor.reset(acting)
         match answered:
-            case Done(location, told):
-                return _redirect(location, *([_cookie(TOLD, quote(told), call.scope, seconds=60)] if told else []))
+            case Done(location, message):
+                return _redirect(
+                    location, *([_cookie(MESSAGE, quote(message), call.scope, seconds=60)] if message else [])
+                )
             case File(name, body, media_type):
                 disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
                 return _Answer(200, body, media_type, ((b"content-disposition", disposition),))
             case PageContent() if as_json:
                 return _Answer(answered.status, rendering.json(answered), "application/json")
             case PageContent():
-                return self._drawn(call, answered, asked, position=position)
+                return self._drawn(call, answered, request, position=position)
 
     def _drawn(self, call: Call, page: PageContent, request: PageRequest, **frame: Any) -> _Answer:
-        told = unquote(_cookies(call.scope).get(TOLD, ""))
-        body = rendering.html(page, request, navigation=NAVIGATION, told=told, **frame)
-        forget = (_cookie(TOLD, "", call.scope, seconds=0),) if told else ()
+        message = unquote(_cookies(call.scope).get(MESSAGE, ""))
+        body = rendering.html(page, request, navigation=NAVIGATION, told=message, **frame)
+        forget = (_cookie(MESSAGE, "", call.scope, seconds=0),) if message else ()
         return _Answer(page.status, body, headers=forget)
 
-    def _asked(self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False) -> PageRequest:
+    def _page_request(
+        self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False
+    ) -> PageRequest:
         scope = call.scope
         store = scope["rollbook.store"]
         if not isinstance(store, SQLStore):
@@ -220,29 +224,29 @@ class DashboardLayer:
             },
         )
 
-    # -- what is no page ---------------------------------------------------------------------------------------------
+    # -- other answers -----------------------------------------------------------------------------------------------
 
     def _missing(self, call: Call, path: str) -> _Answer:
-        return self._told_off(call, path, 404, "There is no such page", "It may have been another version's.")
+        return self._error_page(call, path, 404, "There is no such page", "It may have been another version's.")
 
     def _refused(self, call: Call, path: str, error: Exception) -> _Answer:
         status, body, headers = refusal(error, own_status=True)
         if isinstance(error, StoreError) and not path.endswith(".json"):
             advice = getattr(error, "hint", None) or ""
-            return self._told_off(call, path, status, str(error), str(advice))
+            return self._error_page(call, path, status, str(error), str(advice))
         if not path.endswith(".json"):
-            return self._told_off(call, path, status, "Something went wrong here", "The server's log says more.")
+            return self._error_page(call, path, status, "Something went wrong here", "The server's log says more.")
         return _Answer(status, body, "application/json", tuple(headers))
 
-    def _told_off(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
+    def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
         page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
         if path.endswith(".json"):
             return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
         try:
-            asked = self._asked(call, without_twin(path), {})
+            request = self._page_request(call, without_twin(path), {})
         except StoreError:
             return _Answer(status, text.encode(), "text/plain; charset=utf-8")
-        return self._drawn(call, page, asked)
+        return self._drawn(call, page, request)
 
     def _static(self, call: Call) -> _Answer:
         name = call.ids["name"]
@@ -250,7 +254,7 @@ class DashboardLayer:
         if found is None:
             return _Answer(404, b"There is no such file.", "text/plain; charset=utf-8")
         call.scope["rollbook.cacheable"] = True
-        # What is asked for under another version is given, but not kept.
+        # A file of another version is answered, but not cached.
         is_current = call.ids["version"] == rendering.version()
         kept = b"public, max-age=31536000, immutable" if is_current else b"no-cache"
         return _Answer(200, *found, ((b"cache-control", kept),))
@@ -260,8 +264,8 @@ class DashboardLayer:
         last = call.header(b"last-event-id")
         if last is not None:
             params["after"] = [last.decode("latin-1")]
-        asked = self._asked(call, LIVE, params)
-        after = asked.whole("after", 0)
+        request = self._page_request(call, LIVE, params)
+        after = request.whole("after", 0)
         await call.read()
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         headers.append((b"content-security-policy", _POLICY))
@@ -271,7 +275,7 @@ class DashboardLayer:
             return
 
         async def follow() -> None:
-            async for text in live.news(asked.store, after):
+            async for text in live.news(request.store, after):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
         try:
@@ -282,16 +286,16 @@ class DashboardLayer:
             logger.info("a page hears no more: %s", error)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    # -- the way in --------------------------------------------------------------------------------------------------
+    # -- login -------------------------------------------------------------------------------------------------------
 
     async def _login_page(self, call: Call, wrong: str = "") -> _Answer:
         query = _params(call.scope["query_string"])
         back = _local(query.get("next", [""])[-1])
         asks = self._ring is not None and await self._ring.are_demanded()
         values = {"wrong": wrong, "next": back, "asks": asks}
-        # Not 401, which would ask for a header that no form can send.
+        # Not 401, which requires a header that no form can send.
         page = PageContent("login.html", values, "Log in", 422 if wrong else 200)
-        return self._drawn(call, page, self._asked(call, LOGIN, query))
+        return self._drawn(call, page, self._page_request(call, LOGIN, query))
 
     async def _login(self, call: Call) -> _Answer:
         form = await _form(call)
@@ -307,41 +311,41 @@ class DashboardLayer:
         return _redirect(home if back == "/ui/" else back, _cookie(COOKIE, text, call.scope))
 
 
-def asks_to_log_in(scope: Scope) -> bool:
-    """Say whether a request without a key is one of a person, who is better shown where to give it."""
+def is_page_visit(scope: Scope) -> bool:
+    """Return whether a request is the visit of a page in a browser, which is redirected to the login page."""
     return scope["type"] == "http" and scope["method"] == "GET" and _wants_html(scope)
 
 
 async def show_login(scope: Scope, send: Send) -> None:
-    """Send a person to the login page, and from there to where they wanted to go."""
+    """Redirect a visitor to the login page, which leads back to the requested page."""
     await _send(scope, send, _redirect(f"{LOGIN}?next={quote(_wanted(scope), safe='')}"))
 
 
 def _wanted(scope: Scope) -> str:
     query = scope["query_string"].decode("latin-1")
-    # As it was written: an id may hold what separates the parts of a path.
+    # Still percent-encoded, since an id may contain a slash.
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     return path + (f"?{query}" if query else "")
 
 
 async def show_refusal(scope: Scope, send: Send, error: StoreError) -> None:
-    """Tell a person whose key is not enough, or cannot be judged, so that they may log in with another."""
+    """Show a visitor that the key is not sufficient or cannot be checked, with a link to log in with another."""
     status = status_of(error)
     body = rendering.bare("refused.html", status=status, error=str(error), back=_wanted(scope))
     await _send(scope, send, _Answer(status, body))
 
 
 def _local(path: str) -> str:
-    """Return where to go after the login: nowhere but here."""
+    """Return the path to open after the login, which is always one of this server."""
     is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_ours else "/ui/"
 
 
-# -- what is read and written ----------------------------------------------------------------------------------------
+# -- requests and answers --------------------------------------------------------------------------------------------
 
 
 def key_of(scope: Scope) -> str | None:
-    """Return the key that a browser keeps."""
+    """Return the key in a browser's cookie."""
     return _cookies(scope).get(COOKIE) or None
 
 
@@ -349,7 +353,7 @@ def _cookies(scope: Scope) -> dict[str, str]:
     found: dict[str, str] | None = scope.get("rollbook.cookies")
     if found is None:
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
-        # As browsers read them: what others on this machine keep, such as JSON, must not hide what is ours.
+        # Parsed as browsers do, since cookies of other programs on this host may contain JSON, and must not hide ours.
         found = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
     return found
 
@@ -397,5 +401,5 @@ async def _send(scope: Scope, send: Send, answered: _Answer) -> None:
 
 @lru_cache(64)
 def _packed(body: bytes) -> bytes:
-    """Return one of the files compressed, as it stays."""
+    """Return a compressed file, which is cached."""
     return gzip.compress(body, 9, mtime=0)

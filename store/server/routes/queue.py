@@ -56,7 +56,7 @@ async def enqueue_rollouts(call: Call, body: EnqueueBody) -> bytes:
 @queue.post(paths.DEQUEUE, response_model=list[AttemptedRollout])
 @needs("runner")
 async def dequeue_rollouts(call: Call, body: Annotated[DequeueBody, Body(default_factory=DequeueBody)]) -> bytes:
-    """Claim up to `limit` rollouts, those that wait longest first; wait for one if `wait_seconds` says so."""
+    """Claim up to `limit` rollouts, those that wait longest first; wait up to `wait_seconds` for one."""
     if body.limit <= 0:
         return b"[]"
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)

@@ -1,11 +1,11 @@
-"""What a reader of a stream gets, whichever way it is connected: frames, and never more of them than it takes.
+"""The frames of a stream, whichever way its reader is connected, written only as fast as the reader takes them.
 
-Every frame is `{"v": 1, "kind": …, "cursor": …, "position": …, "seq": …, …}`. `cursor` is where the reader stands after
-it, to resume from; `position` the event's in the log, and `seq` its version in its own stream; both are those of the
-last event in frames that are none.
+Every frame is `{"v": 1, "kind": …, "cursor": …, "position": …, "seq": …, …}`. A reader resumes from the `cursor` of its
+last frame. `position` is the event's position in the log, and `seq` its version in its own stream; a frame without an
+event repeats those of the last event.
 
-    hello      first: which store this is, and what was asked for
-    event      one fact of the log, with all that `LoggedEvent` has
+    hello      first: the store and the reader's query
+    event      one event of the log, with all fields of `LoggedEvent`
     heartbeat  nothing happened for a while
     gap        last: the log no longer holds what the reader has seen, because the database was restored or replaced
     error      last: why the stream ends; `retryable` says whether resuming at the cursor may help
@@ -30,14 +30,14 @@ from store.wire.errors import error_body
 
 logger = logging.getLogger("store.server.streams")
 
-# What waits to be written, beside the page that the store has read.
+# Events that wait to be written, besides the page that the store has read.
 _QUEUED: Final = 64
 _TOGETHER_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of a stream, and where its reader stands after it."""
+    """One message of a stream, with the reader's cursor after it."""
 
     kind: str
     cursor: str | None
@@ -60,11 +60,11 @@ class Fact:
 
 Write = Callable[[list[Frame]], Awaitable[None]]
 Follow = Callable[[], AsyncGenerator[Fact]]
-"""Begins to follow the log from where a reader stands."""
+"""Begins to follow the log from a reader's cursor."""
 
 
 class SlowReader(Unavailable):
-    """A reader took nothing for too long; it may go on from its cursor."""
+    """A reader took nothing for too long; it may resume from its cursor."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"nothing was read for {seconds:g} s, so the stream was closed")
@@ -72,22 +72,22 @@ class SlowReader(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader asked for."""
+    """The query of a reader."""
 
     after: str | None
-    """The cursor of the last event that it has dealt with."""
+    """The cursor of the last event that it has processed."""
     types: list[str] | None
     rollout_id: str | None
 
 
 class Feeding(ABC):
-    """One reader's way along what it follows.
+    """A stream to one reader.
 
     Args:
-        partition: whose log it is.
-        heartbeat_seconds: how long nothing may be said.
-        write_seconds: how long a reader may take nothing.
-        together: whether events that are there already may be written at once, all or none of them.
+        partition: the partition of the log.
+        heartbeat_seconds: the longest time without a frame.
+        write_seconds: the longest time in which a reader takes nothing.
+        together: whether several available events may be written at once.
     """
 
     def __init__(self, partition: str, *, heartbeat_seconds: float, write_seconds: float, together: bool) -> None:
@@ -100,30 +100,30 @@ class Feeding(ABC):
 
     @abstractmethod
     def _opening(self) -> list[Frame]:
-        """Return what is said at once."""
+        """Return the first frames."""
 
     @abstractmethod
     def _follow(self) -> AsyncGenerator[Fact]:
-        """Yield what is told from then on."""
+        """Yield the events after them."""
 
     @abstractmethod
     def _take(self, fact: Fact) -> None:
-        """Know that the reader has taken all up to a fact."""
+        """Note that the reader has taken all events up to this one."""
 
     @abstractmethod
     def _beat(self) -> list[Frame]:
-        """Return what is said when nothing happened for a while."""
+        """Return the frames to write when nothing has happened for a while."""
 
     @abstractmethod
     def farewell(self, error: Exception) -> Frame:
         """Return the last frame of a stream that ended with an error."""
 
     async def run(self, write: Write) -> None:
-        """Write frames until the stream ends, with an error unless there is nothing more to come.
+        """Write frames until the stream ends. It ends with an error, unless there is nothing more to follow.
 
         Raises:
             SlowReader: a write took too long.
-            StoreError: the store ended it.
+            StoreError: the store ended the stream.
         """
         await self._write(write, self._opening())
         queue: asyncio.Queue[Fact | Exception | None] = asyncio.Queue(_QUEUED)
@@ -133,7 +133,7 @@ class Feeding(ABC):
                 pass
         finally:
             reading.cancel()
-            # Until it has let go of the store.
+            # Until it has released the store.
             await asyncio.wait((reading,))
 
     async def _read(self, queue: asyncio.Queue[Fact | Exception | None]) -> None:
@@ -142,11 +142,11 @@ class Feeding(ABC):
                 async for fact in facts:
                     await queue.put(fact)
             await queue.put(None)
-        except Exception as error:  # noqa: BLE001 - told to the reader, and raised where it is told
+        except Exception as error:  # noqa: BLE001 - raised where the reader is sent its last frame
             await queue.put(error)
 
     async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception | None]) -> bool:
-        """Write what is there; return whether there is more to come."""
+        """Write the available frames; return whether more follow."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
                 found = await queue.get()
@@ -183,14 +183,14 @@ class Feeding(ABC):
 
 
 class Feed(Feeding):
-    """One reader's way along the log.
+    """A stream of the log to one reader.
 
     Args:
-        store: whose log.
-        wanted: from where, and what of it.
-        follow: follows it.
-        partition: to tell the reader.
-        how: as of `Feeding`.
+        store: the store of the log.
+        wanted: the reader's query.
+        follow: follows the log.
+        partition: the partition of the log.
+        how: the other arguments of `Feeding`.
     """
 
     def __init__(self, store: Store, wanted: Wanted, follow: Follow, partition: str, **how: Any) -> None:
@@ -235,7 +235,7 @@ class Feed(Feeding):
 
 
 def frame(kind: str, cursor: str | None, position: int, seq: int, **more: Any) -> Frame:
-    """Return a frame that is no event."""
+    """Return a frame without an event."""
     fields = {"v": 1, "kind": kind, "cursor": cursor, "position": position, "seq": seq, **more}
     return Frame(kind, cursor, dumps(fields))
 
@@ -248,22 +248,22 @@ def fact_of(event: LoggedEvent) -> Fact:
 
 
 async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> Wanted:
-    """Return what a reader asked for, once it is known to be possible.
+    """Return the query of a reader, after checking that it is possible.
 
     Args:
-        store: whose log.
-        after: a cursor, or, of one rollout, the version of one of its events; 0 and None are the beginning.
+        store: the store of the log.
+        after: a cursor, or the version of an event if a rollout is given; 0 and None are the beginning.
         types: only these event types.
         rollout_id: only this rollout.
 
     Raises:
         Invalid: `after` is not a cursor, or a version that the rollout does not have yet.
-        Incompatible: it is a cursor of another log.
+        Incompatible: `after` is a cursor of another log.
         Unsupported: the store keeps no log.
     """
     if after and rollout_id is not None and after.isdecimal():
         after = await _cursor_of(store, rollout_id, int(after))
-    # Nothing is of no type: what is read is the cursor alone.
+    # No event matches an empty list of types, so this reads the cursor only.
     async for _ in store.log.tail(after or None, types=[]):
         break
     return Wanted(after or None, types, rollout_id)

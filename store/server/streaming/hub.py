@@ -1,7 +1,8 @@
-"""One reader of a log for all streams of it: two hundred readers at its end cost the database what one costs.
+"""One reader of a log for all its streams, so that two hundred readers at its end cost the database as much as one.
 
-A stream first reads on its own what was recorded before it came. Once it has seen all that the hub had read by then,
-it takes what comes from the hub's memory. That ends some hundreds of events back: who falls behind reads on its own.
+A stream first reads the events before it itself. When it has reached the events that the hub had read by then, it takes
+the following ones from the hub's memory, which holds some hundreds of events. A reader that falls behind reads the log
+itself again.
 """
 
 from __future__ import annotations

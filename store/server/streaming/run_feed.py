@@ -1,10 +1,10 @@
-"""What a reader of one run gets: the frames of `store.models.run_frames`, written as `{"v": 1, "kind": …, "seq": …}`.
+"""Streams of one run: the frames of `store.models.run_frames`, written as `{"v": 1, "kind": …, "seq": …}`.
 
-Beside those kinds there are, each the last of its stream:
+There are two more kinds, each the last frame of its stream:
 
     gap        the log no longer holds what the reader has seen, because the database was restored or replaced
     error      why the stream ends; `retryable` says whether resuming at `seq` may help. Its `code` is `future_cursor`
-               where the reader asked for what comes after an event that the run does not have
+               if the reader's `after` is an event that the run does not have
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from store.wire.errors import error_body
 logger = logging.getLogger("store.server.streams")
 
 _WRITTEN: Final = 500
-"""Of so many events what is written is kept: readers at the end are told the same ones."""
-
+"""The number of the latest events whose JSON is kept, since readers at the end of the run get the same ones."""
 
 _PLACE: Final = re.compile(r"(\d{1,18})(?:@([1-9]\d{0,17}))?")
 
@@ -42,14 +41,14 @@ class RunStreamQuery(Frozen):
     """GET /rollouts/{rollout_id}/events/stream."""
 
     after: int = Field(default=0, ge=0)
-    """The `seq` of the last frame dealt with; `Last-Event-ID` stands for this and the next, and comes first."""
+    """The `seq` of the last frame that was processed. A `Last-Event-ID` replaces this field and the next."""
     until: int | None = Field(default=None, ge=1)
     """The `until` of that frame, if it had one."""
     view: str = "head"
     bodies: bool = True
     """Also messages, prompts, responses and errors."""
     follow: bool = True
-    """Whether to go on after the run's end, for it may be run again."""
+    """Whether to continue after the run's end, since a part of it may be run again."""
 
 
 Q = TypeVar("Q", bound=RunStreamQuery)
@@ -59,7 +58,7 @@ Q = TypeVar("Q", bound=RunStreamQuery)
 async def run_feed(
     runs: SharedRuns, call: Call, rollout_id: str, query: RunStreamQuery, **how: Any
 ) -> AsyncGenerator[RunFeed]:
-    """Give a reader's way along a run, for as long as the block lasts.
+    """Provide a reader's stream of a run, until the block ends.
 
     Raises:
         StoreError: there is nothing to follow, see `StoreRuns.follow`.
@@ -91,22 +90,22 @@ def resumed(call: Call, query: Q) -> Q:
         return query
     place = _PLACE.fullmatch(seen)
     if place is None:
-        raise Invalid("Last-Event-ID", f"{seen!r} is not what came as the id of a frame")
+        raise Invalid("Last-Event-ID", f"{seen!r} is not the id of a frame")
     after, until = place.groups()
     return query.model_copy(update={"after": int(after), "until": int(until) if until else None})
 
 
 class RunFeed(Feeding):
-    """One reader's way along a run.
+    """A stream of a run to one reader.
 
     Args:
-        store: whose run.
-        frames: what it is told; the first was taken out.
-        hello: the first.
-        facts: what is written of events, by their versions; may be shared.
-        position: that the log had reached.
-        follow: whether to go on after the run's end.
-        how: as of `Feeding`.
+        store: the store of the run.
+        frames: the frames after the first.
+        hello: the first frame.
+        facts: encoded events by their versions; may be shared.
+        position: the log's position at the beginning.
+        follow: whether to continue after the run's end.
+        how: the other arguments of `Feeding`.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class RunFeed(Feeding):
                     return
 
     def _fact(self, each: RunFrame) -> Fact:
-        """Return what is written of a frame; of an event, once for all who are told it as it comes."""
+        """Return an encoded frame; an event is encoded once for all readers at the end of the run."""
         if each.event is None or each.until is not None:
             return self._made(each)
         fact = self._facts.get(each.seq)
@@ -155,7 +154,7 @@ class RunFeed(Feeding):
     def _made(self, each: RunFrame) -> Fact:
         event, written = each.event, encoded(each)
         position = self._position if event is None else event.position
-        # For the lag that is measured; what is no event has no time of its own.
+        # For the measured lag; a frame without an event has no time.
         at = time.time() if event is None else event.at
         return Fact(position, each.seq, at, "", each.kind, written.cursor or "", written)
 
@@ -177,7 +176,7 @@ class RunFeed(Feeding):
 
 
 def encoded(each: RunFrame, **more: Any) -> Frame:
-    """Return a frame as it is written: what its kind does not say is left out."""
+    """Return an encoded frame without the fields that its kind does not have."""
     fields = {name: value for name, value in each.__dict__.items() if value is not None}
     place = str(each.seq) if each.until is None else f"{each.seq}@{each.until}"
     return Frame(each.kind, place, dumps({"v": 1, **fields, **more}))

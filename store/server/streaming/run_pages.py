@@ -19,9 +19,9 @@ _KEPT: Final = 3
 
 
 class SharedRun:
-    """A run in a SQL store, read for all who follow it; a source as `store.planning.follow` has them.
+    """A run in a SQL store, read once for all its readers; a source for `store.planning.follow`.
 
-    What was recorded never changes, so that a page which was read for one reader is that of all who stand there.
+    Recorded events never change, so a page that was read for one reader serves all readers at that place.
     """
 
     def __init__(self, store: SQLStore, hub: Hub, rollout_id: str, *, bodies: bool) -> None:

@@ -3,7 +3,7 @@
 `GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
 `text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log: a
 stream reads along the log and waits at its end, so replay and live never meet. A reader that takes nothing for too long
-is sent away with its cursor; nothing is kept for it.
+is disconnected with its cursor; no events are kept for it.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from store.wire.errors import error_body
 HEARTBEAT_SECONDS: Final = 15.0
 WRITE_SECONDS: Final = 30.0
 FAREWELL_SECONDS: Final = 2.0
-"""How long the last frame may wait for a reader that has taken nothing for a while."""
+"""How long the last frame waits for a slow reader."""
 
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     # Proxies such as nginx would hold frames back.
     (b"x-accel-buffering", b"no"),
 ]
-# How long a browser waits before it comes again.
+# How long a browser waits before it reconnects.
 _RETRY: Final = b"retry: 1000\n"
 _DONE, _GOING_AWAY, _REFUSED, _FAILED, _LATER = 1000, 1001, 1008, 1011, 1013
 
 
 class StreamLayer:
-    """An ASGI layer that answers requests for streams, and hands on the rest. It needs the layer that finds the store.
+    """An ASGI layer that answers requests for streams, and passes on all others. It needs the layer of partitions.
 
     Args:
-        app: what answers all else.
-        parked: the calls that wait; closing it ends all streams.
-        heartbeat_seconds: how long a stream may be silent.
-        write_seconds: how long a reader may take nothing.
-        origins: whose pages may open a WebSocket besides the server's own; `*` for all.
+        app: the next layer.
+        parked: the waiting calls; closing it ends all streams.
+        heartbeat_seconds: the longest time without a frame.
+        write_seconds: the longest time in which a reader takes nothing.
+        origins: origins whose pages may open a WebSocket, besides the server's own; `*` for all.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class StreamLayer:
         self._seconds = {"heartbeat_seconds": heartbeat_seconds, "write_seconds": write_seconds}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Follow the log or a run, or hand on."""
+        """Follow the log or a run, or pass on the request."""
         if scope["type"] == "websocket":
             followed = stream_paths.socket(_path_of(scope))
             if followed is not None:
@@ -97,7 +97,7 @@ class StreamLayer:
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=True))
-            except Exception as error:  # noqa: BLE001 - the last one who can answer; a bug is logged there
+            except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
                 await answer(send, *refusal(error, own_status=followed.template == paths.RUN_STREAM))
                 return
             await self._write_events(scope, receive, send, feed)
@@ -116,7 +116,7 @@ class StreamLayer:
                 return
             except Exception as error:  # noqa: BLE001 - as above
                 last = feed.farewell(error)
-                # A reader that still takes nothing knows its cursor from what it took.
+                # A reader that still takes nothing has its cursor from the frames that it has taken.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FAREWELL_SECONDS):
                         await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
@@ -142,7 +142,7 @@ class StreamLayer:
     async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
         if not self._may_connect(scope):
-            # Before it was accepted: the handshake is answered with 403.
+            # The WebSocket was not accepted, so the handshake is answered with 403.
             await send({"type": "websocket.close", "code": _REFUSED})
             return
         await send({"type": "websocket.accept", "subprotocol": protocol_chosen(scope)})
@@ -171,7 +171,7 @@ class StreamLayer:
                 await self._take_leave(send, feed, error)
 
     def _may_connect(self, scope: Scope) -> bool:
-        """Say whether the page that opens a WebSocket may: browsers, which ask before requests, do not before these."""
+        """Return whether a page may open a WebSocket, which browsers do not restrict to the same origin."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin", b"").decode("latin-1")
         if not origin or "*" in self._origins or origin in self._origins:
@@ -180,7 +180,7 @@ class StreamLayer:
 
     async def _take_leave(self, send: Send, feed: Feeding | None, error: Exception) -> None:
         last = _refusal_frame(error) if feed is None else feed.farewell(error)
-        # A reader that still takes nothing, or has left, knows its cursor from what it took.
+        # A reader that still takes nothing, or has left, has its cursor from the frames that it has taken.
         with contextlib.suppress(OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await send({"type": "websocket.send", "text": last.text.decode()})
@@ -207,7 +207,7 @@ def _refusal_frame(error: Exception) -> Frame:
 
 async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
     query = call.query(LogQuery)
-    # A browser that comes again sends its first URL, and here where it is now.
+    # A browser that reconnects sends its first URL, and its current cursor in this header.
     seen = call.header(b"last-event-id")
     after = seen.decode("latin-1") if seen else query.after
     if rollout_id is not None:
@@ -221,7 +221,7 @@ async def _check_rollout(store: Store, rollout_id: str) -> None:
 
 
 def _as_event(each: Frame) -> bytes:
-    """Return a frame as a server-sent event; the browser remembers the cursor and sends it when it comes again."""
+    """Return a frame as a server-sent event, whose cursor a browser sends when it reconnects."""
     named = b"event: " + each.kind.encode() + b"\ndata: " + each.text + b"\n\n"
     return named if each.cursor is None else b"id: " + each.cursor.encode() + b"\n" + named
 
@@ -239,7 +239,7 @@ def _path_of(scope: Scope) -> str:
 
 
 def _until_closed(receive: Receive) -> Receive:
-    """Return a channel on which a WebSocket's end looks like that of a request; what its client says is not heard."""
+    """Return a channel on which a WebSocket's end looks like that of a request; its client's messages are ignored."""
 
     async def receive_end() -> Message:
         message: Any = await receive()

@@ -1,4 +1,4 @@
-"""Runs and their events in the form of web front ends that were made before Rollbook."""
+"""Runs and their events in the form of web front ends that are older than Rollbook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATUSES: Final[dict[RolloutStatus, str]] = {
 
 
 def event_shown(run_id: str, row: RunEventRow) -> dict[str, Any]:
-    """Return an event, with `seq`, its version, beside what such an event has."""
+    """Return an event in that form, with its version as `seq`."""
     shown = _parsed(line_of(run_id, row))
     if row.node_id is not None:
         shown.setdefault("agent", row.node_id.upper())
@@ -40,35 +40,35 @@ def _parsed(line: str) -> dict[str, Any]:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        # Half a character, which a file may hold, but no message.
+        # A lone surrogate, which a file may hold, but not a message.
         return orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def is_shown(row: RunEventRow) -> bool:
-    """Return whether such a front end knows events of this kind: it has phases of its own."""
+    """Return whether front ends know events of this kind; they have their own phases."""
     return row.kind not in PHASE_KINDS
 
 
-def frames_shown(run_id: str, told: RunFrame) -> Iterator[dict[str, Any]]:
-    """Yield what a front end is told of a frame: mostly nothing, or one thing."""
-    match told.kind:
-        case "event" if told.event is not None and is_shown(told.event):
-            yield event_shown(run_id, told.event)
+def frames_shown(run_id: str, frame: RunFrame) -> Iterator[dict[str, Any]]:
+    """Yield a frame in the form of front ends; most frames yield nothing or one object."""
+    match frame.kind:
+        case "event" if frame.event is not None and is_shown(frame.event):
+            yield event_shown(run_id, frame.event)
         case "reset":
             yield RESET
         case "terminal":
-            yield COMPLETED if told.outcome == "succeeded" else failed(told.error or told.outcome or UNKNOWN)
+            yield COMPLETED if frame.outcome == "succeeded" else failed(frame.error or frame.outcome or UNKNOWN)
         case _:
             pass
 
 
 def failed(error: str) -> dict[str, Any]:
-    """Return what is told of a run that has failed."""
+    """Return the message for a run that has failed."""
     return {"type": "system", "message": f"Error: Run failed: {error}"}
 
 
 def unknown(run_id: str) -> dict[str, Any]:
-    """Return what is told of a run that does not exist."""
+    """Return the message for a run that does not exist."""
     return {"type": "system", "message": f"Error: Run {run_id} not found."}
 
 
@@ -94,7 +94,7 @@ def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any
 
 
 def date_of(rollout: Rollout) -> Any:
-    """Return the day a run is about; None where nothing says it."""
+    """Return the date of a run, or None if it has none."""
     given = _params(rollout)
     return given.get("date") or (rollout.metadata or {}).get("date")
 

@@ -1,4 +1,4 @@
-"""A run as a stream for web front ends that were made before Rollbook: their events, and texts that they wait for."""
+"""A run as a stream for web front ends that are older than Rollbook, in their form of events and texts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ViewerQuery(Frozen):
     """WebSocket /ws/stream/{run_id}."""
 
     after: int = Field(default=0, ge=0)
-    """The `seq` of the last event dealt with."""
+    """The `seq` of the last event that the client has processed."""
     follow: bool = True
-    """Whether to go on after the run's end, for it may be run again."""
+    """Whether to continue after the run's end, since a part of it may be run again."""
 
 
 def viewed_store(call: Call) -> SQLStore:
@@ -44,7 +44,7 @@ def viewed_store(call: Call) -> SQLStore:
 async def viewer_feed(
     runs: SharedRuns, call: Call, run_id: str, query: ViewerQuery, **how: Any
 ) -> AsyncGenerator[Feeding]:
-    """Give a front end's way along a run, for as long as the block lasts; of one that is not there, what it is told."""
+    """Provide a front end's stream of a run, or of one frame if the run is not found, until the block ends."""
     store, partition = viewed_store(call), call.scope["rollbook.partition"]
     try:
         rollout_id = await store.runs.resolve(run_id)
@@ -65,9 +65,9 @@ class Dismissal(Feeding):
     """A stream of one frame.
 
     Args:
-        partition: whose log it is.
+        partition: the partition of the log.
         text: the frame.
-        how: as of `Feeding`.
+        how: the other arguments of `Feeding`.
     """
 
     def __init__(self, partition: str, text: dict[str, Any], **how: Any) -> None:
@@ -92,14 +92,14 @@ class Dismissal(Feeding):
 
 
 class ViewerFeed(Dismissal):
-    """One front end's way along a run.
+    """A stream of a run to one front end.
 
     Args:
-        partition: whose log it is.
-        run_id: of the run.
-        frames: what is told of it.
-        follow: whether to go on after its end.
-        how: as of `Feeding`.
+        partition: the partition of the log.
+        run_id: the id of the run.
+        frames: the frames of the run.
+        follow: whether to continue after the run's end.
+        how: the other arguments of `Feeding`.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class ViewerFeed(Dismissal):
     async def _follow(self) -> AsyncGenerator[Fact]:
         position = 0
         async with aclosing(self._frames) as frames:
-            async for told in frames:
-                position = position if told.event is None else told.event.position
-                for shown in viewer_events.frames_shown(self._run_id, told):
-                    # For the lag that is measured; what is no event has no time of its own.
-                    at = time.time() if told.event is None else told.event.at
-                    yield Fact(position, told.seq, at, "", told.kind, str(told.seq), _frame(shown))
-                if told.kind == "terminal" and not self._goes_on:
+            async for frame in frames:
+                position = position if frame.event is None else frame.event.position
+                for shown in viewer_events.frames_shown(self._run_id, frame):
+                    # For the measured lag; a frame without an event has no time.
+                    at = time.time() if frame.event is None else frame.event.at
+                    yield Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(shown))
+                if frame.kind == "terminal" and not self._goes_on:
                     return
 
 
