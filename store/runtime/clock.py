@@ -1,4 +1,4 @@
-"""What time it is, in the log's unit: integer microseconds since the epoch."""
+"""Clock in the log's unit: integer microseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 __all__ = ["MICROSECONDS", "Clock", "system_clock", "to_micros", "to_seconds"]
 
 MICROSECONDS = 1_000_000
-"""How many make a second."""
+"""Microseconds per second."""
 
 
 class Clock(Protocol):
-    """Anything that tells the time; it may stand still or jump back, since the writer never stamps backwards."""
+    """A source of the current time; it may stand still or jump back, since the writer's timestamps never decrease."""
 
     def __call__(self) -> int:
         """Return microseconds since the epoch."""
@@ -25,7 +25,7 @@ def system_clock() -> int:
 
 
 def to_seconds(micros: int) -> float:
-    """Return a stamp of the log as the API gives it: float seconds, which tell microseconds apart until 2106."""
+    """Return a timestamp of the log as the API's float seconds, which keep microseconds distinct until 2106."""
     return micros / MICROSECONDS
 
 

@@ -1,8 +1,8 @@
 """Fresh ids, in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
 
-Ids of rollouts rise with time, so that the rows of the rollouts at work lie side by side in every table and index. The
-last of their digits are drawn by lot, and any id may be taken already: whoever writes one looks it up first and draws
-again.
+Ids of rollouts rise with time, so that the rows of active rollouts are adjacent in every table and index. The last
+digits are random, and any id may exist already: a caller that inserts one looks it up first and draws again if it is
+taken.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = [
     "trace_id",
 ]
 
-# 36 bits count ticks of 2²⁴ ns, which wrap after 36 years; 12 bits are drawn by lot.
+# 36 bits count ticks of 2²⁴ ns, which wrap after 36 years; 12 bits are random.
 _TICK_BITS = 24
 _LOT_BITS = 12
 _BITS = 48
 
 
 class Rising:
-    """Numbers of 48 bits, each greater than the one before until they wrap; those of other processes lie between."""
+    """Numbers of 48 bits that rise until they wrap; the numbers of several processes interleave."""
 
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
         self._now = now
@@ -43,7 +43,7 @@ class Rising:
         lot = int.from_bytes(os.urandom(2))
         by_clock = (self._now() >> _TICK_BITS) << _LOT_BITS | lot & ((1 << _LOT_BITS) - 1)
         with self._lock:
-            # Many at once run ahead of the clock, in steps by lot: two processes that do so must not walk in step.
+            # Many draws at once run ahead of the clock; random steps keep two such processes from equal numbers.
             self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
             return self._last & ((1 << _BITS) - 1)
 

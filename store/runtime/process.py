@@ -1,4 +1,4 @@
-"""Which process this is, without asking the system at every call: a fork says so itself."""
+"""The id of the current process, cached; a fork updates it."""
 
 import os
 
