@@ -1,4 +1,4 @@
-"""Arguments of the store's methods, refused in the same words by every store when they are of another kind."""
+"""Checks of the arguments of the store's methods, with the same messages in every store."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def text(value: Any, field: str) -> str:
-    """Return a text.
+    """Return a text unchanged.
 
     Raises:
-        Invalid: it is none.
+        Invalid: the value is not text.
     """
     if not isinstance(value, str):
         raise Invalid(field, f"is {type(value).__name__}, not text")
@@ -27,10 +27,10 @@ def text(value: Any, field: str) -> str:
 
 
 def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int:
-    """Return a whole number; `meaning` says what it counts.
+    """Return an integer unchanged; `meaning` describes it in the message.
 
     Raises:
-        Invalid: it is none, or below `least`.
+        Invalid: the value is not an integer, or is below `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         raise Invalid(field, f"{value!r} is not {meaning}")
@@ -38,10 +38,10 @@ def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int
 
 
 def phase_graph(value: Any) -> PhaseGraph | None:
-    """Return what was given as `graph`.
+    """Return the argument `graph` unchanged.
 
     Raises:
-        Invalid: it is neither a phase graph nor None.
+        Invalid: the value is neither a phase graph nor None.
     """
     if value is not None and not isinstance(value, PhaseGraph):
         cure = "; read one with PhaseGraph.model_validate" if isinstance(value, Mapping) else ""
@@ -50,26 +50,26 @@ def phase_graph(value: Any) -> PhaseGraph | None:
 
 
 def page(limit: Any, offset: Any) -> None:
-    """Refuse a part of the matches that there cannot be.
+    """Check the limit and the offset of a page.
 
     Raises:
-        Invalid: a limit below -1, a negative offset, or one of them is no whole number.
+        Invalid: the limit is below -1, the offset is negative, or one of them is not an integer.
     """
     whole(limit, "limit", "a count, or -1 for all", -1)
     whole(offset, "offset", "how many to skip, from 0", 0)
 
 
 def part_of_history(after: Any, limit: Any) -> None:
-    """Refuse a part of a history that there cannot be; errors as `page`."""
+    """Check the start and the limit of a part of a history; raises `Invalid` as `page` does."""
     whole(after, "after", "the number of an event, or 0 for the beginning", 0)
     whole(limit, "limit", "a count, or -1 for all", -1)
 
 
 def seconds(value: Any, field: str) -> float:
-    """Return a length of time.
+    """Return a duration as float seconds.
 
     Raises:
-        Invalid: it is no number.
+        Invalid: the value is not a number.
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Invalid(field, f"{value!r} is no number of seconds")
@@ -80,7 +80,7 @@ def wait_seconds(value: Any) -> float:
     """Return how long a claim may wait.
 
     Raises:
-        Invalid: it is no number, negative, or endless.
+        Invalid: the value is not a number, is negative, or is not finite.
     """
     given = seconds(value, "wait_seconds")
     if not 0 <= given < math.inf:
@@ -89,10 +89,10 @@ def wait_seconds(value: Any) -> float:
 
 
 def timeout(value: Any) -> float | None:
-    """Return how long to wait for an end; None is for ever.
+    """Return how long to wait for rollouts to end; None waits for ever.
 
     Raises:
-        Invalid: it is neither None nor a number.
+        Invalid: the value is neither None nor a number.
     """
     if value is None:
         return None
@@ -103,10 +103,10 @@ def timeout(value: Any) -> float | None:
 
 
 def moment(value: Any, field: str) -> float:
-    """Return a time to be stored, as a float.
+    """Return a time to store, as a float.
 
     Raises:
-        Invalid: it is no number, or no finite one.
+        Invalid: the value is not a finite number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(field, f"is {type(value).__name__}; it must be seconds since the epoch")
@@ -124,20 +124,20 @@ def _as_float(value: float, field: str) -> float:
 
 
 def choice(value: Any, field: str, one: str, other: str) -> None:
-    """Refuse what is neither of two words.
+    """Check that a value is one of two words.
 
     Raises:
-        Invalid: it is not.
+        Invalid: the value is neither.
     """
     if not isinstance(value, str) or value not in {one, other}:
         raise Invalid(field, f"{value!r} is neither {one!r} nor {other!r}")
 
 
 def several(values: Iterable[T], field: str) -> list[T]:
-    """Return things as a list.
+    """Return values as a list.
 
     Raises:
-        Invalid: they are one text or one mapping, or nothing to go through.
+        Invalid: the values are a single text, a mapping, or not iterable.
     """
     if isinstance(values, str):
         raise Invalid(field, f"{values!r} is one text; give a list of them")
@@ -151,7 +151,7 @@ def texts(values: Any, field: str) -> list[str]:
     """Return texts as a list.
 
     Raises:
-        Invalid: as `several`, or one of them is no text.
+        Invalid: as `several`, or one of the values is not text.
     """
     found: list[Any] = several(values, field)
     for value in found:
@@ -161,10 +161,10 @@ def texts(values: Any, field: str) -> list[str]:
 
 
 def pairs(values: Any, field: str) -> list[tuple[str, str]]:
-    """Return pairs of a rollout's id and an attempt's as a list.
+    """Return pairs of a rollout id and an attempt id as a list.
 
     Raises:
-        Invalid: as `several`, or one of them is no pair of texts.
+        Invalid: as `several`, or one of the values is not a pair of texts.
     """
     found: list[Any] = several(values, field)
     for index, value in enumerate(found):
@@ -176,10 +176,10 @@ def pairs(values: Any, field: str) -> list[tuple[str, str]]:
 
 
 def log_part(types: Any, rollout_id: Any) -> None:
-    """Refuse a part of the log that there cannot be.
+    """Check the filters of a part of the log.
 
     Raises:
-        Invalid: `types` are no texts, or `rollout_id` is none.
+        Invalid: `types` are not texts, or `rollout_id` is not text.
     """
     if types is not None:
         texts(types, "types")
@@ -188,30 +188,30 @@ def log_part(types: Any, rollout_id: Any) -> None:
 
 
 def event_number(at: Any) -> None:
-    """Refuse what can be no rollout's own event number.
+    """Check the number of an event of a rollout.
 
     Raises:
-        Invalid: it is no whole number.
+        Invalid: the value is not an integer.
     """
     if not isinstance(at, int) or isinstance(at, bool):
         raise Invalid("at", f"there is no event {at!r}; a rollout's history numbers its events 1, 2, 3 …")
 
 
 def seal(given: Any) -> None:
-    """Refuse what is neither a seal nor the path of one.
+    """Check that a value is a seal, the path of one, or None.
 
     Raises:
-        Invalid: it is not.
+        Invalid: the value is none of these.
     """
     if given is not None and not isinstance(given, Seal | str | os.PathLike):
         raise Invalid("seal", f"is {type(given).__name__}, neither a Seal nor the path of one")
 
 
 def sdk_span(rollout_id: Any, attempt_id: Any, readable_span: Any, sequence_id: Any) -> Span:
-    """Return the store's form of a finished span of the OpenTelemetry SDK; number 0 for None.
+    """Return a finished span of the OpenTelemetry SDK as a span of the store; `sequence_id` None becomes 0.
 
     Raises:
-        Invalid: it is none, or another argument is of another kind.
+        Invalid: it is not a span of the SDK, or another argument has the wrong type.
     """
     text(rollout_id, "rollout_id")
     text(attempt_id, "attempt_id")

@@ -1,4 +1,4 @@
-"""Payload becomes bytes: JSON that every backend can give back exactly, compressed and hashed, before the inbox."""
+"""Encoding of payloads: JSON that every backend returns exactly, compressed and hashed before it is queued."""
 
 import hashlib
 import math
@@ -16,18 +16,18 @@ from store.validation import arguments
 PLAIN, ZLIB = 0, 1
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
-# Compressing takes longer than all else that happens to a small body; large ones are mostly repeated prompts.
+# Compressing a small body takes longer than all other steps; large bodies mostly consist of repeated prompts.
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
 
 
 def dumps(value: Any, field: str) -> bytes:
-    """Return a value as JSON text that reads back as the same value on every backend.
+    """Return a value as JSON text that every backend returns as the same value.
 
     Raises:
-        Invalid: NaN or an infinity, an integer beyond 64 bits, U+0000 or a lone surrogate, or something that is not
-            JSON; the error names the field and the path to it.
+        Invalid: NaN, infinity, an integer beyond 64 bits, U+0000, a lone surrogate, or a value that is not JSON; the
+            error names the field and the path inside it.
     """
     text = dumps_plain(value)
     if text is not None:
@@ -40,7 +40,7 @@ def dumps(value: Any, field: str) -> bytes:
 
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
-    """Return an object as JSON text; as `dumps`, with each of its keys as a field of its own after `prefix`."""
+    """Return an object as JSON text, like `dumps`; errors name each key as a field of its own, after `prefix`."""
     text = dumps_plain(value)
     if text is not None:
         return text
@@ -48,10 +48,10 @@ def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
 
 
 def dumps_plain(value: Any) -> bytes | None:
-    """Return a value as `dumps` does if there can be nothing to refuse in it; None if it has to be looked at.
+    """Return a value as `dumps` does if a quick check finds nothing suspicious; None if `dumps` must examine it.
 
-    orjson writes NaN as null and takes U+0000; both leave a mark in the text. Larger integers than 53 bits it refuses
-    on request. Only what is suspect is walked.
+    orjson writes NaN as null and accepts U+0000; both are visible in the text. With `OPT_STRICT_INTEGER` it refuses
+    integers beyond 53 bits. Only values with such marks are examined part by part.
     """
     try:
         text = orjson.dumps(value, option=_STRICT | orjson.OPT_STRICT_INTEGER)
@@ -103,11 +103,12 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
     """Return an id or name unchanged if it can be stored.
 
     Raises:
-        Invalid: no text at all, U+0000, a lone surrogate, or more than `limit` bytes of UTF-8.
+        Invalid: the value is not text, or holds U+0000 or a lone surrogate.
+        TooLarge: the text has more than `limit` bytes of UTF-8.
     """
     if "\x00" in arguments.text(value, path):
         raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
-    # Four bytes are the most that one character takes.
+    # A character takes at most four bytes.
     if len(value) * 4 > limit or not value.isascii():
         _check_text(value, path)
         if len(value.encode()) > limit:
@@ -116,7 +117,7 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
 
 
 def are_plain(texts: Iterable[str]) -> bool:
-    """Say whether some ids are so short and plain, all together, that `check_text` refuses none of them."""
+    """Return whether ids are so short and plain, all together, that `check_text` accepts each of them."""
     try:
         joined = "".join(texts)
     except TypeError:
@@ -135,10 +136,10 @@ def encode_body(raw: bytes) -> Body:
 
 
 def check_call(items: int, size: int, field: str) -> None:
-    """Refuse a call that is too large to be one command.
+    """Check that a call is small enough for one command.
 
     Raises:
-        TooLarge: more than 10,000 items or 16 MiB; split the call.
+        TooLarge: the call has more than 10,000 items or 16 MiB and must be split.
     """
     if items > MAX_CALL_ITEMS:
         raise TooLarge(field, items, MAX_CALL_ITEMS, "items")
@@ -149,7 +150,7 @@ def check_call(items: int, size: int, field: str) -> None:
 def canonical_sha256(value: Any) -> str:
     """Return the SHA-256 of a JSON value in its canonical form (RFC 8785), as hex.
 
-    Integers beyond ±2⁵³, which that form does not know, are written in full.
+    Integers beyond ±2⁵³, which RFC 8785 does not support, are written in full.
     """
     return hashlib.sha256(_canonical(value)).hexdigest()
 
@@ -164,7 +165,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _is_plain(value: Any) -> bool:
-    """Say whether sorting keys by code point is all that the canonical form asks of a value."""
+    """Return whether the canonical form of a value differs from its JSON only in the order of keys."""
     match value:
         case None | bool() | str():
             return True
