@@ -1,4 +1,4 @@
-"""OTLP over HTTP: which encoding a request is in, its spans, and the answers in the same encoding. No I/O."""
+"""OTLP over HTTP: the encoding of a request, its spans, and the answers in the same encoding. No I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ __all__ = ["JSON", "PROTOBUF", "Encoding", "Refusals", "Traces", "Undecodable", 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One of the two forms in which OTLP travels over HTTP."""
+    """One of the two encodings of OTLP over HTTP."""
 
     media_type: str
     decode: Callable[[bytes], Traces]
-    """Spans of a request; raises `Undecodable`."""
+    """Returns the spans of a request; raises `Undecodable`."""
     answer: Callable[[Refusals], bytes]
     """The body of a success, with a partial success if anything was refused."""
     status: Callable[[str], bytes]
-    """The body of a failure: a `google.rpc.Status` that holds a message and nothing else."""
+    """The body of a failure: a `google.rpc.Status` that holds only a message."""
 
 
 def encoding_of(content_type: str) -> Encoding | None:
-    """Return the encoding that a Content-Type names, its parameters ignored; None if OTLP has no such."""
+    """Return the encoding of a Content-Type, without its parameters; None if OTLP has no such encoding."""
     return _ENCODINGS.get(content_type.partition(";")[0].strip().lower())
 
 
@@ -48,7 +48,7 @@ def _json_answer(refused: Refusals) -> bytes:
 
 
 def _protobuf_status(message: str) -> bytes:
-    # Field 2 of google.rpc.Status, whose Python form would be one more package for one field.
+    # Field 2 of google.rpc.Status; its Python class would need one more package for one field.
     text = message.encode()
     return b"\x12" + _varint(len(text)) + text
 

@@ -1,6 +1,6 @@
-"""OTLP traces in JSON: ids in hex, names in camelCase, 64-bit integers as text, unknown keys ignored, null as absent.
+"""OTLP traces in JSON: hex ids, names in camelCase, 64-bit integers as text; unknown keys are ignored, null is absent.
 
-As protobuf's own JSON parsers do, it also takes the names with underscores and integers as numbers.
+Like protobuf's own JSON parsers, it also accepts names with underscores and integers as numbers.
 """
 
 import base64
@@ -21,16 +21,16 @@ Json = dict[str, Any]
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}")
 _HEX_TRACE, _HEX_SPAN = 32, 16
-# Far from where Python's own stack ends, and deeper than agents nest.
+# The limit is far below Python's recursion limit, and agents nest less deeply.
 _MAX_DEPTH: Final = 32
 _CODES: Final = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
 def decode(body: bytes) -> Traces:
-    """Return the spans of an `ExportTraceServiceRequest` in JSON. A span that is malformed is refused alone.
+    """Return the spans of an `ExportTraceServiceRequest` in JSON. Only malformed spans are refused.
 
     Raises:
-        Undecodable: it is not JSON, or what holds the spans is malformed.
+        Undecodable: the body is not JSON, or an object that contains the spans is malformed.
     """
     try:
         request = orjson.loads(body)

@@ -1,4 +1,4 @@
-"""OTLP traces in protobuf. The library parses, in C; here its messages become spans."""
+"""OTLP traces in protobuf. The C library parses the body; this module converts its messages to spans."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -21,7 +21,7 @@ def decode(body: bytes) -> Traces:
     """Return the spans of an `ExportTraceServiceRequest`.
 
     Raises:
-        Undecodable: it is not one.
+        Undecodable: the body is not such a request.
     """
     try:
         request = ExportTraceServiceRequest.FromString(body)
@@ -67,7 +67,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     attributes: Attributes = {}
     for pair in pairs:
         value = pair.value
-        # One of these is set at the most, the others are nothing; to ask which takes longer than to look at them all.
+        # At most one field is set and the others are falsy; `WhichOneof` takes longer than reading all four.
         found = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
         if found is not None:
             attributes[pair.key] = found

@@ -1,7 +1,7 @@
-"""What both encodings of OTLP have in common: whose span it is, which number it has, and what a span cannot hold.
+"""Parts that both OTLP encodings share: the owner and number of a span, and values that a span cannot hold.
 
-A span says by attributes which attempt it belongs to, its resource may say it for all of its spans. Each key of the
-span itself wins over the same key of its resource.
+Attributes of a span state which attempt it belongs to. Its resource may state it for all of its spans. Each attribute
+of the span takes precedence over the same attribute of its resource.
 """
 
 import json
@@ -23,48 +23,48 @@ _LONGEST_REASON: Final = 300
 
 
 class Undecodable(ValueError):
-    """A request that is not OTLP, whole and as a whole: nothing of it can be taken."""
+    """A request that is not OTLP as a whole; none of its spans can be stored."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"Unable to parse OTLP traces payload: {reason}")
 
 
 class Malformed(ValueError):
-    """A part of a request that cannot be what it is said to be; the spans beside it can."""
+    """A part of a request with an invalid value; other spans of the request can be stored."""
 
 
 @dataclass(slots=True)
 class Refusals:
-    """How many spans were refused, and why."""
+    """Counts of refused spans, by reason."""
 
     reasons: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, reason: str, spans: int = 1) -> None:
-        """Count spans that were refused for a reason."""
+        """Count spans that were refused for one reason."""
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[: _LONGEST_REASON - 1]}…"
         self.reasons[reason] = self.reasons.get(reason, 0) + spans
 
     @property
     def total(self) -> int:
-        """How many spans were refused."""
+        """The number of refused spans."""
         return sum(self.reasons.values())
 
     @property
     def message(self) -> str:
-        """Every reason with its count, the first few of them if there are many."""
-        told = [
+        """The first reasons, each with its count."""
+        parts = [
             f"{count} spans: {reason}" if count > 1 else reason
             for reason, count in list(self.reasons.items())[:_MOST_REASONS]
         ]
         if len(self.reasons) > _MOST_REASONS:
-            told.append(f"and {len(self.reasons) - _MOST_REASONS} more reasons")
-        return "; ".join(told)
+            parts.append(f"and {len(self.reasons) - _MOST_REASONS} more reasons")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """What produced some spans, and what it says of all of them; None where it does not say."""
+    """The producer of some spans, and what its resource states for all of them; None where it states nothing."""
 
     resource: OtelResource
     rollout_id: AttributeValue | None
@@ -75,20 +75,20 @@ class Origin:
     def of(cls, attributes: Attributes, schema_url: str) -> "Origin":
         """Return the origin that a resource's attributes describe."""
         resource = _resource({"attributes": attributes, "schema_url": schema_url})
-        said = attributes.get
-        return cls(resource, said(ROLLOUT_ID), said(ATTEMPT_ID), said(SPAN_SEQUENCE_ID))
+        value_of = attributes.get
+        return cls(resource, value_of(ROLLOUT_ID), value_of(ATTEMPT_ID), value_of(SPAN_SEQUENCE_ID))
 
 
 @dataclass(slots=True)
 class Received:
-    """A span as it came: its fields are those of a `Span`, and what a span holds besides is JSON."""
+    """A decoded span: its fields are those of a `Span`; events and links are JSON."""
 
     origin: Origin
     rollout_id: str
     attempt_id: str
     sequence_id: int
     trace_id: str
-    """In lower-case hex, as is the next."""
+    """In lower-case hex, as is `span_id`."""
     span_id: str
     parent_id: str | None
     name: str
@@ -101,8 +101,8 @@ class Received:
     end_time: float | None
 
     def span(self) -> Span:
-        """Return it as the model that every store takes."""
-        # In the order of the model's fields, which is that of its JSON.
+        """Return the span as the model that every store accepts."""
+        # The order of the fields is that of the model, which is the order of its JSON.
         return _span(
             {
                 "rollout_id": self.rollout_id,
@@ -127,17 +127,17 @@ class Received:
 
 @dataclass(slots=True)
 class Traces:
-    """The spans of one request, in its order."""
+    """The spans of one request, in the order of the request."""
 
     received: list[Received] = field(default_factory=list[Received])
-    """Those that say whose they are."""
+    """The spans that state their attempt."""
     unnumbered: list[int] = field(default_factory=list[int])
-    """Which of them, by index, still need a number."""
+    """The indexes of those that still need a sequence number."""
     refused: Refusals = field(default_factory=Refusals)
 
     @property
     def spans(self) -> list[Span]:
-        """Those that say whose they are, as models."""
+        """The spans that state their attempt, as models."""
         return [each.span() for each in self.received]
 
     def add(
@@ -156,13 +156,13 @@ class Traces:
         start_time: float | None,
         end_time: float | None,
     ) -> None:
-        """Take a span, or refuse it if nothing says which attempt it belongs to."""
-        said = attributes.get
-        rollout_id, attempt_id = said(ROLLOUT_ID, origin.rollout_id), said(ATTEMPT_ID, origin.attempt_id)
+        """Add a span, or refuse it if neither it nor its resource states its attempt."""
+        value_of = attributes.get
+        rollout_id, attempt_id = value_of(ROLLOUT_ID, origin.rollout_id), value_of(ATTEMPT_ID, origin.attempt_id)
         if rollout_id is None or attempt_id is None or rollout_id == "" or attempt_id == "":
             self._refuse_unowned(rollout_id, attempt_id)
             return
-        number = sequence_number(said(SPAN_SEQUENCE_ID, origin.number))
+        number = sequence_number(value_of(SPAN_SEQUENCE_ID, origin.number))
         if number is None:
             self.unnumbered.append(len(self.received))
         self.received.append(
@@ -192,29 +192,29 @@ class Traces:
         self.refused.add(f"{key} is {'missing on the span and its resource' if value is None else 'empty'}")
 
     def number(self, numbers: Mapping[int, int]) -> None:
-        """Give spans the numbers that were drawn for them, by their index."""
+        """Set the sequence numbers that were drawn for spans, by index."""
         for index, number in numbers.items():
             self.received[index].sequence_id = number
 
 
-def sequence_number(said: AttributeValue | None) -> int | None:
+def sequence_number(value: AttributeValue | None) -> int | None:
     """Return the number that a span or its resource states, or None if it has to be drawn.
 
-    An integer or its decimal text counts, from 0 on; anything else is as good as absent.
+    An integer from 0 on, or its decimal text, counts; any other value is treated as absent.
     """
-    if isinstance(said, str):
+    if isinstance(value, str):
         try:
-            said = int(said)
+            value = int(value)
         except ValueError:
             return None
-    return said if type(said) is int and said >= 0 else None
+    return value if type(value) is int and value >= 0 else None
 
 
 def carried(value: Any) -> AttributeValue:
-    """Return a list or an object as an attribute can hold it.
+    """Return a list or an object as an attribute value.
 
-    A list of one kind stays a list, integers among floats are widened. Anything else becomes JSON text, so that no span
-    is lost over one of its attributes.
+    A list of values of one type stays a list; integers among floats become floats. Anything else becomes JSON text, so
+    that no span is lost because of one attribute.
     """
     if isinstance(value, list):
         items = cast("list[Any]", value)
@@ -228,7 +228,7 @@ def carried(value: Any) -> AttributeValue:
 
 _SCALARS: Final[set[type[Any]]] = {str, bool, int, float}
 
-# -- models of values that the decoders vouch for --------------------------------------------------------------------
+# -- models of values that the decoders have checked -----------------------------------------------------------------
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -237,7 +237,7 @@ _set = object.__setattr__
 
 
 def _maker(kind: type[Model]) -> Callable[[dict[str, Any]], Model]:
-    """Return what makes a model of all of its fields, unchecked: checking takes longer than all the rest."""
+    """Return a function that builds a model from all of its fields unchecked; checks would dominate the cost."""
     names = set(kind.model_fields)
     keeps_extras = kind.model_config.get("extra") == "allow"
 
@@ -264,7 +264,7 @@ _resource = _maker(OtelResource)
 
 
 def context(trace_id: str, span_id: str) -> Json:
-    """Return the identity of a span; its trace state is not kept, as in Agent-lightning 0.3."""
+    """Return the identity of a span; its trace state is dropped, as in Agent-lightning 0.3."""
     return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": {}}
 
 
@@ -274,7 +274,7 @@ def event(name: str, attributes: Attributes, timestamp: float | None) -> Json:
 
 
 def link(trace_id: str, span_id: str, attributes: Attributes) -> Json:
-    """Return a link to another span; without attributes it has None."""
+    """Return a link to another span; empty attributes become None."""
     return {"context": context(trace_id, span_id), "attributes": attributes or None}
 
 
@@ -282,5 +282,5 @@ _CODES: Final[tuple[StatusCode, ...]] = ("UNSET", "OK", "ERROR")
 
 
 def status_code(code: int) -> StatusCode:
-    """Return how a span ended; a code that OTLP does not know says nothing."""
+    """Return the status of a code of OTLP; an unknown code counts as unset."""
     return _CODES[code] if 0 <= code < len(_CODES) else "UNSET"
