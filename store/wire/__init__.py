@@ -1,4 +1,4 @@
-"""The wire protocol: paths, request bodies, errors and JSON, as the server and the client both use them.
+"""Wire protocol: paths, request bodies, errors and JSON, as the server and the client use them.
 
-It is Agent-lightning 0.3's, route by route, and Rollbook's own routes under the same prefix.
+It consists of Agent-lightning 0.3's routes and Rollbook's own routes under the same prefix.
 """

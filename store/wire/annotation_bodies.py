@@ -1,4 +1,4 @@
-"""What requests about labels and notes carry; all of it is beyond Agent-lightning 0.3."""
+"""Request bodies and queries of labels and notes; all are beyond Agent-lightning 0.3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What requests carry: bodies as models that ignore unknown keys, and queries that are not those of `models.queries`.
+"""Request bodies as models that ignore unknown keys, and the queries that `models.queries` does not define.
 
-Where a key that is absent means something else than null, the model's `model_fields_set` says which was given.
+Where an absent key differs from null, the model's `model_fields_set` contains the keys that were given.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from store.models.queries import PastQuery
 
 
 def moment_on_wire(as_at: Any) -> Any:
-    """Return a moment as it travels: a position as it is, a time as RFC 3339 text."""
+    """Return a moment for the wire: a position unchanged, a time as RFC 3339 text."""
     return as_at.isoformat() if isinstance(as_at, datetime) else as_at
 
 
-# -- what changes something ------------------------------------------------------------------------------------------
+# -- calls that change something -------------------------------------------------------------------------------------
 
 
 class StartRolloutBody(Frozen):
@@ -66,7 +66,7 @@ class StartAttemptBody(Frozen):
 
 
 class UpdateRolloutBody(Frozen):
-    """POST /rollouts/{rollout_id}: what is absent stays; null clears, and is refused for status and config."""
+    """POST /rollouts/{rollout_id}: absent fields stay; null clears a field, and is refused for status and config."""
 
     input: TaskInput = None
     mode: RolloutMode | None = None
@@ -77,14 +77,14 @@ class UpdateRolloutBody(Frozen):
 
 
 class UpdateAttemptBody(Frozen):
-    """POST /rollouts/{rollout_id}/attempts/{attempt_id}: what is absent stays; null is refused."""
+    """POST /rollouts/{rollout_id}/attempts/{attempt_id}: absent fields stay; null is refused."""
 
     status: AttemptStatus | None = None
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
     error: AttemptError | None = None
-    """Why the status is what it is. Beyond Agent-lightning 0.3."""
+    """Why the attempt has this status. Beyond Agent-lightning 0.3."""
 
 
 class UpdateWorkerBody(Frozen):
@@ -111,7 +111,7 @@ class SpansBatchBody(Frozen):
 
     spans: list[Span]
     number: bool = False
-    """Draw the spans' sequence numbers instead of taking those they carry."""
+    """Draw the spans' sequence numbers instead of using those in the request."""
 
 
 class WaitBody(Frozen):
@@ -135,7 +135,7 @@ class HistoryQuery(PastQuery):
     """GET /rollouts/{rollout_id}/history. Beyond Agent-lightning 0.3."""
 
     after: int = Field(default=0, ge=0)
-    """The number of the last event dealt with."""
+    """The number of the last event that the caller has processed."""
     limit: int = Field(default=1000, ge=1, le=10_000)
     """How many events at most."""
 
@@ -144,7 +144,7 @@ class LogQuery(Frozen):
     """GET /log. Beyond Agent-lightning 0.3."""
 
     after: str | None = None
-    """The cursor of the last event dealt with."""
+    """The cursor of the last event that the caller has processed."""
     limit: int = Field(default=1000, ge=1, le=10_000)
     """How many events at most."""
     type: list[str] | None = None

@@ -1,7 +1,7 @@
-"""Models become JSON, and JSON models.
+"""Conversion of models to JSON and back.
 
-Answers are written by orjson straight from the models' own dicts, which is several times faster than pydantic's
-serialiser and gives the same text: every field present, absent values as null, unknown keys of open models last.
+orjson writes answers straight from the models' own dicts. That is several times faster than pydantic's serialiser and
+gives the same text: every field is present, absent values are null, unknown keys of open models are last.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ Decoder = Callable[[bytes], T]
 
 
 def dumps(value: Any) -> bytes:
-    """Return models, and lists and dicts of them, as JSON. For what the store gave out, which holds no NaN."""
+    """Return models, and lists and dicts of them, as JSON. Only for values of a store, which contain no NaN."""
     return orjson.dumps(value, default=_fields)
 
 
 def dumps_exact(value: Any) -> bytes:
-    """Return a request as JSON in which nothing was turned into null: NaN and infinities travel as Python writes them.
+    """Return a request as JSON without turning values into null: NaN and infinities are written as Python writes them.
 
-    The server refuses them by name, as it does integers beyond 64 bits and lone surrogates.
+    The server refuses them and names the field, as it does for integers beyond 64 bits and lone surrogates.
 
     Raises:
-        TypeError: something is no JSON at all; `ValueError` if it contains itself.
+        TypeError: a value is not JSON; `ValueError` if it contains itself.
     """
     try:
         text = orjson.dumps(value, default=_fields, option=_STRICT)
     except TypeError:
         return json.dumps(value, default=_fields).encode()
-    # orjson writes NaN as null, so what holds a null is perhaps not what was meant.
+    # orjson writes NaN as null, so a null in the text may be a NaN.
     return json.dumps(value, default=_fields).encode() if b"null" in text else text
 
 
@@ -76,7 +76,7 @@ def _fields(value: Any) -> Any:
     if not isinstance(value, BaseModel):
         raise TypeError(f"{type(value).__name__} is not JSON; convert it to text, numbers, lists and objects")
     extras = value.__pydantic_extra__
-    # A copy only where there is something to add: the dict is the model's own.
+    # The dict belongs to the model, so it is copied before keys are added.
     return {**value.__dict__, **extras} if extras else value.__dict__
 
 
@@ -90,7 +90,7 @@ def _which_rollout(given: Any) -> str:
 AnyRollout = Annotated[
     Annotated[Rollout, Tag("plain")] | Annotated[AttemptedRollout, Tag("attempted")], Discriminator(_which_rollout)
 ]
-"""A rollout, with an attempt exactly if the key is there."""
+"""A rollout; it has an attempt exactly if the key `attempt` is present."""
 
 
 def _decoder(kind: Any) -> Decoder[Any]:
@@ -102,7 +102,7 @@ def _page_decoder(item: Any) -> Decoder[PaginatedResult[Any]]:
 
     def decode(text: bytes) -> PaginatedResult[Any]:
         page = items.validate_json(text)
-        # Of the plain class: one with its item's type in its name cannot be pickled.
+        # The result is of the plain class, since a class with a type parameter in its name cannot be pickled.
         return PaginatedResult(items=page.items, limit=page.limit, offset=page.offset, total=page.total)
 
     return decode
@@ -127,7 +127,7 @@ decode_span_page: Decoder[PaginatedResult[Span]] = _page_decoder(Span)
 decode_resources_page: Decoder[PaginatedResult[ResourcesUpdate]] = _page_decoder(ResourcesUpdate)
 decode_worker_page: Decoder[PaginatedResult[Worker]] = _page_decoder(Worker)
 
-# Plain dicts, for whose types pydantic wants a newer Python.
+# These are plain dicts; pydantic would need a newer Python for their types.
 decode_statistics: Decoder[LightningStoreStatistics] = orjson.loads
 decode_capabilities: Decoder[LightningStoreCapabilities] = orjson.loads
 decode_history: Decoder[list[HistoryEvent]] = _decoder(list[HistoryEvent])
@@ -141,21 +141,21 @@ class LogPage(BaseModel):
 
     events: list[LoggedEvent]
     cursor: str | None
-    """Where the next page begins: of the last event, or what was asked for if there was none."""
+    """Where the next page begins: the cursor of the last event, or that of the request if there was none."""
 
 
 class Recorded(BaseModel):
     """The answer to POST /spans/batch."""
 
     recorded: list[tuple[int, int]]
-    """Index in the request and sequence number of each span that was new, in the order of the store."""
+    """Index in the request and sequence number of each new span, in the order of the store."""
 
 
 class Appended(BaseModel):
     """The answer to POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
 
     versions: list[int]
-    """Of each event, in the order of the request."""
+    """The version of each event, in the order of the request."""
 
 
 class NextSpan(BaseModel):
@@ -174,10 +174,10 @@ class StoreInfo(BaseModel):
     """The answer to GET /store."""
 
     store_id: str
-    """Of the log; a copy of a database keeps it."""
+    """The id of the log; a copy of a database keeps it."""
     partition: str
     version: str
-    """Of the server's program."""
+    """The version of the server's program."""
     kind: str
     """Class of the store behind the server."""
 

@@ -1,9 +1,9 @@
-"""Errors become a status and a JSON object, and these the same errors again.
+"""Conversion of errors to a status and a JSON object, and back.
 
-What the caller did wrong is 400 for every class, since clients of Agent-lightning 0.3 send anything from 500 on again;
-what may work later is 503, who may not 401 or 403. Routes that those clients do not know answer with the status of the
-error's class. The object is `{"detail": text, "error_type": class name, …}`,
-the rest being what the error was made of. A body of the wrong shape is 422 with a list of faults, as FastAPI has it.
+Errors of the caller are 400 for every class, since clients of Agent-lightning 0.3 repeat a request that gets 500 or
+above. Errors after which a retry may help are 503; a missing or insufficient key is 401 or 403. Routes that those
+clients do not know answer with the status of the error's class. The object is `{"detail": text, "error_type": class
+name, …}`; the other keys are the error's fields. A body of the wrong shape is 422 with a list of faults, as in FastAPI.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     errors.WrongProcess: ("opened_in", "used_in"),
     Closed: ("operation",),
 }
-"""What each class of the tree carries besides its text."""
+"""The fields of each error class, besides its message."""
 
 _BY_NAME: Final = {kind.__name__: kind for kind in FIELDS}
 _MAX_TEXT: Final = 500
 
 
 def status_of(error: StoreError, *, own: bool = False) -> int:
-    """Return the status a server answers with: 503 for what may work later, 401 and 403 for keys, 400 for all else.
+    """Return the status of an error: 503 if a retry may help, 401 and 403 for keys, 400 for all others.
 
-    With `own` what the caller did wrong has the status of its class.
+    With `own`, errors of the caller have the status of their class.
     """
     if error.retryable or isinstance(error, Closed):
         return 503
@@ -60,7 +60,7 @@ def status_of(error: StoreError, *, own: bool = False) -> int:
 
 
 def error_body(error: StoreError) -> dict[str, Any]:
-    """Return an error as a JSON object from which `error_of` makes it again."""
+    """Return an error as a JSON object from which `error_of` restores it."""
     kind = type(error) if type(error) in FIELDS else next(each for each in type(error).__mro__ if each in FIELDS)
     fields = {name: getattr(error, name) for name in FIELDS[kind]}
     return {"detail": str(error), "error_type": kind.__name__, **fields}
@@ -72,20 +72,20 @@ def retry_after(error: StoreError) -> str:
 
 
 def error_of(status: int, body: bytes, call: str) -> StoreError:
-    """Return the error that an answer stands for.
+    """Return the error that an answer of a server represents.
 
     Args:
-        status: 400 or above.
-        body: of the answer, whatever it is.
-        call: method and path, to say what was refused when nothing better is known.
+        status: the status, 400 or above.
+        body: the body of the answer, which may be anything.
+        call: method and path, which the message names if the body has no better description.
     """
-    said = _object(body)
-    kind = _BY_NAME.get(str(said.get("error_type")))
-    if kind is not None and isinstance(said.get("detail"), str):
-        return _made_again(kind, said)
+    fields = _object(body)
+    kind = _BY_NAME.get(str(fields.get("error_type")))
+    if kind is not None and isinstance(fields.get("detail"), str):
+        return _restored(kind, fields)
     if status == 422:
-        return _of_faults(cast("list[dict[str, Any]]", said.get("detail")))
-    text = str(said.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
+        return _of_faults(cast("list[dict[str, Any]]", fields.get("detail")))
+    text = str(fields.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
     if status >= 500 or status in {408, 429}:
         return Unavailable(f"{call} was answered with {status}: {text}")
     if status in {401, 407}:
@@ -99,17 +99,17 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        said = orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {}
-    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _made_again(kind: type[StoreError], said: dict[str, Any]) -> StoreError:
-    # Not by calling the class: its message is made already.
-    error = kind.__new__(kind, said["detail"])
-    error.args = (said["detail"],)
-    error.__dict__.update({name: said[name] for name in FIELDS[kind] if name in said})
+def _restored(kind: type[StoreError], fields: dict[str, Any]) -> StoreError:
+    # The class is not called, since the message is complete already.
+    error = kind.__new__(kind, fields["detail"])
+    error.args = (fields["detail"],)
+    error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})
     return error
 
 

@@ -1,7 +1,7 @@
-"""Where each call of the store lives on a server, and the names of the headers.
+"""Paths of the store's calls on a server, and the names of headers.
 
-A server answers for its default partition at its root and for any other below `/p/<partition>`; all paths here follow
-after either.
+A server serves its default partition at its root and every other partition below `/p/<partition>`. All paths here are
+relative to one of these.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ SEAL: Final = f"{PREFIX}/seal"
 
 OTLP_TRACES: Final = "/v1/traces"
 NOT_TAKEN: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
-"""What OpenTelemetry exporters may post besides traces; answered with 501."""
+"""Paths that OpenTelemetry exporters may post to besides traces; the server answers 501."""
 
 PARTITIONS: Final = "/p/"
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-"""Request: 32 hex digits, made once per logical call and sent again with each retry of it."""
+"""Request header: 32 hex digits, generated once per logical call and repeated with each retry."""
 REQUEST_ID: Final = "X-Request-ID"
-"""Both ways: names one request in the server's logs; made up by the server if absent."""
+"""Request and answer header: identifies one request in the server's logs; the server generates it if it is absent."""
 
 RESERVED_ROLLOUT_IDS: Final = frozenset({"search"})
-"""Rollouts which a path cannot name in a POST."""
+"""Rollout ids that a path cannot name in a POST."""
 
 
 def path(template: str, **ids: str) -> str:

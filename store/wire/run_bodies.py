@@ -1,4 +1,4 @@
-"""What requests about runs carry; all of it is beyond Agent-lightning 0.3."""
+"""Request bodies and queries of runs; all are beyond Agent-lightning 0.3."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from store.models.enums import Frozen
 from store.models.queries import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1
-# They go to the database, and come back in answers, where numbers end somewhere.
+# The values go to the database and into answers, which hold 64-bit integers.
 _LAST: Final = 2**63 - 1
 
-# -- what a run says -------------------------------------------------------------------------------------------------
+# -- events of a run -------------------------------------------------------------------------------------------------
 
 
 class AppendEventsBody(Frozen):
@@ -22,7 +22,7 @@ class AppendEventsBody(Frozen):
 
     events: list[RunEvent]
     key: str | None = None
-    """Of the call, kept for ever: repeated with the same one, it is answered as the first time."""
+    """Idempotency key of the call, kept for ever: a repeated call with it gets the first answer."""
 
 
 class RunEventsQuery(RolloutPastQuery):
@@ -30,14 +30,14 @@ class RunEventsQuery(RolloutPastQuery):
 
     view: str = "head"
     after: int = Field(default=0, ge=0, le=_LAST)
-    """The version of the last event dealt with."""
+    """The version of the last event that the caller has processed."""
     limit: int = Field(default=500, ge=_ALL, le=_LAST)
     """How many events at most; -1 for all."""
     scope: str | None = None
     node_id: str | None = None
     kind: str | None = None
     bodies: bool = True
-    """Also messages, prompts, responses and errors."""
+    """Include messages, prompts, responses and errors."""
 
 
 class RunGraphQuery(RolloutPastQuery):
@@ -50,10 +50,10 @@ class RunGraphBody(RunGraphQuery):
     """POST /rollouts/{rollout_id}/graph."""
 
     graph: PhaseGraph | None = None
-    """The phase graph to draw it by, if not the one among the rollout's resources."""
+    """The phase graph to draw the run by; by default the one among the rollout's resources."""
 
 
-# -- what it leaves --------------------------------------------------------------------------------------------------
+# -- checkpoints and artifacts ---------------------------------------------------------------------------------------
 
 
 class SaveCheckpointBody(Frozen):
@@ -84,7 +84,7 @@ class LatestCheckpointQuery(RolloutPastQuery):
     name: str
     view: str = "head"
     search: SearchIn = "rollout"
-    """`group` looks at the other runs of the group too."""
+    """`group` also searches the other runs of the group."""
 
 
 class SaveArtifactBody(Frozen):
@@ -113,7 +113,7 @@ class ArtifactsQuery(RolloutPastQuery):
     name: str | None = None
     view: str = "head"
     limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
-    """The last so many; -1 for all."""
+    """The number of latest versions; -1 for all."""
 
 
 class ScopeHistoryQuery(PastQuery):
@@ -125,7 +125,7 @@ class ScopeHistoryQuery(PastQuery):
     """How many at most; -1 for all."""
 
 
-# -- running a part again --------------------------------------------------------------------------------------------
+# -- re-runs ---------------------------------------------------------------------------------------------------------
 
 
 class PlanForkBody(Frozen):
@@ -147,7 +147,7 @@ class ForkBody(PlanForkBody):
     on_active: OnActive = "reject"
     expected_head: int | None = None
     request_id: str | None = None
-    """Asked again with the same one, it starts nothing and is answered as the first time."""
+    """A repeated request with the same id starts nothing and gets the first answer."""
     reason: str | None = None
     confirm_side_effects: bool = False
     allow_graph_change: bool = False
@@ -177,5 +177,5 @@ class CompareQuery(Frozen):
     """GET /rollouts/{rollout_id}/compare."""
 
     a: int
-    """Sequence id of the attempt that is compared with."""
+    """Sequence id of the attempt to compare with."""
     b: int

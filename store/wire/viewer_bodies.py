@@ -1,4 +1,4 @@
-"""What web front ends that were made before Rollbook send of runs, and what they are answered."""
+"""Requests of web front ends that were made before Rollbook, and the answers to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PostRunBody(Open):
     """POST /api/run/{type}: the parameters of a run, any of them; all become its input."""
 
     flow_id: str | None = None
-    """The flow it joins; a new one if not given."""
+    """The flow that the run joins; a new one if absent."""
     date: str | None = None
     ticker: str | None = None
     tickers: list[str] | None = None
@@ -37,7 +37,7 @@ class RerunNodeBody(Frozen):
     node_id: str
     identifier: str
     date: str | None = None
-    """Of the run, if given."""
+    """The date of the run."""
     portfolio_id: str | None = None
 
 
@@ -49,22 +49,22 @@ class RerunBegun(Frozen):
     status: Literal["queued"]
     rerun_seq: int
     attempt: int
-    """Of the run, by its sequence id."""
+    """The sequence id of the new attempt."""
     degraded: dict[str, Any] | None
-    """Why more runs again than was asked for, if it does."""
+    """Why more runs again than the request named; null if it does not."""
 
 
 class RunsQuery(Frozen):
     """GET /api/run/."""
 
     include: str | None = None
-    """`events` for those too."""
+    """`events` to include the events of each run."""
     limit: int = Field(default=_MOST, ge=1, le=_MOST)
     offset: int = Field(default=0, ge=0)
 
 
 class RunRecord(Open):
-    """A run, with its `events` where they are asked for."""
+    """A run, with its `events` if the request includes them."""
 
     id: str
     flow_id: str | None
@@ -93,4 +93,4 @@ class PortfolioStage(Frozen):
     date: str
     portfolio_id: str
     deleted: list[str]
-    """The names of what does not count any more, once for each version."""
+    """The names of the withdrawn artifacts, once for each version."""
