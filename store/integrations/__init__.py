@@ -1,1 +1,1 @@
-"""Rollbook inside other frameworks; the module of each imports it, and needs the extra of the same name."""
+"""Integrations with other frameworks. Each module imports its framework and needs the extra of the same name."""

@@ -1,10 +1,10 @@
 """Rollbook as the store of an Agent-lightning 0.3 trainer, in its own process: `Trainer(store=RollbookStore(url))`.
 
-Needs the extra `agentlightning`. Whoever runs a server needs none of this: Agent-lightning's own client speaks to it.
+Needs the extra `agentlightning`. A Rollbook server needs none of this: Agent-lightning's own client can use it.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false
-# Agent-lightning lives in an environment of its own, not beside the type checker.
+# Agent-lightning is installed in a separate environment, which the type checker does not see.
 # ruff: noqa: A002, ASYNC109 - the names of arguments are Agent-lightning's.
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Theirs = TypeVar("Theirs", bound=BaseModel)
 class RollbookStore(LightningStore):
     """A store of Agent-lightning's type that keeps everything in a Rollbook database.
 
-    The database is opened by the first call, and once more in each process: the object may be pickled, and a forked
-    runner goes on with a connection of its own. Returned models are copies; changing one changes nothing.
+    The first call in each process opens the database: the object may be pickled, and a forked runner opens its own
+    connection. Returned models are copies; changing one does not change the store.
 
     Args:
         url: which database, as for `open_store`.
-        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
+        scan_debounce_seconds: the minimum time between two runs of the watchdog on marked calls; 0 runs it every time.
 
     Raises:
         Invalid: the URL has a mistake.
@@ -62,10 +62,10 @@ class RollbookStore(LightningStore):
         self._store = StoreByURL(url, scan_debounce_seconds=scan_debounce_seconds)
 
     async def rollbook(self) -> Store:
-        """Return the store behind this one, with all that Agent-lightning's interface lacks: history, verify, as_at.
+        """Return the underlying store, with the methods that Agent-lightning's interface lacks: history, verify, as_at.
 
         Raises:
-            WrongProcess: a `memory://` store is of no other process than the one that made it.
+            WrongProcess: a `memory://` store can be used only in the process that made it.
         """
         return await self._store.opened()
 
@@ -75,7 +75,7 @@ class RollbookStore(LightningStore):
 
     @property
     def capabilities(self) -> dict[str, bool]:
-        """What Agent-lightning may rely on; known before anything is opened."""
+        """Return what Agent-lightning may rely on; this is known before the database is opened."""
         return {
             "thread_safe": True,
             "async_safe": True,
@@ -84,10 +84,10 @@ class RollbookStore(LightningStore):
         }
 
     def otlp_traces_endpoint(self) -> str:
-        """Return the URL for traces, where the store is a server.
+        """Return the URL for traces, if the store is a server.
 
         Raises:
-            NotImplementedError: it is a database.
+            NotImplementedError: the store is a database.
         """
         server = self._store.server
         return super().otlp_traces_endpoint() if server is None else f"{server}/v1/traces"
@@ -124,8 +124,8 @@ class RollbookStore(LightningStore):
         )
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        asked = [_copy(models.EnqueueRolloutRequest, request) for request in rollouts]
-        return [_copy(Rollout, enqueued) for enqueued in await self._store.call(Store.enqueue_many_rollouts, asked)]
+        requests = [_copy(models.EnqueueRolloutRequest, request) for request in rollouts]
+        return [_copy(Rollout, enqueued) for enqueued in await self._store.call(Store.enqueue_many_rollouts, requests)]
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
         return _maybe(AttemptedRollout, await self._store.call(Store.dequeue_rollout, worker_id))
@@ -191,7 +191,7 @@ class RollbookStore(LightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         recorded = await self._store.call(Store.add_many_spans, [_copy(models.Span, span) for span in spans])
-        # Of two with one key the first counts.
+        # If two spans have one key, the first counts.
         given = {_key(span): span for span in reversed(spans)}
         return [given[_key(span)] for span in recorded]
 
@@ -255,7 +255,7 @@ def _key(span: _Keyed) -> tuple[str, str, str]:
 
 
 def _copy(kind: type[Theirs], model: BaseModel) -> Theirs:
-    """Return a model as the other side's class of the same name; the fields are the same."""
+    """Return a model as the other package's class of the same name; the fields are the same."""
     return kind.model_validate(model.model_dump())
 
 
@@ -285,7 +285,7 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _span(span: models.Span) -> Span:
-    """Return the other side's span without validating once more what was validated when it was stored."""
+    """Return Agent-lightning's span without validating it again; the store has validated it."""
     return Span.model_construct(
         **{
             **span.model_dump(),

@@ -1,4 +1,4 @@
-"""A store that is named by its URL alone, so that frameworks may construct it early, pickle it and fork around it."""
+"""A store defined by its URL, so that frameworks may construct it early, pickle it and fork around it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SERVED: Final = frozenset({"http", "https"})
 
 
 class StoreByURL:
-    """Opens a store with the first call, and once more in each process.
+    """A store that opens at the first call in each process.
 
     Args:
         url: which database, as for `open_store`.
-        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
+        scan_debounce_seconds: the minimum time between two runs of the watchdog on marked calls; 0 runs it every time.
 
     Raises:
         Invalid: the URL has a mistake.
@@ -47,21 +47,21 @@ class StoreByURL:
 
     @property
     def is_private(self) -> bool:
-        """Whether no other process can reach it."""
+        """Whether other processes cannot reach the store."""
         return self._url.scheme == "memory"
 
     @property
     def server(self) -> str | None:
-        """Where it is served; None for a database."""
+        """The URL of the server; None for a database."""
         return self._url.text.partition("?")[0].rstrip("/") if self._url.scheme in _SERVED else None
 
     async def opened(self) -> Store:
-        """Return the store itself, of this process.
+        """Return the store of this process; the first call opens it.
 
         Raises:
-            WrongProcess: a `memory://` store is of no other process than the one that made it.
+            WrongProcess: a `memory://` store can be used only in the process that made it.
         """
-        # An event loop must not wait for a lock, and a caller that is cancelled must not leave half a store behind.
+        # An event loop must not wait for a lock, and a cancelled caller must not leave a half-opened store behind.
         return self._store or await asyncio.to_thread(self._open)
 
     def _open(self) -> Store:
@@ -75,14 +75,14 @@ class StoreByURL:
     async def call(
         self, method: Callable[Concatenate[Store, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what the store's method of this name returns."""
+        """Call the store's method of this name and return its result."""
         while True:
             store = await self.opened()
             own: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
             try:
                 return await own(*args, **kwargs)
             except Closed:
-                # What a closed store refuses it has not done.
+                # A store that raises `Closed` has not carried out the call, so the call can be repeated.
                 if store not in self._closed_for_forks:
                     raise
 
@@ -97,14 +97,14 @@ class StoreByURL:
     def before_fork(self) -> None:
         """Close a SQLite file; the next call on either side opens it again.
 
-        SQLite remembers in its process's memory which locks it holds. A fork would remember them too, without having
-        them: one that falls into a commit would find the file locked for ever.
+        SQLite keeps its locks in the memory of the process. A forked child would believe that it holds them: a fork
+        during a commit would leave the file locked for ever in the child.
         """
         self._opening.acquire()
         if self._store is not None and self._url.path is not None:
             store, self._store = self._store, None
             self._closed_for_forks.add(store)
-            # A loop may be running in this thread.
+            # An event loop may be running in this thread, so closing needs a thread of its own.
             closing = threading.Thread(target=asyncio.run, args=(store.close(),))
             closing.start()
             closing.join()
@@ -114,12 +114,12 @@ class StoreByURL:
         self._opening.release()
 
     def after_fork_in_child(self) -> None:
-        """Have the next call open a store of this process."""
+        """Discard the inherited store; the next call opens a store of this process."""
         if self._store is not None:
-            # Never closed here: its finalisers would speak into the parent's connections.
+            # The store is never closed here, since its finalisers would write to the parent's connections.
             _inherited.append(self._store)
             self._store = None
-        # The parent's may be held by a thread that does not exist here.
+        # The parent's lock may be held by a thread that does not exist in the child.
         self._opening = threading.Lock()
 
 
@@ -151,7 +151,7 @@ def _after_fork_in_child() -> None:
     for store in _forking:
         store.after_fork_in_child()
     _forking.clear()
-    # Held by this thread's own parent, and by nobody here.
+    # The parent's thread held the lock when it forked; no thread of the child holds it.
     _one_fork.release()
 
 

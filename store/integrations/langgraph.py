@@ -33,10 +33,10 @@ DELETE: Final = "delete"
 
 
 class Graph(Protocol):
-    """What is asked of a compiled graph."""
+    """The methods of a compiled graph that are used here."""
 
     def aget_state_history(self, config: RunnableConfig, /) -> AsyncIterator[Any]:
-        """Yield the states it was in, the newest first."""
+        """Yield the states of a thread, the newest first."""
         ...
 
     async def aupdate_state(self, config: RunnableConfig, values: dict[str, Any], /) -> RunnableConfig:
@@ -45,19 +45,20 @@ class Graph(Protocol):
 
 
 class RollbookSaver(BaseCheckpointSaver[str]):
-    """Keeps the checkpoints of LangGraph's graphs as facts of a store's log.
+    """LangGraph checkpointer that stores checkpoints as events of a store's log.
 
-    A thread named `<rollout_id>:<scope>` belongs to that rollout; with `attempt_id` in the config's `configurable`,
-    each checkpoint and each write is a sign of life of that attempt, and the checkpoint's `run_id`, unless it has one,
-    is the attempt's id. The methods without `a` do the same and block their caller, also where a loop is running.
+    A thread named `<rollout_id>:<scope>` belongs to that rollout. With `attempt_id` in the config's `configurable`,
+    each checkpoint and each write counts as a heartbeat of that attempt, and the attempt's id becomes the checkpoint's
+    `run_id` unless it has one. The methods without `a` do the same and block their caller, also where a loop is
+    running.
     """
 
     def __init__(self, store: Store | SyncStore, *, serde: SerializerProtocol | None = None) -> None:
-        """Take a store that stays open as long as the saver is used.
+        """Create a saver on a store that must stay open while the saver is used.
 
         Args:
             store: a store opened on a database.
-            serde: what turns values into bytes; None for LangGraph's own, msgpack.
+            serde: converts values to bytes; None for LangGraph's own serialiser, msgpack.
 
         Raises:
             Unsupported: the store is behind `http://`.
@@ -122,12 +123,12 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        # Values are known by their content, so which of them are new need not be told.
+        # The log identifies values by their content, so the saver need not know which of them are new.
         del new_versions
         attempt_id = _attempt_id(config)
-        told = dict(get_checkpoint_metadata(config, metadata))
+        recorded = dict(get_checkpoint_metadata(config, metadata))
         if attempt_id is not None:
-            told.setdefault("run_id", attempt_id)
+            recorded.setdefault("run_id", attempt_id)
         rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         thread_id, ns = _thread_id(config), _namespace(config)
         kept = ThreadCheckpoint(
@@ -137,7 +138,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             parent_id=get_checkpoint_id(config),
             checkpoint=self.serde.dumps_typed(rest),
             values={name: self.serde.dumps_typed(value) for name, value in checkpoint["channel_values"].items()},
-            metadata=told,
+            metadata=recorded,
         )
         await self.store.threads.save_checkpoint(kept, attempt_id=attempt_id)
         return _config(thread_id, ns, checkpoint["id"])
@@ -167,11 +168,11 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         )
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 (the base class's)
-        """Return a version that sorts behind `current` and that no other branch of the thread has."""
+        """Return a version that sorts after `current` and that no other branch of the thread has."""
         count = 0 if current is None else int(str(current).partition(".")[0])
         return f"{count + 1:032}.{random.getrandbits(53):016x}"
 
-    # -- taking away and copying -------------------------------------------------------------------------------------
+    # -- deleting and copying ----------------------------------------------------------------------------------------
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.store.threads.delete(str(thread_id))
@@ -205,7 +206,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             await self.store.threads.prune(thread_id, gone)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
-        """Return the checkpoints without which channels that are kept as differences could not be read any more."""
+        """Return the ancestors that hold channels which the checkpoint stores as differences."""
         needed: set[CheckpointKey] = set()
         found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
         if found is None:
@@ -219,7 +220,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             lacking -= found.values.keys()
         return needed
 
-    # -- the same, without await -------------------------------------------------------------------------------------
+    # -- the same methods without await ------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._wait(self.aget_tuple(config))
@@ -274,9 +275,10 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
 
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
-    """Return the newest checkpoint from which a graph would go on in one of some nodes; None if there is none.
+    """Return the newest checkpoint after which one of the given nodes would run next; None if there is none.
 
-    It is what `runs.save_checkpoint(..., external=)` takes: the end of a phase, given the nodes of the next phase.
+    The result is the argument `external` of `runs.save_checkpoint`: the end of a phase, if the nodes are those of the
+    next phase.
     """
     async for snapshot in graph.aget_state_history(config):
         if not set(nodes).isdisjoint(snapshot.next):
@@ -285,10 +287,10 @@ async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Coll
 
 
 def pointer(config: RunnableConfig) -> dict[str, Any]:
-    """Return what `runs.save_checkpoint(..., external=)` takes for the checkpoint that a config names."""
+    """Return the argument `external` of `runs.save_checkpoint` for the checkpoint that a config names."""
     checkpoint_id = get_checkpoint_id(config)
     if checkpoint_id is None:
-        raise Invalid("checkpoint_id", "is not in the config; give that of a state the graph was in")
+        raise Invalid("checkpoint_id", "is not in the config; pass the config of a state of the graph")
     place = {"thread_id": _thread_id(config), "ns": _namespace(config), "checkpoint_id": checkpoint_id}
     return {"kind": "langgraph", **place}
 
@@ -300,16 +302,16 @@ async def start_from(
     attempt_id: str | None = None,
     state_patch: Mapping[str, Any] | None = None,
 ) -> RunnableConfig:
-    """Return the config with which `graph.ainvoke(None, config)` goes on from a checkpoint: nodes after it run again.
+    """Return the config with which `graph.ainvoke(None, config)` continues from a checkpoint; later nodes run again.
 
     Args:
         graph: a graph compiled with a `RollbookSaver`.
-        external: what a checkpoint of a run points to.
-        attempt_id: the attempt that goes on, such as that of a fork.
-        state_patch: values to be set before, as a fork's are; the checkpoint itself stays as it is.
+        external: the pointer that a checkpoint of a run holds.
+        attempt_id: the attempt that continues, such as that of a fork.
+        state_patch: values to set first, such as those of a fork; the checkpoint itself does not change.
 
     Raises:
-        Invalid: the checkpoint points to nothing of LangGraph's.
+        Invalid: the checkpoint does not point to a checkpoint of LangGraph.
     """
     if external is None or external.get("kind") != "langgraph":
         raise Invalid("external", f"{external!r} is no checkpoint of LangGraph's; save one with external=pointer(...)")
