@@ -1,1 +1,1 @@
-"""What is worked out about runs from their events alone: plans of re-runs, comparisons, graphs. Pure."""
+"""Pure functions over the events of runs: plans of re-runs, comparisons, graphs, following."""

@@ -1,4 +1,4 @@
-"""What changed between two views of a run: the executions of its nodes, side by side."""
+"""Comparison of two views of a run, execution by execution of each node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store.models.runs import AttemptDiff, NodeChange, NodeDifference, NodeRun
-from store.planning.rows import ERROR, RESULTS, UNDRAWN, Told
+from store.planning.rows import ERROR, RESULTS, UNDRAWN, ViewEvent
 
 _Place = tuple[str | None, str, str | None]
 """Scope, node, and the node under which it ran."""
@@ -17,14 +17,14 @@ _CHANGES: Final[tuple[NodeChange, ...]] = ("kept", "replaced", "added", "removed
 
 @dataclass(slots=True)
 class _Execution:
-    """One execution of a node while it is gathered."""
+    """One execution of a node while its events are collected."""
 
-    last: Told
+    last: ViewEvent
     name: str | None
-    result: Told | None = None
+    result: ViewEvent | None = None
     has_failed: bool = False
 
-    def add(self, row: Told) -> None:
+    def add(self, row: ViewEvent) -> None:
         self.last = row
         self.has_failed = self.has_failed or row.status == ERROR
         if row.kind in RESULTS:
@@ -43,8 +43,8 @@ class _Execution:
         )
 
 
-def compare(a: int, b: int, before: Sequence[Told], after: Sequence[Told]) -> AttemptDiff:
-    """Return what changed from one attempt's view to another's, in the order of the first and then of the second."""
+def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEvent]) -> AttemptDiff:
+    """Return the changes from one attempt's view to another's, in the order of the first view, then of the second."""
     first, second = executions(before), executions(after)
     nodes: list[NodeDifference] = []
     for place in dict.fromkeys([*first, *second]):
@@ -63,13 +63,13 @@ def compare(a: int, b: int, before: Sequence[Told], after: Sequence[Told]) -> At
     )
 
 
-def executions(rows: Iterable[Told]) -> dict[_Place, list[NodeRun]]:
-    """Return the executions of each node: by their names where they have any, else each ends with its result."""
+def executions(rows: Iterable[ViewEvent]) -> dict[_Place, list[NodeRun]]:
+    """Return the executions of each node. Events with an execution name are grouped by it; else a result ends one."""
     rows = [row for row in rows if row.node_id is not None and row.kind not in UNDRAWN]
     nodes = {(row.scope, row.node_id) for row in rows}
     gathered: dict[_Place, list[_Execution]] = {}
     for row in rows:
-        assert row.node_id is not None  # left out above
+        assert row.node_id is not None  # rows without a node were removed above
         parent = row.parent_node_id if (row.scope, row.parent_node_id) in nodes else None
         of_node = gathered.setdefault((row.scope, row.node_id, parent), [])
         of_row = _execution_of(row, of_node)
@@ -80,7 +80,7 @@ def executions(rows: Iterable[Told]) -> dict[_Place, list[NodeRun]]:
     return {place: [each.summed_up() for each in found] for place, found in gathered.items()}
 
 
-def _execution_of(row: Told, known: Sequence[_Execution]) -> _Execution | None:
+def _execution_of(row: ViewEvent, known: Sequence[_Execution]) -> _Execution | None:
     if row.node_exec is not None:
         return next((each for each in known if each.name == row.node_exec), None)
     return known[-1] if known and known[-1].name is None and known[-1].result is None else None

@@ -1,8 +1,9 @@
-"""Following a run: what its reader is told, fact by fact, so that going on from anywhere equals reading it afresh.
+"""Following a run: the frames that a reader gets, such that a reader that continues ends up like a new reader.
 
-A reader stands at a version of the run. It holds what its view held then, and is told what changes: what comes, and
-what a fork takes away. Where the view changes otherwise, by a retry, a branch or a moved head, it is told all of it
-anew. So replay and live are one way along one log, with nothing between them that could be missed or come twice.
+The position of a reader is a version of the run. The reader holds the events of its view at that version and gets the
+changes since: new events, and the masks of a fork. If the view changes in another way, by a retry, a branch or a moved
+head, the reader gets the whole view again. Past and new events come from the same log by the same code, so none is lost
+or sent twice between the two.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Form = Literal["seen", "own", "raw"]
 
 
 class FutureCursor(Invalid):
-    """A reader claims to have seen more of a run than there is."""
+    """A reader's position is beyond the last event of a run."""
 
     code = "future_cursor"
 
@@ -31,77 +32,77 @@ class FutureCursor(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
-    """A moment of a run."""
+    """A position in a run."""
 
     version: int
-    """Of its last event then."""
+    """The version of the run's last event at this position."""
     position: int
-    """Of that event in the log."""
+    """The position of that event in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFollowPage:
-    """The next facts of a run, as far as they concern its readers."""
+    """The next facts of a run that a reader may need."""
 
     facts: Sequence[Turn | RunEventRow]
     place: RunPosition
-    """Where a reader stands after them, also past those that concern nobody."""
+    """The position after these facts, including facts that no reader needs."""
     is_last: bool
-    """Whether there was nothing more."""
+    """Whether the run had no further facts."""
     end: int
     """The last position of the whole log when it was read."""
-    told: dict[int, RunFrame] = field(default_factory=dict[int, RunFrame], compare=False)
-    """The frames of its events, made once for all readers."""
+    frames_by_version: dict[int, RunFrame] = field(default_factory=dict[int, RunFrame], compare=False)
+    """The frames of its events by version, built once for all readers."""
 
     def frame(self, event: RunEventRow) -> RunFrame:
-        """Return what a reader is told of one of its events."""
-        frame = self.told.get(event.version)
+        """Return the frame of one of its events."""
+        frame = self.frames_by_version.get(event.version)
         if frame is None:
-            frame = self.told[event.version] = _told(event)
+            frame = self.frames_by_version[event.version] = _event_frame(event)
         return frame
 
 
 class Source(Protocol):
-    """Where a run is read."""
+    """The log of one run."""
 
     async def past(self) -> tuple[Sequence[Turn], RunPosition]:
-        """Return all turns of the run, and where it stands.
+        """Return all turns of the run, and its last position.
 
         Raises:
-            NotFound: no such rollout.
+            NotFound: the rollout does not exist.
         """
         ...
 
     async def place(self, version: int) -> RunPosition:
-        """Return the moment of an event that is there."""
+        """Return the position of an existing event."""
         ...
 
     def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events that a view holds at a moment, after a version."""
+        """Yield the events of a view at a position, after a version."""
         ...
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return what comes after a version, read when the log had reached a position."""
+        """Return the facts after a version, read when the log had reached a position."""
         ...
 
     async def news(self, end: int) -> int:
-        """Return once the run may have gone on after a position of the log; and which one it has reached."""
+        """Wait until the run may have new facts after a position of the log; return the position it has reached."""
         ...
 
 
 @dataclass(slots=True)
 class Following:
-    """One reader's way along a run.
+    """One reader that follows a run.
 
     Args:
-        source: where the run is read.
-        rollout_id: which.
-        form: `seen`, `own` or `raw`, as views are.
-        attempt: whose view it is; None for the head's, and for `raw`.
-        after: the version that the reader has seen; 0 for one that holds nothing.
-        until: the version as of which it was being told the view when it was cut off, if it was.
-        masks: whether the reader can take away what a fork hides; else it is told everything anew.
-        goes_on: whether to wait for more, once all was told that is there.
+        source: the log of the run.
+        rollout_id: the id of the run.
+        form: the form of the view: `seen`, `own` or `raw`.
+        attempt: the attempt whose view it is; None for the head's, and for `raw`.
+        after: the version that the reader has seen; 0 for a new reader.
+        until: the version whose view the reader was loading when its connection ended; None if it was not loading.
+        masks: whether the reader can remove the events that a fork hides; else it gets the whole view again.
+        goes_on: whether to wait for more facts after the last one.
     """
 
     source: Source
@@ -112,21 +113,21 @@ class Following:
     until: int | None = None
     masks: bool = True
     goes_on: bool = True
-    _course: RunState = field(default_factory=RunState)
+    _state: RunState = field(default_factory=RunState)
     _moved: int = 0
-    """The last version at which the view became another one than what a reader could work out."""
-    _told_end: bool = False
-    """Whether how the run ended was told since it last went on."""
+    """The last version at which the view changed in a way that a reader cannot derive."""
+    _sent_end: bool = False
+    """Whether a `terminal` frame was sent since the run last continued."""
 
     async def frames(self, view: str) -> AsyncGenerator[RunFrame]:
-        """Yield frames until whoever reads stops.
+        """Yield frames until the reader stops.
 
         Args:
-            view: its name, as the reader has given it.
+            view: the name of the view, as the reader gave it.
 
         Raises:
             FutureCursor: `after` is beyond the run's last event.
-            NotFound: no such rollout, or attempt.
+            NotFound: the rollout or the attempt does not exist.
         """
         turns, place = await self.source.past()
         furthest = max(self.after, self.until or 0)
@@ -135,19 +136,19 @@ class Following:
         yield self._hello(view, turns, place)
         if self.until is not None:
             place = await self.source.place(self.until)
-        # Whoever follows a head, and holds something, may have missed that it moved, so it goes the whole way.
-        walks = self._follows_head and self.after > 0 and self.until is None
-        at = self.after if walks else place.version
+        # A reader of the head that holds events may have missed a move of the head, so it reads all facts since.
+        reads_log = self._follows_head and self.after > 0 and self.until is None
+        at = self.after if reads_log else place.version
         for turn in turns:
             if turn.version <= at:
                 self._is_new_to_view(turn)
-        if not walks and self.after < place.version:
+        if not reads_log and self.after < place.version:
             async with aclosing(self._load(self.after, place)) as loaded:
                 async for frame in loaded:
                     yield frame
         self.after = max(at, self.after)
-        async with aclosing(self._walk()) as walked:
-            async for frame in walked:
+        async with aclosing(self._follow_log()) as followed:
+            async for frame in followed:
                 yield frame
 
     @property
@@ -155,9 +156,9 @@ class Following:
         return self.form == "seen" and self.attempt is None
 
     @property
-    def _whose(self) -> int | None:
-        """The attempt whose events come next in the view; None for those of all."""
-        return self._course.head if self._follows_head else self.attempt
+    def _shown_attempt(self) -> int | None:
+        """The attempt whose events extend the view; None for those of all attempts."""
+        return self._state.head if self._follows_head else self.attempt
 
     def _hello(self, view: str, turns: Sequence[Turn], place: RunPosition) -> RunFrame:
         now = RunState()
@@ -177,46 +178,46 @@ class Following:
         )
 
     async def _load(self, after: int, until: RunPosition) -> AsyncGenerator[RunFrame]:
-        """Yield what the view holds at a moment, and how the run stands then."""
-        if self.form == "raw" or self._whose is not None:
-            async with aclosing(self.source.view(self.form, self._whose or 0, after, until)) as events:
+        """Yield the events of the view at a position, and the status of the run then."""
+        if self.form == "raw" or self._shown_attempt is not None:
+            async with aclosing(self.source.view(self.form, self._shown_attempt or 0, after, until)) as events:
                 async for event in events:
-                    # Beyond the last move, going on from an event is the same as going on with what is told here.
-                    yield _told(event, until.version if event.version < self._moved else None)
-        yield self._status(until.version, self._whose)
+                    # After the last move, continuing from the event alone gives the same frames as this load.
+                    yield _event_frame(event, until.version if event.version < self._moved else None)
+        yield self._status(until.version, self._shown_attempt)
         for frame in self._end(until.version):
             yield frame
 
-    async def _walk(self) -> AsyncGenerator[RunFrame]:
+    async def _follow_log(self) -> AsyncGenerator[RunFrame]:
         since = 0
         while True:
             page = await self.source.page(self.after, since)
-            async with aclosing(self._tell(page)) as told:
-                async for frame in told:
+            async with aclosing(self._page_frames(page)) as frames:
+                async for frame in frames:
                     yield frame
             self.after = page.place.version
             if page.is_last:
-                if not self._told_end:
+                if not self._sent_end:
                     for frame in self._end(self.after):
                         yield frame
                 if not self.goes_on:
                     return
                 since = await self.source.news(page.end)
 
-    async def _tell(self, page: RunFollowPage) -> AsyncGenerator[RunFrame]:
+    async def _page_frames(self, page: RunFollowPage) -> AsyncGenerator[RunFrame]:
         for index, fact in enumerate(page.facts):
             if isinstance(fact, RunEventRow):
                 if self._holds(fact):
                     yield page.frame(fact)
             elif not self._is_new_to_view(fact):
-                for frame in self._turned(fact):
+                for frame in self._turn_frames(fact):
                     yield frame
             else:
-                # The page may hold more moves, and all of them are in what is told now.
+                # The page may hold more moves; the load below includes all of them.
                 for later in page.facts[index + 1 :]:
                     if isinstance(later, Turn):
                         self._is_new_to_view(later)
-                self._told_end = False
+                self._sent_end = False
                 yield RunFrame(kind="reset", seq=0)
                 async with aclosing(self._load(0, page.place)) as loaded:
                     async for frame in loaded:
@@ -224,29 +225,29 @@ class Following:
                 return
 
     def _holds(self, event: RunEventRow) -> bool:
-        """Whether the view holds an event that has just come: of those it builds on, none counts any more."""
-        return self.form == "raw" or event.attempt == self._whose
+        """Return whether a new event belongs to the view; new events of the attempts that it builds on do not."""
+        return self.form == "raw" or event.attempt == self._shown_attempt
 
     def _is_new_to_view(self, turn: Turn) -> bool:
-        """Take in a turn; whether it makes the view another one than what its reader holds and can work out."""
-        move = self._course.take(turn)
+        """Apply a turn; return whether the view changed in a way that the reader cannot derive."""
+        move = self._state.take(turn)
         is_new = self._follows_head and (move == "elsewhere" or (move == "fork" and not self.masks))
         if is_new:
             self._moved = turn.version
         return is_new
 
-    def _turned(self, turn: Turn) -> list[RunFrame]:
+    def _turn_frames(self, turn: Turn) -> list[RunFrame]:
         match turn.type:
             case "attempt.forked" if self._follows_head:
-                self._told_end = False
+                self._sent_end = False
                 return [self._fork(turn)]
             case "attempt.status_changed":
-                number = self._course.number_of(turn.data["attempt_id"])
+                number = self._state.number_of(turn.data["attempt_id"])
                 return [self._status(turn.version, number, of_rollout=False)]
             case "rollout.status_changed":
                 frames = [self._status(turn.version, None)]
                 if turn.data["from"] != turn.data["to"]:
-                    self._told_end = False
+                    self._sent_end = False
                     frames += self._end(turn.version)
                 return frames
             case _:
@@ -257,7 +258,7 @@ class Following:
         return RunFrame(
             kind="fork",
             seq=turn.version,
-            attempt=self._course.head,
+            attempt=self._state.head,
             base=turn.data["base"],
             base_seq=turn.data["base_version"],
             masks=None if fork is None else fork.masks,
@@ -269,18 +270,18 @@ class Following:
             kind="status",
             seq=seq,
             attempt=attempt,
-            attempt_status=self._course.status_of(attempt),
-            rollout_status=self._course.rollout_status if of_rollout else None,
+            attempt_status=self._state.status_of(attempt),
+            rollout_status=self._state.rollout_status if of_rollout else None,
         )
 
     def _end(self, seq: int) -> list[RunFrame]:
-        outcome = self._course.outcome_of(self._whose)
+        outcome = self._state.outcome_of(self._shown_attempt)
         if outcome is None:
             return []
-        self._told_end = True
-        error = self._course.error_of(self._whose) if outcome == "failed" else None
-        return [RunFrame(kind="terminal", seq=seq, attempt=self._whose, outcome=outcome, error=error)]
+        self._sent_end = True
+        error = self._state.error_of(self._shown_attempt) if outcome == "failed" else None
+        return [RunFrame(kind="terminal", seq=seq, attempt=self._shown_attempt, outcome=outcome, error=error)]
 
 
-def _told(event: RunEventRow, until: int | None = None) -> RunFrame:
+def _event_frame(event: RunEventRow, until: int | None = None) -> RunFrame:
     return RunFrame.model_construct(kind="event", seq=event.version, until=until, event=event)

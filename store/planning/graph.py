@@ -1,4 +1,4 @@
-"""A view of a run as nodes in columns, one column for each scope."""
+"""Graph of a view of a run: nodes in columns, one column for each scope."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from store.models.phases import PhaseGraph
 from store.models.runs import GraphColumn, GraphEdge, GraphNode, NodeStatus, RunGraph
 from store.planning.plan import phase_of
-from store.planning.rows import ERROR, RESULTS, UNDRAWN, Told
+from store.planning.rows import ERROR, RESULTS, UNDRAWN, ViewEvent
 
 _Node = tuple[str | None, str]
 
 
 @dataclass(slots=True)
 class _Drawn:
-    """One node while it is gathered."""
+    """One node while its events are collected."""
 
-    first: Told
-    last: Told
+    first: ViewEvent
+    last: ViewEvent
     phase: str | None = None
     metrics: Mapping[str, Any] | None = None
     executions: int = 0
     errors: int = 0
     has_failed: bool = False
     under: dict[str, None] = field(default_factory=dict[str, None])
-    """The nodes under which it ran."""
+    """The parents of the node."""
 
-    def add(self, row: Told) -> None:
+    def add(self, row: ViewEvent) -> None:
         self.last = row
         self.phase = self.phase or row.phase
         if row.parent_node_id is not None:
@@ -48,8 +48,8 @@ class _Drawn:
         return "completed" if self.executions else "running"
 
 
-def graph_of(rollout_id: str, head: int | None, rows: Iterable[Told], graph: PhaseGraph | None) -> RunGraph:
-    """Return the nodes of a view, in columns and inside them in the order they were first seen."""
+def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph: PhaseGraph | None) -> RunGraph:
+    """Return the nodes of a view, in columns; columns and nodes are in the order of their first event."""
     drawn: dict[_Node, _Drawn] = {}
     for row in rows:
         if row.node_id is None or row.kind in UNDRAWN:

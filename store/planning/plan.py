@@ -1,4 +1,4 @@
-"""Where a re-run starts, what it starts from, what it hides, and what runs again: worked out from one view of a run."""
+"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and what runs again."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass, field
 from store.errors import CheckpointMissing, Invalid
 from store.models.phases import Mask, Phase, PhaseGraph
 from store.models.runs import CheckpointRef, Degraded, Fork, ForkKind, ForkPlan, OnMissing
-from store.planning.rows import Alike, Placed
+from store.planning.rows import EventGroup, Placed
 
 COMPLETED = frozenset({"phase.completed", "phase.skipped"})
-"""Kinds of events after which a phase of a scope need not run."""
+"""Kinds of events that mark a phase of a scope as done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanBasis:
-    """What a plan rests on, all of one moment."""
+    """The state of a run that a plan is made from, read at one moment."""
 
     rollout_id: str
     head: int | None
     ground: int
     """The version of the last event that a plan can depend on; 0 where there was none."""
     base: int
-    rows: Sequence[Alike]
-    """What the events of the base's view are about, in the order in which each was first seen."""
+    rows: Sequence[EventGroup]
+    """The events of the base's view in groups, in the order of the first event of each."""
     checkpoints: Sequence[CheckpointRef]
-    """Those of the base's view, oldest first."""
+    """The checkpoints of the base's view, oldest first."""
     scopes: Collection[str]
-    """Every scope that was ever heard of in the run."""
+    """Every scope that occurs in the run."""
     has_succeeded: bool = False
-    """Whether the base was reported to have succeeded."""
+    """Whether the base's status is `succeeded`."""
 
 
 @dataclass(slots=True)
 class _Start:
-    """Where the scopes of a plan go on."""
+    """The phase at which some scopes of a plan start."""
 
     phase: Phase
     scopes: list[str]
@@ -45,7 +45,7 @@ class _Start:
 
 def rerun(
     graph: PhaseGraph,
-    ground: PlanBasis,
+    basis: PlanBasis,
     *,
     node: str | None,
     phase: str | None,
@@ -53,51 +53,51 @@ def rerun(
     on_missing: OnMissing,
     cascade: bool,
 ) -> ForkPlan:
-    """Return the plan of running a phase of some scopes again.
+    """Return the plan of a re-run of a phase for some scopes.
 
     Raises:
-        Invalid: no such node, phase or scope; a node of several phases.
-        CheckpointMissing: a scope lacks what the phase starts from, and `on_missing` is `error`.
+        Invalid: the node, phase or scope does not exist; the node belongs to several phases.
+        CheckpointMissing: a scope lacks the checkpoint that the phase requires, and `on_missing` is `error`.
     """
-    asked = phase_asked(graph, node, phase)
-    spelled = scopes_asked(graph, ground, asked, scopes)
-    start = _start(graph, ground, asked, spelled, cascade=cascade)
+    target = target_phase(graph, node, phase)
+    targets = target_scopes(graph, basis, target, scopes)
+    start = _start(graph, basis, target, targets, cascade=cascade)
     degraded = None
     found = {each.scope for each in start.checkpoints}
-    lacking = [scope for scope in spelled if scope not in found] if asked.requires is not None else []
-    if asked.requires is not None and lacking:
+    lacking = [scope for scope in targets if scope not in found] if target.requires is not None else []
+    if target.requires is not None and lacking:
         if on_missing != "full":
-            raise CheckpointMissing(asked.requires, lacking, asked.name)
-        degraded = Degraded(reason="checkpoint_missing", phase=asked.name, checkpoint=asked.requires, scopes=lacking)
-        start = _start(graph, ground, graph.first(asked.scope_kind), spelled, cascade=cascade)
-    kind: ForkKind = "rerun" if ground.base == ground.head else "branch"
-    return _plan(graph, ground, [start], kind=kind, cascade=cascade, degraded=degraded)
+            raise CheckpointMissing(target.requires, lacking, target.name)
+        degraded = Degraded(reason="checkpoint_missing", phase=target.name, checkpoint=target.requires, scopes=lacking)
+        start = _start(graph, basis, graph.first(target.scope_kind), targets, cascade=cascade)
+    kind: ForkKind = "rerun" if basis.base == basis.head else "branch"
+    return _plan(graph, basis, [start], kind=kind, cascade=cascade, degraded=degraded)
 
 
-def resume(graph: PhaseGraph, ground: PlanBasis) -> ForkPlan:
-    """Return the plan of going on where the base has stopped.
+def resume(graph: PhaseGraph, basis: PlanBasis) -> ForkPlan:
+    """Return the plan that continues where the base stopped.
 
-    A phase is done when it was reported completed or skipped; a phase that ended without saying so runs again. Where
-    all that has begun is done, nothing runs again: which scopes were still to come only the run's program knows.
+    A phase is done if an event reports it as completed or skipped; a phase that ended without such an event runs again.
+    If all phases that began are done, nothing runs again: only the run's program knows which scopes were still to come.
 
     Raises:
-        Invalid: the base has succeeded, with every phase that has begun.
+        Invalid: the base has succeeded, with every phase that began.
     """
     starts: list[_Start] = []
-    for scope, kind in _scopes_begun(graph, ground.rows).items():
-        phase = _next_phase(graph, ground, scope, kind)
+    for scope, kind in _scopes_begun(graph, basis.rows).items():
+        phase = _next_phase(graph, basis, scope, kind)
         if phase is not None:
-            starts.append(_start(graph, ground, phase, [scope], cascade=True))
-    if not starts and ground.has_succeeded:
-        raise Invalid("from_attempt", f"nothing of attempt {ground.base} is unfinished; re-run a phase instead")
-    return _plan(graph, ground, starts, kind="resume", cascade=True, degraded=None)
+            starts.append(_start(graph, basis, phase, [scope], cascade=True))
+    if not starts and basis.has_succeeded:
+        raise Invalid("from_attempt", f"nothing of attempt {basis.base} is unfinished; re-run a phase instead")
+    return _plan(graph, basis, starts, kind="resume", cascade=True, degraded=None)
 
 
-def phase_asked(graph: PhaseGraph, node: str | None, phase: str | None) -> Phase:
-    """Return the phase that a node or a name stands for.
+def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phase:
+    """Return the phase that a node or a name identifies.
 
     Raises:
-        Invalid: neither or both are given; there is no such; the node is of several phases.
+        Invalid: neither or both are given; the phase or node does not exist; the node belongs to several phases.
     """
     if (node is None) == (phase is None):
         raise Invalid("phase", "give either the phase to run again or one of its nodes")
@@ -105,42 +105,42 @@ def phase_asked(graph: PhaseGraph, node: str | None, phase: str | None) -> Phase
         if phase not in graph.by_name:
             raise Invalid("phase", f"{phase!r} is none of {', '.join(graph.by_name)}")
         return graph.by_name[phase]
-    found = graph.phases_of(node or "")
-    if not found:
+    phases = graph.phases_of(node or "")
+    if not phases:
         raise Invalid("node", f"no phase of graph {graph.name!r} lists {node!r}; name the phase instead")
-    if len(found) > 1:
-        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in found)}; name the phase instead")
-    return found[0]
+    if len(phases) > 1:
+        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in phases)}; name the phase instead")
+    return phases[0]
 
 
-def scopes_asked(graph: PhaseGraph, ground: PlanBasis, phase: Phase, scopes: Sequence[str]) -> list[str]:
-    """Return scopes as the log spells them, each once.
+def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Sequence[str]) -> list[str]:
+    """Return scopes in the spelling of the log, each once.
 
     Raises:
-        Invalid: none, an empty one, one the run has never heard of, or another than the only one of its kind.
+        Invalid: no scope, an empty scope, an unknown scope, or one that differs from the only scope of its kind.
     """
     kind = graph.scope_kinds[phase.scope_kind]
-    spelled = list(dict.fromkeys(kind.spelled(scope) for scope in scopes))
+    names = list(dict.fromkeys(kind.spelled(scope) for scope in scopes))
     if kind.fixed is not None:
-        if set(spelled) - {kind.fixed}:
+        if set(names) - {kind.fixed}:
             raise Invalid("scopes", f"phase {phase.name!r} is about {kind.fixed!r} alone; leave scopes out")
         return [kind.fixed]
-    if not spelled or not all(spelled):
+    if not names or not all(names):
         raise Invalid("scopes", f"name the scopes for which phase {phase.name!r} shall run again")
-    unknown = [scope for scope in spelled if scope not in ground.scopes]
+    unknown = [scope for scope in names if scope not in basis.scopes]
     if unknown:
-        known = ", ".join(sorted(ground.scopes)[:20]) or "none"
+        known = ", ".join(sorted(basis.scopes)[:20]) or "none"
         raise Invalid("scopes", f"the run has nothing about {', '.join(unknown)}; it knows {known}")
-    return spelled
+    return names
 
 
-def _start(graph: PhaseGraph, ground: PlanBasis, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
+def _start(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
     again = {each.name for each in graph.later(phase)}
-    unlisted = {scope: _unlisted(graph, ground.rows, phase.scope_kind, scope, again) for scope in scopes}
+    unlisted = {scope: _unlisted(graph, basis.rows, phase.scope_kind, scope, again) for scope in scopes}
     start = _Start(phase, scopes, graph.masks(phase, scopes, cascade=cascade, unlisted=unlisted))
     if phase.requires is not None:
         latest: dict[str, CheckpointRef] = {}
-        for each in ground.checkpoints:
+        for each in basis.checkpoints:
             hidden = any(mask.hides(each.scope, None, phase=each.after_phase) for mask in start.masks)
             if each.name == phase.requires and not hidden:
                 latest[each.scope] = each
@@ -148,10 +148,10 @@ def _start(graph: PhaseGraph, ground: PlanBasis, phase: Phase, scopes: list[str]
     return start
 
 
-def _unlisted(graph: PhaseGraph, rows: Sequence[Alike], kind: str, scope: str, again: set[str]) -> set[str]:
-    """Return the nodes that no phase lists and that belong to phases which run again, wherever they are seen.
+def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: str, again: set[str]) -> set[str]:
+    """Return the nodes that no phase lists and that occur only in phases which run again.
 
-    What ran under a node that a phase lists goes with that node.
+    A node that ran under a listed node follows that node.
     """
     order = graph.of_kind(kind)
     names = {each.name for each in order}
@@ -165,14 +165,14 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[Alike], kind: str, scope: str, a
         if row.parent_node_id in listed:
             under_listed.add(row.node_id)
         else:
-            said = row.phase if row.phase in names else None
-            phases.setdefault(row.node_id, set()).add(said or default)
-    # A name that is used in phases which stay as well cannot be hidden by name.
+            declared = row.phase if row.phase in names else None
+            phases.setdefault(row.node_id, set()).add(declared or default)
+    # A name that also occurs in phases which stay cannot be hidden by name.
     return {node for node, found in phases.items() if found <= again and node not in under_listed}
 
 
-def _scopes_begun(graph: PhaseGraph, rows: Sequence[Alike]) -> dict[str, str]:
-    """Return each scope that a phase is known to have begun for, with its kind, as first seen."""
+def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, str]:
+    """Return each scope for which a phase has begun, with its kind, in the order of the first event."""
     begun: dict[str, str] = {}
     for row in rows:
         phase = phase_of(graph, row)
@@ -182,7 +182,7 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[Alike]) -> dict[str, str]:
 
 
 def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
-    """Return the phase that an event belongs to by its node, else as it says itself; None for neither."""
+    """Return the phase of an event by its node, else by its own field; None for neither."""
     if row.node_id is not None:
         found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
         if len(found) == 1:
@@ -190,14 +190,14 @@ def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
     return graph.by_name.get(row.phase or "")
 
 
-def _next_phase(graph: PhaseGraph, ground: PlanBasis, scope: str, kind: str) -> Phase | None:
-    """Return the phase at which a scope goes on; None where it is done."""
-    done = {row.phase for row in ground.rows if row.scope == scope and row.kind in COMPLETED}
+def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str) -> Phase | None:
+    """Return the phase at which a scope continues; None if the scope is done."""
+    done = {row.phase for row in basis.rows if row.scope == scope and row.kind in COMPLETED}
     order = graph.of_kind(kind)
     waiting = [phase for phase in order if phase.name not in done]
     if not waiting:
         return None
-    saved = {each.name for each in ground.checkpoints if each.scope == scope}
+    saved = {each.name for each in basis.checkpoints if each.scope == scope}
     for phase in reversed(order[: order.index(waiting[0]) + 1]):
         if phase.requires is None or phase.requires in saved:
             return phase
@@ -206,7 +206,7 @@ def _next_phase(graph: PhaseGraph, ground: PlanBasis, scope: str, kind: str) -> 
 
 def _plan(
     graph: PhaseGraph,
-    ground: PlanBasis,
+    basis: PlanBasis,
     starts: Sequence[_Start],
     *,
     kind: ForkKind,
@@ -217,12 +217,12 @@ def _plan(
     again = {phase.name: phase for start in starts for phase in graph.later(start.phase)}
     cascaded = graph.cascade_of(again.values()) if cascade else []
     checkpoints = [each for start in starts for each in start.checkpoints]
-    hidden = [row for row in ground.rows if any(_hides(mask, row) for mask in masks)]
+    hidden = [row for row in basis.rows if any(_hides(mask, row) for mask in masks)]
     first = starts[0].phase if starts and all(start.phase is starts[0].phase for start in starts) else None
     return ForkPlan(
         kind=kind,
-        base=ground.base,
-        base_version=ground.ground,
+        base=basis.base,
+        base_version=basis.ground,
         scopes=[scope for start in starts for scope in start.scopes],
         phase=first and first.name,
         entry=first and (first.entry or first.nodes[0]),
@@ -231,49 +231,49 @@ def _plan(
         masks=masks,
         graph=graph.digest,
         degraded=degraded,
-        rollout_id=ground.rollout_id,
+        rollout_id=basis.rollout_id,
         phases=list(again),
         unsafe=_unsafe(graph, {**again, **{phase.name: phase for phase in cascaded}}, hidden, kind),
         graph_changed=[each.checkpoint_id for each in checkpoints if each.graph not in {None, graph.digest}],
-        kept=_events(ground.rows) - _events(hidden),
+        kept=_events(basis.rows) - _events(hidden),
         hidden=_events(hidden),
         nodes=len(_nodes(hidden)),
-        head=ground.head,
-        ground=ground.ground,
+        head=basis.head,
+        ground=basis.ground,
     )
 
 
-def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Alike], kind: ForkKind) -> list[str]:
+def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[EventGroup], kind: ForkKind) -> list[str]:
     unsafe = [name for name, phase in phases.items() if phase.side_effects == "unsafe"]
     if kind != "resume":
         return unsafe
-    # What never began is not repeated by going on.
+    # A phase that never began is not repeated by a resume.
     begun = {found.name for row in hidden if (found := phase_of(graph, row)) is not None}
     return [name for name in unsafe if name in begun]
 
 
-def _hides(mask: Mask, row: Alike) -> bool:
+def _hides(mask: Mask, row: EventGroup) -> bool:
     return mask.hides(row.scope, row.node_id, row.parent_node_id, row.phase)
 
 
-def _events(rows: Sequence[Alike]) -> int:
+def _events(rows: Sequence[EventGroup]) -> int:
     return sum(row.count for row in rows)
 
 
-def _nodes(rows: Sequence[Alike]) -> set[tuple[str | None, str | None]]:
-    """Return the nodes among some events, without those that ran under another one of them."""
+def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
+    """Return the nodes of some events, without those that ran under another one of them."""
     nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
     return nodes - {(row.scope, row.node_id) for row in rows if (row.scope, row.parent_node_id) in nodes}
 
 
 def of_fork(fork: Fork) -> str:
-    """Return what a fork runs again: `debate of RIG, then decision`."""
+    """Return a description of what a fork runs again: `debate of RIG, then decision`."""
     again = " of ".join(part for part in (fork.phase, ", ".join(fork.scopes)) if part)
     return again + (f", then {', '.join(fork.cascade)}" if fork.cascade else "")
 
 
 def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
-    """Yield what a plan says, each with a word for it."""
+    """Yield the parts of a plan as pairs of a label and a text."""
     scopes = ", ".join(plan.scopes)
     yield (
         "builds on",

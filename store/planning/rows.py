@@ -1,4 +1,4 @@
-"""Run events as planning, comparing and drawing see them."""
+"""Types of run events for planning, comparisons and graphs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 RESULTS: Final = frozenset({"result", "tool_result"})
 """Kinds of events that end one execution of a node."""
 UNDRAWN: Final = frozenset({"log", "system"})
-"""Kinds of events that are about no node of the pipeline, whatever node they name."""
+"""Kinds of events that belong to no node of the pipeline, even if they name one."""
 ERROR: Final = "error"
 """The status of a result that failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ViewEvent:
     """One event of a view, without payload."""
 
     version: int
@@ -32,8 +32,8 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """Events of a view that a plan does not tell apart."""
+class EventGroup:
+    """Events of a view that are equal for a plan, with their count."""
 
     kind: str
     scope: str | None = None
@@ -44,7 +44,7 @@ class Alike:
 
 
 class Placed(Protocol):
-    """What tells to which phase an event belongs."""
+    """The fields that determine the phase of an event."""
 
     @property
     def node_id(self) -> str | None: ...

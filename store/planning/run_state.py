@@ -1,4 +1,4 @@
-"""How a run stands after each of the facts that change it: its attempts, its head, how it ended."""
+"""State of a run after each fact that changes it: its attempts, its head, its outcome."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TURNS: Final = (
     "attempt.status_changed",
     "claim.released",
 )
-"""The facts that change how a run stands."""
+"""The types of events that change the state of a run."""
 CUT_OFF: Final = "Run did not complete (server restarted)"
-"""What is said of an attempt that went silent or took too long."""
+"""The error of an attempt that was unresponsive or exceeded its time limit."""
 UNKNOWN: Final = "unknown error"
 
 _ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
@@ -32,13 +32,13 @@ Move = Literal["fork", "elsewhere"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A fact that changes how a run stands."""
+    """An event that changes the state of a run."""
 
     version: int
     type: str
     data: Mapping[str, Any]
     fork: Fork | None = None
-    """Of `attempt.forked`, where it is asked for."""
+    """The fork of `attempt.forked`, if it was read."""
 
 
 @dataclass(slots=True)
@@ -50,18 +50,18 @@ class _Attempt:
 
 @dataclass(slots=True)
 class RunState:
-    """How a run stands after the facts that it was given, in their order."""
+    """The state of a run after the turns that it took, in their order."""
 
     head: int | None = None
-    """The attempt whose view is the run's."""
+    """The attempt whose view is the view of the run."""
     rollout_status: RolloutStatus = "queuing"
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
     """Sequence ids by attempt ids."""
     _attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
-    """Those that count, by their sequence ids."""
+    """The attempts, without released claims, by their sequence ids."""
 
     def take(self, turn: Turn) -> Move | None:
-        """Take in the next fact; say whether the head went on to a fork of what it was, or elsewhere."""
+        """Apply the next turn; return `fork` if the head moved to a fork of it, `elsewhere` if it moved otherwise."""
         data = turn.data
         match turn.type:
             case "rollout.started":
@@ -90,7 +90,7 @@ class RunState:
         before, number = self.head, data["sequence"]
         self._numbers[data["attempt_id"]] = self.head = number
         self._attempts[number] = _Attempt("preparing", before)
-        # What a fork does to the view is said by its own fact, which comes next.
+        # The event `attempt.forked`, which comes next, describes what a fork does to the view.
         return None if before is None or data["via"] == "fork" else "elsewhere"
 
     def _release(self, data: Mapping[str, Any]) -> Move | None:
@@ -103,18 +103,18 @@ class RunState:
         return "elsewhere"
 
     def number_of(self, attempt_id: str) -> int | None:
-        """Return the sequence id of an attempt; None for one that does not count."""
+        """Return the sequence id of an attempt; None for an unknown or released one."""
         return self._numbers.get(attempt_id)
 
     def status_of(self, attempt: int | None) -> AttemptStatus | None:
-        """Return the status of an attempt; None where there is none."""
+        """Return the status of an attempt; None if it does not exist."""
         known = self._attempts.get(attempt or 0)
         return None if known is None else known.status
 
     def outcome_of(self, attempt: int | None) -> RunOutcome | None:
-        """Return how an attempt's run has ended; None while it has not. Of None, how the rollout has.
+        """Return the outcome of an attempt, or of the rollout if `attempt` is None; None while it has not ended.
 
-        The rollout follows its latest attempt: whether a failure is final, or another attempt comes, it knows alone.
+        The latest attempt has the outcome of the rollout, which alone determines whether a failure is final or retried.
         """
         latest = max(self._attempts, default=None)
         if attempt is None or attempt == latest:
@@ -125,7 +125,7 @@ class RunState:
         return "failed" if status == "failed" or status in _OVERDUE else None
 
     def error_of(self, attempt: int | None) -> str:
-        """Return why an attempt failed, of None the latest, in words for people."""
+        """Return a readable reason why an attempt failed; `attempt` None stands for the latest."""
         known = self._attempts.get(attempt or max(self._attempts, default=0))
         if known is not None and known.status in _OVERDUE:
             return CUT_OFF

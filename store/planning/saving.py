@@ -1,4 +1,4 @@
-"""What of a state becomes a checkpoint, as the phase graph declares it."""
+"""Selection of the state that a checkpoint stores, as the phase graph declares it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from store.models.phases import PhaseGraph
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A checkpoint to be saved, or why it is not worth it."""
+    """A checkpoint to save, or the reason not to save it."""
 
     scope: str
-    """As the log spells it."""
+    """In the spelling of the log."""
     after_phase: str | None
     state: dict[str, Any] | None
     graph: str | None
     """Digest of the phase graph."""
     rejection: str | None
-    """What the state lacks; None where it is to be saved."""
+    """What the state lacks; None if the checkpoint is to be saved."""
 
 
 def taken(
     graph: PhaseGraph | None, *, scope: str, name: str, state: Mapping[str, Any] | None, after_phase: str | None
 ) -> Taken:
-    """Return what to save under a name; a checkpoint that nobody declares is saved as it is.
+    """Return what to save under a name; a checkpoint that no phase declares is saved unchanged.
 
     Raises:
-        Invalid: `after_phase` is no phase of the graph.
+        Invalid: `after_phase` is not a phase of the graph.
     """
     if graph is None:
         return Taken(scope, after_phase, None if state is None else dict(state), None, None)
@@ -43,7 +43,7 @@ def taken(
     else:
         phase, declared = producer
         kept = None if state is None else declared.of(state)
-        # What lies elsewhere cannot be looked into.
+        # State that is stored elsewhere cannot be examined here.
         rejection = None if state is None else declared.when.failing(state)
     spelled = scope if phase is None else graph.scope_kinds[phase.scope_kind].spelled(scope)
     return Taken(

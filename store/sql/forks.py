@@ -14,7 +14,7 @@ from store.errors import AttemptActive, Conflict, Invalid, NotFound
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
 from store.planning import plan as planning
 from store.planning.plan import PlanBasis
-from store.planning.rows import Alike
+from store.planning.rows import EventGroup
 from store.sql import run_reads
 from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
@@ -187,7 +187,7 @@ async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen:
         head=standing.head,
         ground=standing.run_version or 0,
         base=seen.attempt,
-        rows=[Alike(*row) for row in await run_views.outline(dialect, session, rollout_id, seen)],
+        rows=[EventGroup(*row) for row in await run_views.outline(dialect, session, rollout_id, seen)],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
         scopes=await run_views.scopes(dialect, session, rollout_id),
         has_succeeded=status == "succeeded",

@@ -15,7 +15,7 @@ from store.db.queries.run_views import END, Standing, View
 from store.errors import Invalid, NotFound
 from store.interface.runs import AsAt
 from store.models import PhaseGraph, Snapshot
-from store.planning.rows import RESULTS, Told
+from store.planning.rows import RESULTS, ViewEvent
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
@@ -55,7 +55,7 @@ async def payloads_of(
     return payloads, await run_queries.texts(dialect, session, hashes)
 
 
-async def told_in(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[Told]:
+async def told_in(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
     """Return the events of a view without payload."""
     return list(map(run_mapping.told, await run_views.events(dialect, session, rollout_id, seen)))
 
@@ -104,7 +104,9 @@ async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, sta
     )
 
 
-async def with_responses(dialect: Dialect, session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[Told]:
+async def with_responses(
+    dialect: Dialect, session: ReadSession, rows: Sequence[Row], common: set[int]
+) -> list[ViewEvent]:
     """Return events without payload; every result has the hash of its response, unless it is in common."""
     events = {row[1]: run_mapping.told(row) for row in rows}
     short = [

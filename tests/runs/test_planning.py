@@ -12,12 +12,12 @@ from store.errors import CheckpointMissing, Invalid
 from store.models import CheckpointRef, Degraded, ForkPlan, Phase, PhaseGraph, RunEvent, ScopeKind
 from store.planning import plan as planning
 from store.planning.plan import PlanBasis
-from store.planning.rows import Alike
+from store.planning.rows import EventGroup
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, TA_COMPAT, node, phase
 
 
-def told(events: Iterable[RunEvent]) -> list[Alike]:
-    return [Alike(event.kind, event.scope, event.node_id, event.parent_node_id, event.phase) for event in events]
+def told(events: Iterable[RunEvent]) -> list[EventGroup]:
+    return [EventGroup(event.kind, event.scope, event.node_id, event.parent_node_id, event.phase) for event in events]
 
 
 def saved(scope: str, name: str, *, after: str, graph: str | None = TA.digest, version: int = 1) -> CheckpointRef:

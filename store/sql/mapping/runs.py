@@ -21,7 +21,7 @@ from store.models.runs import (
     RunEventRow,
     Snapshot,
 )
-from store.planning.rows import Told
+from store.planning.rows import ViewEvent
 
 _TEXTS = ("message", "prompt", "response", "error")
 
@@ -30,10 +30,10 @@ def _json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def told(row: Row) -> Told:
+def told(row: Row) -> ViewEvent:
     """Return an event without payload, from a row of `run_views.events`."""
     version, _, kind, node_id, scope, parent, phase, _, node_exec, status, _, metrics, _, response, attempt = row[:15]
-    return Told(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
+    return ViewEvent(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
 
 
 def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
