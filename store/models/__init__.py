@@ -1,4 +1,4 @@
-"""The types of the API, named as in Agent-lightning 0.3, and what reads the log returns."""
+"""Types of the API, named as in Agent-lightning 0.3, and the results of reading the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a rollout: labels to find it by, and notes to read."""
+"""Annotations of a rollout: labels to find it by, and notes to read."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from store.models.enums import Frozen
 
 
 class Note(Frozen):
-    """What somebody had to say about a rollout."""
+    """A note on a rollout."""
 
     number: int
-    """Of its event in the rollout's history; what `at` takes."""
+    """The number of its event in the rollout's history, as `at` takes it."""
     at: float
     """When the store recorded it."""
     actor: str | None
-    """Who made it, as the log names them: `cli`, `key:<id>`, `worker:<id>`; None where nobody was named."""
+    """The author, as the log names actors: `cli`, `key:<id>`, `worker:<id>`; None if the caller was not named."""
     text: str | None
-    """None where the payload was dropped since."""
+    """None if the payload was dropped since."""
 
 
 class Annotations(Frozen):
-    """What is said about a rollout, as it stands."""
+    """The current annotations of a rollout."""
 
     labels: list[str]
-    """In the order of their characters."""
+    """In alphabetical order of their characters."""
     notes: list[Note]
     """Oldest first."""
 
 
 class AnnotateResult(Frozen):
-    """What a call that annotates has come to."""
+    """The result of a call to `annotate`."""
 
     labels: list[str]
-    """All that the rollout carries after it, in the order of their characters."""
+    """All labels of the rollout after the call, in alphabetical order of their characters."""
     number: int | None
-    """Of the event that recorded it, in the rollout's history; None where nothing had to be."""
+    """The number of the recorded event in the rollout's history; None if nothing had to be recorded."""

@@ -1,8 +1,8 @@
-"""What all models share, and the closed word lists.
+"""Base classes of all models, and enumerations as literal types.
 
-Models are frozen and silent about keys they do not know. Validation converts what converts without loss (`"2"`, `9.0`
-and `true` for an int, `"12.5"` for a float), refuses the rest, and never turns a number into a string. Every field
-appears in a dump, absent values as None.
+Models are frozen and ignore unknown keys. Validation converts values that convert without loss (`"2"`, `9.0` and `true`
+to int, `"12.5"` to float), refuses all others, and never converts a number to a string. Every field is part of a dump;
+absent values are None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FilterLogic = Literal["and", "or"]
 SortOrder = Literal["asc", "desc"]
 
 TaskInput = Any
-"""What an agent is asked to do: any JSON value."""
+"""The task of an agent: any JSON value."""
 
 
 class Unset(Enum):
@@ -41,18 +41,18 @@ UNSET: Final = Unset.UNSET
 
 
 class Frozen(BaseModel):
-    """A value handed out by the store: its fields cannot be set, and unknown keys on input are dropped."""
+    """A value returned by the store: its fields cannot be set, and unknown keys on input are dropped."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Open(Frozen):
-    """A value that keeps unknown keys and gives them back as they came."""
+    """A value that keeps unknown keys and returns them unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Resource(Frozen):
-    """Anything with a `resource_type`, which must be named on input: it chooses the class."""
+    """A value with a `resource_type`, which is required on input because it selects the class."""
 
     resource_type: Any

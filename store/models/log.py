@@ -1,4 +1,4 @@
-"""The log as it is read, and the reports about it. Positions are the log's; times are float seconds since the epoch."""
+"""Events read from the log, and reports about it. Positions are the log's; times are float seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -10,106 +10,106 @@ from store.models.enums import Frozen
 
 
 class HistoryEvent(Frozen):
-    """One fact, as `history` prints it."""
+    """One event, as `history` returns it."""
 
     number: int = Field(ge=1)
-    """The event's version in its own stream: 1, 2, 3 … without holes."""
+    """The event's version in its own stream: 1, 2, 3 … without gaps."""
     position: int
-    """Its place in the whole log; what `as_at` takes."""
+    """Its position in the whole log, as `as_at` takes it."""
     at: float
     """When the store recorded it."""
     type: str
     """`rollout.enqueued`, `attempt.started`, `span.recorded` …; a name never changes its meaning."""
     shape: int = 1
-    """Which form of the type's fields it was written in; `data` is already in the newest form."""
+    """The version of the type's fields in which it was written; `data` is already in the newest version."""
     actor: str | None
-    """Who caused it: `worker:<id>`, `key:<id>`, `watchdog`, `cli`, `store`; None when the caller was not known."""
+    """The caller: `worker:<id>`, `key:<id>`, `watchdog`, `cli`, `store`; None if the caller was not known."""
     cause: int | None
-    """The position of the earlier event it follows from, where there is one."""
+    """The position of the earlier event that caused this one, if there is one."""
     data: dict[str, Any]
     """Ids, enumerations, numbers and hashes; its times are integer microseconds, as in the log."""
     body: dict[str, Any] | None
-    """The payload, keyed by field; None where the event has none, where it was not asked for, or was dropped."""
+    """The payload by field; None if the event has none, if it was not requested, or if it was dropped."""
     body_hash: str | None = None
-    """SHA-256 of the payload's uncompressed bytes in hex, kept when they are dropped; None where there were none."""
+    """SHA-256 of the payload's uncompressed bytes in hex, kept after a drop; None if there was no payload."""
 
 
 class LoggedEvent(HistoryEvent):
-    """One fact of any stream, as `tail` delivers it."""
+    """One event of any stream, as `tail` returns it."""
 
     stream: str
     """`<kind>/<id>`: `rollout/ro-…`, `thread/…`, `worker/…`, `resources/…`, or `store`."""
     commit_id: int
     cursor: str
-    """Where a reader stands after this event: `tail(after=cursor)` goes on with the next one."""
+    """The reader's position after this event: `tail(after=cursor)` continues with the next event."""
 
 
 class Difference(Frozen):
-    """One point at which the database and its log disagree."""
+    """One difference between the database and its log."""
 
     check: str
-    """What was compared: `chain`, `guards`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a projection's name."""
+    """The failed check: `chain`, `guards`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a projection's name."""
     key: str
-    """The row, commit or object: its primary key as text."""
+    """The primary key of the row, commit or object, as text."""
     field: str | None
-    """The column; None where the whole row is missing or too many."""
+    """The column; None if the whole row is missing or should not exist."""
     expected: Any
-    """What the log says."""
+    """The value according to the log."""
     found: Any
-    """What the table holds; None where it has no such row."""
+    """The value in the table; None if the table has no such row."""
 
 
 class VerifyReport(Frozen):
-    """What `verify` checked and what it found."""
+    """The result of `verify`: what was compared, and the differences."""
 
     store_id: str
     commits: int
     events: int
     streams: int
     rows: dict[str, int]
-    """How many rows of each projection were compared with the fold of the log."""
+    """The number of rows of each projection that were compared with the fold of the log."""
     last_position: int
-    """Of the snapshot that was checked; 0 for an empty log."""
+    """The last position of the snapshot that was checked; 0 for an empty log."""
     chain_head: str
-    """Hash of the last commit in hex: equal for a copied log."""
+    """Hash of the last commit in hex; a copied log has the same."""
     state_hash: str
-    """Hash of all projected rows in hex: equal for the same commands at the same stamps, on every database."""
+    """Hash of all projected rows in hex; the same commands at the same times give the same hash on every database."""
     seal_checked: bool
-    """Whether a seal was given, and so the part of the log before it was compared with it."""
+    """Whether a seal was given, and the part of the log before it was compared with it."""
     differences: list[Difference]
-    """The first twenty."""
+    """The first twenty differences."""
     difference_count: int
-    """All of them."""
+    """The number of all differences."""
     seconds: float
 
     @computed_field
     @property
     def ok(self) -> bool:
-        """Whether the database is what its log says."""
+        """Whether the database agrees with its log."""
         return self.difference_count == 0
 
 
 class RebuildReport(Frozen):
-    """What `rebuild` folded and what it had to mend."""
+    """The result of `rebuild`: what was folded, and what was repaired."""
 
     events: int
     streams: int
     rows: dict[str, int]
-    """How many rows of each projection were folded from the log."""
+    """The number of rows of each projection that were folded from the log."""
     written: dict[str, int]
-    """How many rows of each projection differed and were written or removed; empty when nothing did."""
+    """The number of rows of each projection that differed and were written or removed; empty if none differed."""
     differences: list[Difference]
-    """The first twenty, as they were before."""
+    """The first twenty differences before the rebuild."""
     state_hash: str
-    """As in `VerifyReport`, afterwards."""
+    """As in `VerifyReport`, after the rebuild."""
     seconds: float
 
 
 class Seal(Frozen):
-    """The head of the log at one moment, to be kept where the database's owner cannot change it."""
+    """The head of the log at one moment, to be stored where the owner of the database cannot change it."""
 
     form: Literal[1] = 1
-    """Of this file."""
+    """The version of the file format."""
     store_id: str
     commit_id: int
     """The last commit sealed; 0 for an empty log."""

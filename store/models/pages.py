@@ -1,4 +1,4 @@
-"""What queries and self-descriptions return."""
+"""Results of queries, and descriptions of a store."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
 
     items: Sequence[Item]
     limit: int
-    """As asked for; -1 means all."""
+    """As in the query; -1 means all."""
     offset: int
-    """As asked for."""
+    """As in the query."""
     total: int
-    """How many match before paging."""
+    """The number of matches before paging."""
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -34,7 +34,7 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return len(self.items)
 
-    # A pydantic model iterates over its fields; a page, as in Agent-lightning 0.3, over its items.
+    # A pydantic model iterates over its fields; a page iterates over its items, as in Agent-lightning 0.3.
     def __iter__(self) -> Iterator[Item]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return iter(self.items)
 
@@ -53,7 +53,7 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
 
 
 class LightningStoreStatistics(TypedDict, total=False):
-    """How much the store holds. A bare store returns only `name`."""
+    """The contents of the store in numbers. A store without statistics returns only `name`."""
 
     name: str
     """Class of the store that holds the data."""
@@ -64,7 +64,7 @@ class LightningStoreStatistics(TypedDict, total=False):
     """Resource ids, not versions."""
     total_workers: int
     uptime: float
-    """Seconds since this store object was opened; strictly greater at every call."""
+    """Seconds since this store object was opened; greater at every call."""
     total_span_bytes: int
     eviction_threshold_bytes: int
     safe_threshold_bytes: int
@@ -79,6 +79,6 @@ class LightningStoreCapabilities(TypedDict, total=False):
     async_safe: bool
     """Calls may come from any number of tasks."""
     zero_copy: bool
-    """The object may be handed to another process and still be the same store."""
+    """The object may be passed to another process and remains the same store."""
     otlp_traces: bool
-    """It takes OTLP traces at `otlp_traces_endpoint()`."""
+    """The store accepts OTLP traces at `otlp_traces_endpoint()`."""

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: phases with their nodes, the checkpoints between them, and what a re-run replaces."""
+"""Declaration of a pipeline: phases with their nodes, the checkpoints between them, and what a re-run replaces."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SideEffects = Literal["none", "idempotent", "unsafe"]
 
 
 class Condition(Frozen):
-    """Which keys of a state must say something: all of `all_of`, and one of `any_of` where it is not empty.
+    """Keys of a state that must have values: all of `all_of`, and one of `any_of` if it is not empty.
 
-    A key says something unless it is missing, null, or an empty text, list or object; 0 and false do.
+    A key has no value if it is missing, null, or an empty text, list or object; 0 and false are values.
     """
 
     any_of: list[str] = Field(default_factory=list[str])
@@ -26,11 +26,11 @@ class Condition(Frozen):
 
     @property
     def keys(self) -> set[str]:
-        """Every key it asks about."""
+        """All keys of the condition."""
         return {*self.any_of, *self.all_of}
 
     def failing(self, state: Mapping[str, Any]) -> str | None:
-        """Return what a state lacks, as a text; None where the condition holds."""
+        """Return a description of what a state lacks; None if the condition holds."""
         lacking = [key for key in self.all_of if not _says_something(state.get(key))]
         if lacking:
             return f"nothing in {', '.join(lacking)}"
@@ -40,12 +40,12 @@ class Condition(Frozen):
 
 
 def any_of(*keys: str) -> Condition:
-    """Return the condition that one of some keys says something."""
+    """Return the condition that at least one of some keys has a value."""
     return Condition(any_of=list(keys))
 
 
 def all_of(*keys: str) -> Condition:
-    """Return the condition that each of some keys says something."""
+    """Return the condition that each of some keys has a value."""
     return Condition(all_of=list(keys))
 
 
@@ -54,13 +54,13 @@ def _says_something(value: Any) -> bool:
 
 
 class Checkpoint(Frozen):
-    """A snapshot that a phase leaves at its end, declared."""
+    """The declaration of a snapshot that a phase leaves at its end."""
 
     name: str
     keys: list[str] | None = None
-    """Which keys of the state it holds; None for the whole state."""
+    """The keys of the state that it holds; None for the whole state."""
     when: Condition = Field(default_factory=Condition)
-    """What the state must say for the snapshot to be worth keeping."""
+    """The keys that must have values; otherwise the snapshot is not saved."""
 
     @model_validator(mode="after")
     def _asks_about_what_it_keeps(self) -> Checkpoint:
@@ -70,33 +70,33 @@ class Checkpoint(Frozen):
         return self
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a state that it keeps."""
+        """Return the part of a state that the snapshot holds."""
         return {key: value for key, value in state.items() if self.keys is None or key in self.keys}
 
 
 class Overlay(Frozen):
-    """Which keys of a checkpoint are laid over the fresh state of a run that starts from it."""
+    """The keys of a checkpoint that replace those of the fresh state of a run that starts from it."""
 
     include: list[str] | None = None
     """Only these; None for all."""
     exclude: list[str] = Field(default_factory=list[str])
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a checkpoint's state that is laid over."""
+        """Return the part of a checkpoint's state that replaces the fresh state."""
         wanted = state if self.include is None else {key: state[key] for key in self.include if key in state}
         return {key: value for key, value in wanted.items() if key not in self.exclude}
 
 
 class ScopeKind(Frozen):
-    """What a phase works on: the one market, each ticker, each portfolio."""
+    """The subject of a phase: the one market, each ticker, each portfolio."""
 
     fixed: str | None = None
-    """The only scope there is of this kind."""
+    """The only scope of this kind, if there is only one."""
     normalise: Literal["upper", "lower"] | None = None
-    """How a scope is spelled in the log, whatever the caller writes."""
+    """The spelling of a scope in the log, whatever the caller writes."""
 
     def spelled(self, scope: str) -> str:
-        """Return a scope as the log spells it."""
+        """Return a scope in the spelling of the log."""
         match self.normalise:
             case "upper":
                 return scope.upper()
@@ -107,15 +107,15 @@ class ScopeKind(Frozen):
 
 
 class CascadeMask(Frozen):
-    """What a cascade hides of a phase, where that is less than all of it."""
+    """The events of a phase that a cascade hides, if not all of them."""
 
     nodes: list[str]
     children: bool = False
-    """Also what has one of them as its parent node."""
+    """Also hides events whose parent node is one of the nodes."""
 
 
 class Phase(Frozen):
-    """Some nodes that run together, for one scope at a time."""
+    """Nodes that run together, for one scope at a time."""
 
     name: str
     scope_kind: str
@@ -123,25 +123,25 @@ class Phase(Frozen):
     after: list[str] = Field(default_factory=list[str])
     """The phases of the same kind of scope that come before it."""
     requires: str | None = None
-    """The checkpoint that a run which starts here needs."""
+    """The checkpoint that a run which starts at this phase needs."""
     produces: list[Checkpoint] = Field(default_factory=list[Checkpoint])
     entry: str | None = None
-    """The node at which it begins; None for its first."""
+    """The node at which it starts; None for the first."""
     overlay: Overlay = Field(default_factory=Overlay)
-    """What of the required checkpoint is laid over the fresh state."""
+    """The part of the required checkpoint that replaces the fresh state."""
     cascade: list[str] = Field(default_factory=list[str])
-    """Phases of other kinds of scope that run again after this one did."""
+    """Phases of other kinds of scope that run again after this one."""
     side_effects: SideEffects = "none"
-    """What running it twice does to the world outside; a re-run of an unsafe phase has to be confirmed."""
+    """The external effect of running it twice; a re-run of an unsafe phase has to be confirmed."""
     cascade_mask: CascadeMask | None = None
-    """What is hidden when it runs again as a cascade; None for all its nodes, their children and what has no node."""
+    """The events that a cascade to it hides; None for all its nodes, their children and events without a node."""
 
 
 class Mask(Frozen):
-    """What a re-run hides of the attempts it is based on. A list that is None stands for any.
+    """The events of its base that a re-run hides. A list that is None matches everything.
 
-    It hides what is of one of its scopes, and either it names neither nodes nor phases, or the node is one of its
-    nodes (with `children`: or the parent node is), or there is no node and the phase is one of its phases.
+    A mask hides an event of one of its scopes if it names neither nodes nor phases, or if the node is one of its nodes
+    (with `children`, also if the parent node is), or if there is no node and the phase is one of its phases.
     """
 
     scopes: list[str] | None = None
@@ -152,7 +152,7 @@ class Mask(Frozen):
     def hides(
         self, scope: str | None, node_id: str | None, parent_node_id: str | None = None, phase: str | None = None
     ) -> bool:
-        """Return whether an event of the base, or a checkpoint or artefact (which have no node), is hidden."""
+        """Return whether an event of the base is hidden, or a checkpoint or artifact, which have no node."""
         if self.scopes is not None and scope not in self.scopes:
             return False
         if self.nodes is None and self.phases is None:
@@ -166,9 +166,8 @@ class Mask(Frozen):
 class PhaseGraph(Resource):
     """The phases of a pipeline, published among a run's resources so that its re-runs can be planned.
 
-    It is data alone: a server plans a re-run without the code of the pipeline. A graph that contradicts itself is
-    refused when it is made: a node in two phases of one kind of scope, circles, a checkpoint that no earlier phase
-    produces.
+    It is plain data: a server plans a re-run without the code of the pipeline. Contradictory graphs are refused at
+    construction: a node in two phases of one kind of scope, a cycle, or a checkpoint that no earlier phase produces.
     """
 
     resource_type: Literal["phase_graph"] = "phase_graph"
@@ -177,32 +176,32 @@ class PhaseGraph(Resource):
     scope_kinds: dict[str, ScopeKind]
     phases: list[Phase] = Field(min_length=1)
     unlisted: Literal["first", "last"] = "first"
-    """To which phase of a scope a node belongs that no phase lists, and whose parent node none does either."""
+    """The phase of a scope to which a node belongs if no phase lists the node or its parent node."""
 
-    # -- its parts ---------------------------------------------------------------------------------------------------
+    # -- parts -------------------------------------------------------------------------------------------------------
 
     @property
     def by_name(self) -> dict[str, Phase]:
-        """Its phases by their names."""
+        """The phases by name."""
         return {phase.name: phase for phase in self.phases}
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hex of the graph as canonical JSON (RFC 8785): equal graphs, and only they, have the same."""
-        # Without defaults, so that a field which a later version adds changes no digest.
+        """SHA-256 in hex of the graph as canonical JSON (RFC 8785); only equal graphs have equal digests."""
+        # Defaults are left out, so that a field which a later version adds does not change the digest.
         return hashlib.sha256(rfc8785.dumps(self.model_dump(mode="json", exclude_defaults=True))).hexdigest()
 
     def phases_of(self, node_id: str) -> list[Phase]:
-        """Return the phases that list a node: none, one, or one of each of several kinds of scope."""
+        """Return the phases that list a node: at most one of each kind of scope."""
         return [phase for phase in self.phases if node_id in phase.nodes]
 
     def of_kind(self, scope_kind: str) -> list[Phase]:
-        """Return the phases of a kind of scope, none before one it comes after."""
+        """Return the phases of a kind of scope in topological order."""
         mine = {phase.name: phase.after for phase in self.phases if phase.scope_kind == scope_kind}
         return [self.by_name[name] for name in TopologicalSorter(mine).static_order()]
 
     def later(self, phase: Phase) -> list[Phase]:
-        """Return a phase and all phases of its scope that come after it, in order."""
+        """Return a phase and all phases of its scope after it, in order."""
         reached = {phase.name}
         for each in self.of_kind(phase.scope_kind):
             if not reached.isdisjoint(each.after):
@@ -210,7 +209,7 @@ class PhaseGraph(Resource):
         return [each for each in self.of_kind(phase.scope_kind) if each.name in reached]
 
     def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
-        """Return the phases of other scopes that run again when some phases did, each once, in order."""
+        """Return the phases of other scopes that run again after some phases, each once, in order."""
         found: dict[str, Phase] = {}
         waiting = [name for phase in phases for name in phase.cascade]
         while waiting:
@@ -221,11 +220,11 @@ class PhaseGraph(Resource):
         return list(found.values())
 
     def first(self, scope_kind: str) -> Phase:
-        """Return the phase at which a scope begins."""
+        """Return the first phase of a kind of scope."""
         return self.of_kind(scope_kind)[0]
 
     def producer(self, checkpoint: str) -> tuple[Phase, Checkpoint] | None:
-        """Return the phase that leaves a checkpoint, and the checkpoint's declaration; None for one nobody declared."""
+        """Return the phase that produces a checkpoint, and the checkpoint's declaration; None if no phase does."""
         for phase in self.phases:
             for declared in phase.produces:
                 if declared.name == checkpoint:
@@ -240,14 +239,14 @@ class PhaseGraph(Resource):
         cascade: bool = True,
         unlisted: Mapping[str, set[str]] | None = None,
     ) -> list[Mask]:
-        """Return what a re-run from a phase on hides of what it is based on.
+        """Return the masks that a re-run from a phase applies to its base.
 
         Args:
-            phase: where it starts; this and all later phases of the scopes are hidden, with the events of whatever
-                ran under their nodes. When that is every phase of the scope, all of the scope is.
-            scopes: which scopes run again, spelled as the log spells them.
-            cascade: whether the phases of other scopes that depend on it run again too, and so are hidden.
-            unlisted: for each scope the nodes no phase lists that are to be hidden as well.
+            phase: the first phase of the re-run. This phase and all later phases of the scopes are hidden, with all
+                events below their nodes. If these are all phases of the scope, the whole scope is hidden.
+            scopes: the scopes that run again, in the spelling of the log.
+            cascade: whether the dependent phases of other scopes run again too and are hidden.
+            unlisted: for each scope, further nodes to hide that no phase lists.
         """
         again = self.later(phase)
         masks = [*self._scope_masks(again, scopes, unlisted or {})]
@@ -276,7 +275,7 @@ class PhaseGraph(Resource):
             if more := unlisted.get(scope):
                 yield Mask(scopes=[scope], nodes=[*nodes, *sorted(more)], phases=phases, children=True)
 
-    # -- its soundness -----------------------------------------------------------------------------------------------
+    # -- validation --------------------------------------------------------------------------------------------------
 
     @model_validator(mode="after")
     def _is_sound(self) -> PhaseGraph:
@@ -328,7 +327,7 @@ class PhaseGraph(Resource):
                         f"node {shared[0]!r} is in {phase.name!r} and in {other.name!r} of one kind of scope"
                     )
                 if shared and phase.name in cascaded and self.scope_kinds[phase.scope_kind].fixed is None:
-                    # A cascade hides its nodes in any scope.
+                    # A cascade hides its nodes in every scope.
                     raise ValueError(
                         f"node {shared[0]!r} of cascade {phase.name!r} is also in {other.name!r}; rename it"
                     )

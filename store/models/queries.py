@@ -1,7 +1,7 @@
 """Queries as values: the arguments of each query of a store, defined once.
 
-The interface builds a value from its keyword arguments as they are, a server validates one from a request. A store
-checks a value when it answers it.
+The interface builds a value from its keyword arguments without checks; a server validates a value from a request. A
+store checks a value when it executes the query.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAST: Final = 2**63 - 1
 
 
 def moment_of(given: Any) -> Any:
-    """Return a moment of the log as the store takes it: text as a position or a time, all else as it came.
+    """Return a moment of the log as the store takes it: text becomes a position or a time, other values are unchanged.
 
     Raises:
         Invalid: the text is neither a number nor a time of RFC 3339.
@@ -50,38 +50,38 @@ Moment = Annotated[
 
 
 class PastQuery(Frozen):
-    """A moment of the log. Beyond Agent-lightning 0.3."""
+    """Base of queries that can read a past moment of the log. Beyond Agent-lightning 0.3."""
 
     as_at: Moment = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Return the query of these arguments, unchecked: the store that answers it refuses what it cannot answer."""
+        """Return a query of these arguments without checks; the store that executes it refuses invalid arguments."""
         return cls.model_construct(**arguments)
 
 
 class RolloutPastQuery(PastQuery):
-    """A moment of the log, or of one rollout's own history. Beyond Agent-lightning 0.3."""
+    """Base of queries that can read a past moment of the log or of a rollout's history. Beyond Agent-lightning 0.3."""
 
     at: int | None = None
 
 
 class PageQuery(PastQuery):
-    """Which of the matches to return, in which order.
+    """Base of queries that return a page of matches in an order.
 
-    A subclass adds its conditions: `name` demands equality, `name_in` one of several texts, `name_contains` a part.
+    A subclass adds conditions: `name` requires equality, `name_in` one of several texts, `name_contains` a substring.
     """
 
-    # Answers repeat both numbers, and clients read no integers beyond 64 bits.
+    # Answers repeat both numbers, and clients cannot read integers beyond 64 bits.
     limit: int = Field(default=-1, le=_LAST)
     offset: int = Field(default=0, le=_LAST)
     sort_by: str | None = None
     sort_order: SortOrder = "asc"
 
     scope: ClassVar[tuple[str, ...]] = ()
-    """The fields that name where to search: `filter_logic` never makes them alternatives."""
+    """The fields that define where to search; `filter_logic` does not apply to them."""
     sortable: ClassVar[tuple[str, ...]] = ()
-    """The fields that a server accepts in `sort_by`, in the order in which a refusal lists them."""
+    """The fields that a server accepts in `sort_by`, in the order in which the error lists them."""
 
     @classmethod
     def conditions(cls) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class PageQuery(PastQuery):
 
 
 class RolloutQuery(PageQuery):
-    """Which rollouts."""
+    """A query of rollouts."""
 
     sortable = tuple(Rollout.model_fields)
 
@@ -101,7 +101,7 @@ class RolloutQuery(PageQuery):
 
 
 class AttemptQuery(PageQuery):
-    """Which attempts of a rollout."""
+    """A query of the attempts of a rollout."""
 
     sortable = tuple(Attempt.model_fields)
 
@@ -110,7 +110,7 @@ class AttemptQuery(PageQuery):
 
 
 class WorkerQuery(PageQuery):
-    """Which workers."""
+    """A query of workers."""
 
     sortable = tuple(Worker.model_fields)
 
@@ -120,7 +120,7 @@ class WorkerQuery(PageQuery):
 
 
 class ResourcesQuery(PageQuery):
-    """Which resources, in their current version."""
+    """A query of resources in their current version."""
 
     sortable = tuple(ResourcesUpdate.model_fields)
 
@@ -129,7 +129,7 @@ class ResourcesQuery(PageQuery):
 
 
 class SpanQuery(PageQuery):
-    """Which spans of a rollout, or of one of its attempts."""
+    """A query of the spans of a rollout, or of one of its attempts."""
 
     scope = ("rollout_id", "attempt_id")
     sortable = tuple(Span.model_fields)

@@ -1,4 +1,4 @@
-"""What an algorithm hands to agents: model endpoints and prompts, versioned as a set."""
+"""Resources that an algorithm gives to agents: model endpoints and prompts, versioned as a set."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class LLM(Resource):
     model: str
     api_key: str | None = None
     sampling_parameters: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Passed to the model as they are: temperature, max_tokens …"""
+    """Passed to the model unchanged: temperature, max_tokens …"""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        """Return the URL to call. A plain endpoint is the same for every attempt."""
+        """Return the URL to call. A plain endpoint is the same for all attempts."""
         del rollout_id, attempt_id
         return self.endpoint
 
 
 class ProxyLLM(LLM):
-    """A language model behind a proxy that records every call for the attempt named in the path."""
+    """A language model behind a proxy that records every call for the attempt in the path."""
 
-    # A tag must name one class, and agents ask isinstance(resource, LLM) for either.
+    # A tag selects exactly one class, and agents use isinstance(resource, LLM) for both classes.
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        """Return the URL that records for an attempt, or the bare endpoint when neither id is given.
+        """Return the URL that records for an attempt, or the bare endpoint if neither id is given.
 
         `/rollout/<rollout_id>/attempt/<attempt_id>` comes before a trailing `/v1`; a trailing slash is dropped.
 
@@ -51,18 +51,18 @@ class ProxyLLM(LLM):
 
 
 class PromptTemplate(Resource):
-    """A prompt with gaps to fill."""
+    """A prompt with placeholders."""
 
     resource_type: Literal["prompt_template"] = "prompt_template"
     template: str
     engine: Literal["jinja", "f-string", "poml"]
 
     def format(self, **values: Any) -> str:
-        """Return the template with its gaps filled.
+        """Return the template with its placeholders filled.
 
         Raises:
             NotImplementedError: the engine is not `f-string`; render the template with the engine's own library.
-            KeyError: a gap was given no value.
+            KeyError: a placeholder has no value.
         """
         if self.engine != "f-string":
             raise NotImplementedError(
@@ -76,12 +76,12 @@ NamedResources = dict[str, ResourceUnion]
 
 
 class ResourcesUpdate(Frozen):
-    """A set of named resources under one id, and which version of it this is."""
+    """One version of a set of named resources under one id."""
 
     resources_id: str
     create_time: float
     """When the id was first published, in float seconds since the epoch; updates keep it."""
     update_time: float
     version: int
-    """1 when published, one more with every update of this id."""
+    """1 for the first version, one more with every update of this id."""
     resources: NamedResources

@@ -10,14 +10,14 @@ from store.models.enums import AttemptStatus, Frozen, RolloutMode, RolloutStatus
 
 
 class RolloutConfig(Frozen):
-    """How long an attempt may take, how long it may be silent, and when it is tried again."""
+    """Limits of an attempt's duration and silence, and the conditions of a retry."""
 
     timeout_seconds: float | None = None
-    """The most an attempt may take, counted from its start; heartbeats do not extend it. None: no limit."""
+    """The longest duration of an attempt, counted from its start; heartbeats do not extend it. None: no limit."""
     unresponsive_seconds: float | None = None
-    """The longest silence, counted from the last sign of life, or from the start before the first. None: no limit."""
+    """The longest time without a heartbeat or span, counted from the start before the first. None: no limit."""
     max_attempts: int = Field(default=1, ge=1)
-    """How many attempts there may be in all before a failure is final."""
+    """The total number of attempts before a failure is final."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
     """Attempt statuses after which another attempt is queued; failed, timeout and unresponsive have an effect."""
 
@@ -33,30 +33,30 @@ class EnqueueRolloutRequest(Frozen):
 
 
 class AttemptError(Frozen):
-    """Why an attempt did not succeed, as whoever ran it saw it."""
+    """The reason why an attempt did not succeed, as its runner reported it."""
 
     type: str
-    """The kind of error: `TimeoutError`, `openai.RateLimitError` …; at most 200 characters are kept."""
+    """The kind of error: `TimeoutError`, `openai.RateLimitError` …; the first 200 characters are kept."""
     message: str = ""
-    """What it said; at most 500 characters are kept."""
+    """The message of the error; the first 500 characters are kept."""
     span_id: str | None = None
-    """The span in which it happened, if one is known."""
+    """The span in which it occurred, if known."""
 
 
 class Attempt(Frozen):
-    """One try at a rollout, by one worker."""
+    """One execution of a rollout by one worker."""
 
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """1, 2, 3 … within the rollout; the greatest is the latest attempt, the only one that moves the rollout."""
+    """1, 2, 3 … within the rollout; only the greatest, the latest attempt, changes the status of the rollout."""
     start_time: float
     end_time: float | None = None
-    """When it was reported failed or succeeded; None for the other statuses, and never cleared."""
+    """When it was reported as failed or succeeded; None for the other statuses, and never cleared."""
     status: AttemptStatus = "preparing"
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
-    """The last sign of life, a span or an explicit report; None before the first."""
+    """The last heartbeat, span or report; None before the first."""
     metadata: dict[str, Any] | None = None
 
 
@@ -67,7 +67,7 @@ class Rollout(Frozen):
     input: TaskInput
     start_time: float
     end_time: float | None = None
-    """When it last became succeeded, failed or cancelled; not cleared when it is opened again."""
+    """When it last became succeeded, failed or cancelled; not cleared when it is reopened."""
     mode: RolloutMode | None = None
     resources_id: str | None = None
     status: RolloutStatus = "queuing"
@@ -90,12 +90,12 @@ class AttemptedRollout(Rollout):
 
 
 class Worker(Frozen):
-    """A process that claims rollouts, as the store last saw it."""
+    """A process that claims rollouts, in its last known state."""
 
     worker_id: str
     status: WorkerStatus = "unknown"
     heartbeat_stats: dict[str, Any] | None = None
-    """What the last heartbeat that carried statistics said."""
+    """The statistics of the last heartbeat that had any."""
     last_heartbeat_time: float | None = None
     last_dequeue_time: float | None = None
     last_busy_time: float | None = None

@@ -1,4 +1,4 @@
-"""What follows a run: frames, each of which says where its reader stands after it, and what they make of a view."""
+"""Frames of a run that is followed, and their application to the events of a view."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ RunOutcome = Literal["succeeded", "failed", "cancelled"]
 
 
 class RunFrame(Frozen):
-    """One message about a run that is followed. What a kind does not say is None.
+    """One message about a run that is followed. Fields that a kind does not use are None.
 
-    `hello` comes first, and again after each new connection. `event` adds to the view. `fork` takes away from it what
-    the fork hides, see `apply_frames`. `reset` empties it: all of it is told again. `status` and `terminal` say how the
-    run stands; a run that has ended may go on, by a fork or a retry. `heartbeat` only says that nothing happened;
-    a server's streams hold it, `runs.follow` leaves it out.
+    `hello` comes first, and again after each new connection. `event` adds an event to the view. `fork` removes the
+    events that the fork hides, see `apply_frames`. `reset` empties the view; all of its events follow. `status` and
+    `terminal` give the status of the run; a run that has ended may continue by a fork or a retry. `heartbeat` only
+    means that nothing happened; a server sends it in its streams, `runs.follow` leaves it out.
     """
 
     kind: RunFrameKind
     seq: int
-    """Where the reader stands: the version up to which it has been told; `after` of whoever goes on from here."""
+    """The reader's position: the version up to which it has the events; pass it as `after` to continue."""
     until: int | None = None
-    """Where it is not None, the reader is being told the view as it was after this version, and stands in the middle of
-    that: whoever goes on from here gives it along with `seq`."""
+    """If not None, the reader is receiving the view as of this version and has only a part of it: pass it along with
+    `seq` to continue."""
     view: str | None = None
-    """hello: which view is followed."""
+    """hello: the view that is followed."""
     last_seq: int | None = None
     """hello: the version of the run's last event at that moment."""
     head_attempt: int | None = None
-    """hello: the attempt whose view is the head's; None while none has started."""
+    """hello: the attempt that is the head; None before the first attempt."""
     event: RunEventRow | None = None
     attempt: int | None = None
-    """fork: the one that begins; status and terminal: the one they are about, where it is one."""
+    """fork: the new attempt; status and terminal: the attempt that they are about, if it is one."""
     base: int | None = None
-    """fork: the attempt that it builds on."""
+    """fork: the attempt that the new one builds on."""
     base_seq: int | None = None
-    """fork: the version beyond which nothing of the base counts."""
+    """fork: the version after which events of the base do not count."""
     masks: list[Mask] | None = None
-    """fork: what of the base it hides."""
+    """fork: the events of the base that it hides."""
     plan: Fork | None = None
-    """fork: all that is known of it."""
+    """fork: the whole plan."""
     attempt_status: AttemptStatus | None = None
     """hello and status."""
     rollout_status: RolloutStatus | None = None
     """hello and status."""
     outcome: RunOutcome | None = None
-    """terminal: how it ended."""
+    """terminal: the final status."""
     error: str | None = None
-    """terminal: why it failed, as far as that is known."""
+    """terminal: the reason of a failure, if known."""
 
 
 def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> list[RunEventRow]:
-    """Return the events of a view after some frames, from those that it held before them.
+    """Return the events of a view after some frames, from its events before them.
 
-    It gives what `runs.query_events` returns of the same view at the last frame's `seq`, wherever the reader began.
+    The result equals that of `runs.query_events` for the view at the last frame's `seq`, wherever the reader began.
     """
     held = list(events)
     for frame in frames:

@@ -1,7 +1,7 @@
-"""What a run says while it goes, what it leaves behind, and how it is run again. Times are float seconds.
+"""Events, checkpoints, artifacts and re-runs of a run. Times are float seconds.
 
-A *version* is an event's number in its rollout, as `history` counts: 1, 2, 3 … An attempt is named by its
-`sequence_id`. *Scope* is what an event is about (a ticker, the market, a portfolio), *node* the step that it is from.
+A *version* is an event's number in its rollout, as in `history`: 1, 2, 3 … An attempt is identified by its
+`sequence_id`. A *scope* is the subject of an event (a ticker, the market, a portfolio), a *node* the step that made it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NodeChange = Literal["kept", "replaced", "added", "removed"]
 NodeStatus = Literal["running", "completed", "failed"]
 
 PHASE_KINDS: tuple[str, ...] = ("phase.started", "phase.completed", "phase.skipped")
-"""Kinds of run events that are about a phase as a whole: they have a phase and a scope, and no node."""
+"""Kinds of run events about a phase as a whole: they have a phase and a scope, and no node."""
 
 
 class RunEvent(Open):
-    """One thing that a run says, as it is sent; unknown keys are kept with its payload."""
+    """One event of a run, as it is sent; unknown keys are stored with its payload."""
 
     kind: str
     """`thought`, `tool`, `tool_result`, `result`, `log`, `system`, a phase kind, or a word of your own."""
@@ -36,7 +36,7 @@ class RunEvent(Open):
     phase: str | None = None
     agent: str | None = None
     node_exec: str | None = None
-    """Names one execution of the node, where it runs several times."""
+    """The name of one execution of the node, if it runs several times."""
     status: str | None = None
     """`running`, `success`, `error`, `graceful_skip`, or a word of your own."""
     service: str | None = None
@@ -47,19 +47,19 @@ class RunEvent(Open):
     response: str | None = None
     error: str | None = None
     cascade: bool | None = None
-    """Of a phase kind: it runs because another scope ran again."""
+    """For a phase kind: it runs because another scope ran again."""
     reason: str | None = None
-    """Of a phase kind: why it was skipped, or runs."""
+    """For a phase kind: why it was skipped, or why it runs."""
 
 
 class RunEventRow(Frozen):
-    """One thing that a run said, as it is read: a run event, a phase, or a span that carries a node."""
+    """One event of a run, as it is read: a run event, a phase, or a span with a node."""
 
     rollout_id: str
     version: int
-    """Its number in the rollout; what `after` and `at` take."""
+    """Its number in the rollout, as `after` and `at` take it."""
     position: int
-    """Its place in the whole log."""
+    """Its position in the whole log."""
     at: float
     """When the store recorded it."""
     attempt: int
@@ -67,7 +67,7 @@ class RunEventRow(Frozen):
     rerun_seq: int
     """0 for the first attempt and its retries, one more for each re-run."""
     source: Literal["event", "phase", "span"]
-    """What the log holds there."""
+    """The type of the stored event."""
     kind: str
     node_id: str | None = None
     scope: str | None = None
@@ -79,31 +79,31 @@ class RunEventRow(Frozen):
     service: str | None = None
     metrics: dict[str, Any] | None = None
     prompt_sha256: str | None = None
-    """Of a long prompt, in hex: equal prompts have the same. None for one that is shorter than a kilobyte."""
+    """SHA-256 of a prompt in hex; None for a prompt shorter than a kilobyte."""
     response_sha256: str | None = None
     message: str | None = None
     prompt: str | None = None
-    """None also where payload was not asked for."""
+    """None also if the payload was not requested."""
     response: str | None = None
     error: str | None = None
     extra: dict[str, Any] | None = None
-    """What else was sent; of a span, its own fields as `query_spans` has them."""
+    """Further keys of the event; for a span, its own fields as in `query_spans`."""
 
 
 class RunEventPage(Frozen):
-    """Some events of a view, in the order they were recorded."""
+    """Some events of a view, in the order in which they were recorded."""
 
     items: list[RunEventRow]
     next_after: int
-    """`after` of the next page: a version, also when nothing was found."""
+    """The `after` of the next page: a version, even if nothing was found."""
     has_more: bool
-    """Whether the view holds more beyond it, as it is now."""
+    """Whether the view currently has more events after this page."""
     head: int | None
-    """The attempt whose view this is; None while nothing has started, and for `raw`."""
+    """The attempt whose view this is; None before the first attempt, and for `raw`."""
 
 
 class CheckpointRef(Frozen):
-    """A snapshot that a run left, without its state."""
+    """A snapshot of a run, without its state."""
 
     checkpoint_id: str
     rollout_id: str
@@ -114,24 +114,24 @@ class CheckpointRef(Frozen):
     scope: str
     name: str
     after_phase: str | None
-    """The phase at whose end it was taken."""
+    """The phase at whose end it was saved."""
     parent_id: str | None = None
-    """The checkpoint before it, of the same scope and name."""
+    """The previous checkpoint of the same scope and name."""
     graph: str | None = None
-    """Digest of the phase graph it was taken under."""
+    """Digest of the phase graph under which it was saved."""
     external: dict[str, Any] | None = None
-    """Where the state lies, if elsewhere: a checkpoint of LangGraph, an object in a bucket."""
+    """Pointer to the state if it is stored elsewhere: a checkpoint of LangGraph, an object in a bucket."""
 
 
 class Snapshot(CheckpointRef):
-    """A snapshot that a run left."""
+    """A snapshot of a run, with its state."""
 
     state: dict[str, Any] | None
-    """None where only `external` says where it lies."""
+    """None if the state is stored elsewhere; `external` points to it."""
 
 
 class ArtifactRef(Frozen):
-    """Something a run made: a report, a decision, a file; without its content."""
+    """A product of a run: a report, a decision, a file; without its content."""
 
     artifact_id: str
     rollout_id: str
@@ -145,82 +145,82 @@ class ArtifactRef(Frozen):
     phase: str | None
     media_type: str | None
     retracted: bool = False
-    """Whether it was taken back by then."""
+    """Whether it was withdrawn at the moment of the read."""
 
 
 class Artifact(ArtifactRef):
-    """Something a run made."""
+    """A product of a run, with its content."""
 
     content: Any
-    """Any JSON value; text for text."""
+    """Any JSON value; a string for text."""
 
 
 class Degraded(Frozen):
-    """Why more runs again than was asked for."""
+    """Why a re-run repeats more than the request named."""
 
     reason: Literal["checkpoint_missing"]
     phase: str
-    """Where it was asked to start."""
+    """The phase that the request named."""
     checkpoint: str
-    """What it would have started from."""
+    """The checkpoint that this phase requires."""
     scopes: list[str]
-    """Those that do not have it."""
+    """The scopes without this checkpoint."""
 
 
 class Fork(Frozen):
-    """What a re-run builds on, what it replaces, and where it starts."""
+    """A re-run: its base, what it replaces, and where it starts."""
 
     kind: ForkKind
     base: int
     """The attempt it builds on."""
     base_version: int
-    """What the base said beyond this version does not count."""
+    """Events of the base after this version do not count."""
     scopes: list[str]
     phase: str | None
-    """Where it starts; None for a resume whose scopes go on at different phases."""
+    """The phase at which it starts; None for a resume whose scopes continue at different phases."""
     entry: str | None
     """The node at which it starts."""
     cascade: list[str]
     """The phases of other scopes that run again afterwards."""
     checkpoints: list[CheckpointRef]
-    """What its scopes start from; none for a scope that starts from nothing."""
+    """The checkpoints that its scopes start from; a scope without one starts from nothing."""
     masks: list[Mask]
-    """What it hides."""
+    """The masks of the events that it hides."""
     graph: str | None
-    """Digest of the phase graph it was planned with."""
+    """Digest of the phase graph of the plan."""
     degraded: Degraded | None = None
-    """Why more runs again than was asked for, if more does."""
+    """Why it repeats more than the request named; None if it does not."""
     state_patch: dict[str, Any] | None = None
-    """Keys to set in the state it starts from."""
+    """Keys to set in the state that it starts from."""
     reason: str | None = None
-    """As whoever asked for it gave it."""
+    """The reason that the caller gave."""
 
 
 class ForkPlan(Fork):
-    """What a re-run would do, before anything is done."""
+    """The plan of a re-run before it starts."""
 
     rollout_id: str
     phases: list[str]
-    """What runs again in its scopes, in order."""
+    """The phases that run again in its scopes, in order."""
     unsafe: list[str]
-    """Phases whose side effects have to be confirmed."""
+    """Phases whose side effects must be confirmed."""
     graph_changed: list[str]
-    """Checkpoints that were taken under another graph."""
+    """Checkpoints that were saved under another graph."""
     kept: int
-    """How many events of the base stay in the view."""
+    """The number of events of the base that stay in the view."""
     hidden: int
-    """How many it hides."""
+    """The number of events of the base that it hides."""
     nodes: int
-    """How many nodes ran in what it hides, and are expected to run again."""
+    """The number of nodes among the hidden events, which are expected to run again."""
     head: int | None
-    """The head when it was made. A plan holds as long as this and `ground` do."""
+    """The head when the plan was made. The plan is valid while this and `ground` do not change."""
     ground: int
-    """The version of the last event it rests on: of a run event, a checkpoint, an artefact, a fork, a moved head; 0
-    where there was none."""
+    """The version of the last event that the plan depends on: a run event, checkpoint, artifact, fork or moved head; 0
+    if there is none."""
 
 
 class ForkResult(Frozen):
-    """A re-run that has begun."""
+    """A re-run that has started."""
 
     attempt: Attempt
     rollout: AttemptedRollout
@@ -237,19 +237,19 @@ class AttemptNode(Frozen):
     rerun_seq: int
     kind: AttemptKind
     base: int | None
-    """The attempt it builds on; None where it began with nothing."""
+    """The attempt that it builds on; None if it started from nothing."""
     fork: Fork | None
-    """Its own, or that of the attempt it retries; None where it began with nothing."""
+    """Its own fork, or that of the attempt it retries; None if it started from nothing."""
     is_head: bool
     events: int
-    """How many run events are its own."""
+    """The number of its own run events."""
 
 
 class NodeRun(Frozen):
-    """One execution of a node, summed up."""
+    """Summary of one execution of a node."""
 
     version: int
-    """Of its last result, else of its last event."""
+    """The version of its last result, else of its last event."""
     attempt: int
     status: NodeStatus
     metrics: dict[str, Any] | None = None
@@ -264,52 +264,52 @@ class NodeDifference(Frozen):
     parent_node_id: str | None
     """The node under which it ran, for a tool."""
     ordinal: int
-    """Which execution of this node in this scope: 1, 2 …"""
+    """The number of this execution of the node in this scope: 1, 2 …"""
     change: NodeChange
     before: NodeRun | None
     after: NodeRun | None
     failed: bool
-    """It ended in an error afterwards, and had not before."""
+    """Whether it fails in `after` and not in `before`."""
     same_response: bool | None
-    """None where one of the two has no response; True for what is kept."""
+    """None if one of the two has no response; True for kept executions."""
     deltas: dict[str, float]
-    """After minus before, of each number that both have."""
+    """After minus before, for each number that both have."""
 
 
 class AttemptDiff(Frozen):
-    """What changed from one attempt's view to another's."""
+    """The changes from one attempt's view to another's."""
 
     a: int
     b: int
     nodes: list[NodeDifference]
     counts: dict[NodeChange, int]
     totals: dict[str, float]
-    """Sum of each number over the whole view of `b`, minus that of `a`."""
+    """The sum of each number over the whole view of `b`, minus that of `a`."""
     state_patch: dict[str, Any] | None = None
-    """What `b` was told to change in the state it started from."""
+    """The changes to the state that `b` started from."""
 
 
 class GraphNode(Frozen):
-    """One node of one scope, as it stands in a view."""
+    """The state of one node of one scope in a view."""
 
     scope: str | None
     node_id: str
     phase: str | None
-    """As the phase graph has it, else as the events say."""
+    """The phase according to the phase graph, else according to the events."""
     status: NodeStatus
     metrics: dict[str, Any] | None
-    """Of its last result; later thoughts do not change it."""
+    """The metrics of its last result; later thoughts do not change them."""
     executions: int
-    """How many results it has."""
+    """The number of its results."""
     errors: int
     first_version: int
     last_version: int
     attempt: int
-    """Of its last event."""
+    """The attempt of its last event."""
 
 
 class GraphEdge(Frozen):
-    """A node that ran under another one: a tool under its node."""
+    """A node below another one, such as a tool below the node that calls it."""
 
     scope: str | None
     parent_node_id: str
@@ -317,19 +317,19 @@ class GraphEdge(Frozen):
 
 
 class GraphColumn(Frozen):
-    """One scope of a run, with its nodes in the order they were first seen."""
+    """One scope of a run, with its nodes in the order of their first events."""
 
     scope: str | None
     kind: str | None
-    """The kind of scope, as the phase graph has it."""
+    """The kind of scope according to the phase graph."""
     done: int
-    """How many of its nodes are completed."""
+    """The number of completed nodes."""
     total: int
     nodes: list[GraphNode]
 
 
 class RunGraph(Frozen):
-    """A view of a run as nodes, ready to draw: each scope a column, in the order they were first seen."""
+    """A view of a run as nodes, ready to draw: one column for each scope, in the order of their first events."""
 
     rollout_id: str
     head: int | None

@@ -1,7 +1,7 @@
-"""Spans: what an agent did, in OpenTelemetry's terms. Times are float seconds since the epoch.
+"""Spans: the steps of an agent, in OpenTelemetry's terms. Times are float seconds since the epoch.
 
-A span arrives as JSON, as a live span of the OpenTelemetry SDK (`Span.from_opentelemetry`, which only looks at the
-object's attributes: the SDK is not imported here) or is made up (`Span.from_attributes`).
+A span comes from JSON, from a span of the OpenTelemetry SDK (`Span.from_opentelemetry`, which reads only the object's
+attributes and does not import the SDK) or from plain attributes (`Span.from_attributes`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _NANOSECONDS_FROM: Final = 1e12
 def _attributes(given: Any) -> dict[str, AttributeValue]:
     """Return a copy with every value's kind preserved: `1`, `True`, `1.0` and `"1"` stay four different values.
 
-    Written by hand because a union tried member by member costs more than the rest of a span, and turns (1, 0) into
+    It is written by hand because pydantic's union costs more than the rest of a span, and turns (1, 0) into
     [True, False].
     """
     if not isinstance(given, Mapping):
         raise PydanticCustomError("attributes_type", "attributes are an object of names and values")
     copy: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
-    # As nearly always, and found without a step of Python for each.
+    # Nearly all attributes pass this test, which needs no Python step for each.
     if _TEXT.issuperset(map(type, copy)) and _SCALARS.issuperset(map(type, copy.values())):
         return copy
     for name, value in copy.items():
@@ -48,7 +48,7 @@ def _attributes(given: Any) -> dict[str, AttributeValue]:
 Attributes = Annotated[
     dict[str, AttributeValue], PlainValidator(_attributes, json_schema_input_type=dict[str, AttributeValue])
 ]
-"""Names to values: str, bool, int, float, or a list of one of these; ints among floats are widened."""
+"""Names to values: str, bool, int, float, or a list of one of these; ints among floats become floats."""
 
 
 def _plain(name: str, value: Any) -> AttributeValue:
@@ -72,7 +72,7 @@ def _homogeneous(name: str, values: Sequence[Any]) -> AttributeValue:
 
 
 def _scalar(name: str, value: Any) -> str | bool | int | float:
-    """Return the value, a subclass's as the builtin: numpy's float64, a member of a string enumeration."""
+    """Return the value as a builtin: numpy's float64 and members of string enumerations are converted."""
     if type(value) in _SCALARS:
         return value
     for kind, builtin in _BUILTIN.items():
@@ -85,7 +85,7 @@ def _scalar(name: str, value: Any) -> str | bool | int | float:
     )
 
 
-# str(member) of a string enumeration is its name; str.__str__(member) is the string it is.
+# str(member) of a string enumeration is its name; str.__str__(member) is its value.
 _BUILTIN: Final[dict[type[Any], Callable[[Any], str | int | float]]] = {
     str: str.__str__,
     int: int.__int__,
@@ -94,14 +94,14 @@ _BUILTIN: Final[dict[type[Any], Callable[[Any], str | int | float]]] = {
 
 
 class TraceStatus(Open):
-    """How a span ended."""
+    """The status of a span at its end."""
 
     status_code: StatusCode
     description: str | None = None
 
 
 class SpanContext(Open):
-    """The identity of a span, as it travels between processes."""
+    """The identity of a span, as it is passed between processes."""
 
     trace_id: str
     span_id: str
@@ -110,7 +110,7 @@ class SpanContext(Open):
 
 
 class Event(Open):
-    """Something that happened at one moment of a span."""
+    """An event at one moment of a span."""
 
     name: str
     attributes: Attributes
@@ -118,26 +118,26 @@ class Event(Open):
 
 
 class Link(Open):
-    """A pointer from a span to another, perhaps in another trace."""
+    """A link from a span to another, possibly in another trace."""
 
     context: SpanContext
     attributes: Attributes | None = None
 
 
 class OtelResource(Frozen):
-    """What produced a span: the process, its host, its service."""
+    """The producer of a span: the process, its host, its service."""
 
     attributes: Attributes
     schema_url: str
 
 
 class Span(Open):
-    """One step of an attempt. The key is (rollout_id, attempt_id, span_id); unknown keys are kept and given back."""
+    """One step of an attempt. Its key is (rollout_id, attempt_id, span_id); unknown keys are stored and returned."""
 
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """The place among the rollout's spans, in the order the store numbered them; several may share one."""
+    """The number among the rollout's spans, drawn from the store; several spans may share one."""
     trace_id: str
     """By convention 32 lowercase hex digits."""
     span_id: str
@@ -156,14 +156,14 @@ class Span(Open):
 
     @classmethod
     def from_opentelemetry(cls, readable_span: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-        """Return the store's form of a finished span of the OpenTelemetry SDK.
+        """Return a finished span of the OpenTelemetry SDK as a span of the store.
 
         Args:
-            readable_span: a `ReadableSpan`, or anything with its attributes. Its times are nanoseconds; a time that
-                is absent or zero becomes None. Attribute values a span cannot hold (bytes, mappings, mixed lists)
-                are kept as text, so that no span is lost over one of its attributes; None values are left out.
-            rollout_id: the rollout it belongs to.
-            attempt_id: the attempt it belongs to.
+            readable_span: a `ReadableSpan`, or an object with its attributes. Its times are nanoseconds; a time that is
+                absent or zero becomes None. Attribute values that a span cannot hold (bytes, mappings, mixed lists)
+                are stored as text, so that no span is lost because of one attribute; None values are left out.
+            rollout_id: the rollout of the span.
+            attempt_id: the attempt of the span.
             sequence_id: its number, as drawn from the store.
         """
         context, parent = readable_span.get_span_context(), readable_span.parent
@@ -215,9 +215,9 @@ class Span(Open):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> Span:
-        """Return a span nobody traced: a reward that was returned, a node an adapter needs.
+        """Return a span that no tracer recorded, such as a returned reward or a node that an adapter needs.
 
-        Absent ids are empty and 0, the trace and span ids random, the name `agentlightning.virtual`, the status OK.
+        Absent ids are empty and 0, the trace and span ids random; the name is `agentlightning.virtual`, the status OK.
         """
         trace = trace_id or fresh_trace_id()
         own = span_id or fresh_span_id()
@@ -244,7 +244,7 @@ class Span(Open):
 
 
 def in_seconds(time: float | None) -> float | None:
-    """Return a span time in seconds: None for 0 and None, a value above 10¹² taken as nanoseconds."""
+    """Return a span time in seconds: None for 0 and None; a value above 10¹² counts as nanoseconds."""
     if not time:
         return None
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
@@ -260,7 +260,7 @@ def _context(context: Any) -> SpanContext:
 
 
 def _carried(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
-    """Return attributes of the SDK as a span holds them, as text what it could not."""
+    """Return attributes of the SDK as attributes of a span; values that a span cannot hold become text."""
     carried: dict[str, AttributeValue] = {}
     for name, value in (attributes or {}).items():
         if type(value) in _SCALARS:

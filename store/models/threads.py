@@ -1,4 +1,4 @@
-"""What a LangGraph checkpointer keeps: values as its serializer wrote them, of which the store knows only the bytes."""
+"""Checkpoints of a LangGraph checkpointer. Values are bytes of its serializer, which the store does not interpret."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 Typed = tuple[str, bytes]
-"""A value as a serializer wrote it: the name of the form, and the bytes."""
+"""A serialized value: the name of the format, and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadWrite:
-    """What a task has written to a channel on top of a checkpoint."""
+    """A write of a task to a channel on top of a checkpoint."""
 
     task_id: str
     number: int
-    """Among the task's writes; negative for errors, interrupts and the like, of which the last one counts."""
+    """The number among the task's writes; negative for errors, interrupts and the like, of which the last counts."""
     channel: str
     value: Typed
     task_path: str = ""
@@ -24,7 +24,7 @@ class ThreadWrite:
 
 @dataclass(frozen=True, slots=True)
 class ThreadCheckpoint:
-    """The state of a graph at the end of a step, with what was written on top of it since."""
+    """The state of a graph at the end of a step, with the later writes on top of it."""
 
     thread_id: str
     ns: str
@@ -32,9 +32,9 @@ class ThreadCheckpoint:
     checkpoint_id: str
     parent_id: str | None
     checkpoint: Typed
-    """All but the values of its channels."""
+    """The checkpoint without the values of its channels."""
     values: Mapping[str, Typed]
-    """By channel."""
+    """The values by channel."""
     metadata: Mapping[str, Any]
     writes: Sequence[ThreadWrite] = ()
     """In the order in which a graph applies them: by path, task and number."""
@@ -42,7 +42,7 @@ class ThreadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlace:
-    """Where a checkpoint stands in its thread."""
+    """The position of a checkpoint in its thread."""
 
     thread_id: str
     ns: str
@@ -52,16 +52,16 @@ class ThreadPlace:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSummary:
-    """A thread, as a list of threads shows it."""
+    """Summary of a thread for lists."""
 
     thread_id: str
     scope: str | None
-    """What follows the rollout's id in the thread's; None for the rollout as a whole."""
+    """The part of the thread's id after the rollout's id; None for the rollout as a whole."""
     checkpoints: int
-    """How many there are, those of subgraphs included."""
+    """The number of checkpoints, including those of subgraphs."""
     latest: str | None
     """The id of the newest checkpoint of the graph itself."""
     step: int | None
-    """The number of the graph's step at which it was taken."""
+    """The number of the graph's step at which that checkpoint was saved."""
     at: float
-    """When something last happened to the thread, in seconds since the epoch."""
+    """When the thread last changed, in seconds since the epoch."""
