@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import openai
 import pytest
@@ -19,6 +20,12 @@ from tests.cli.conftest import COMMAND, Rollbook, environment
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, model_server, waits
 
 _LONGEST = 60
+
+
+@pytest.fixture
+def durable_url(tmp_path: Path) -> str:
+    """A file: each command is tried on both databases in `test_errors`."""
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 class Running:

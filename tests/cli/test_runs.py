@@ -31,6 +31,12 @@ RIG = ("--node", "Bull Researcher", "--scope", "rig")
 SETS = ("--set", f"news_report={orjson.dumps(NEWS['news_report']).decode()}")
 
 
+@pytest.fixture
+def durable_url(tmp_path: Path) -> str:
+    """A file: each command is tried on both databases in `test_errors`."""
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """A store with a run that was run again in part, a younger one that is at work, and rollouts that are no runs."""
