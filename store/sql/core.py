@@ -140,24 +140,23 @@ class SQLCore:
         if self.closed:
             raise Closed("a call")
 
-    async def read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
-        """Return what a read of the tables gives.
+    def read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> Awaitable[T]:
+        """Return a read of the tables, to be awaited.
 
         Args:
             work: is given a session that can only read.
             snapshot: whether all its statements see one state.
         """
         self.check()
-        if self.dialect.loop_bound:
-            return await self.thread.run(self.read_here(work, snapshot=snapshot))
-        return await self.read_here(work, snapshot=snapshot)
+        reading = self.read_here(work, snapshot=snapshot)
+        return self.thread.run(reading) if self.dialect.loop_bound else reading
 
     async def read_here(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
         """As `read`, in the running loop."""
         async with self.dialect.read(snapshot=snapshot) as session:
             return await work(session)
 
-    async def answer(
+    def answer(
         self,
         live: Callable[[ReadSession], Awaitable[T]],
         past: Callable[[ReadSession, int], Awaitable[T]],
@@ -166,13 +165,13 @@ class SQLCore:
         *,
         sweeps: bool = True,
         snapshot: bool = False,
-    ) -> T:
-        """Read the present, or the past: at a moment of the log, or at a rollout's own event number."""
+    ) -> Awaitable[T]:
+        """Return a read of the present, or of the past: at a moment of the log, or at a rollout's own event number."""
         rollout_id, at = own_number
         if as_at is None and at is None:
-            if sweeps:
-                await self.watchdog.sweep_if_due()
-            return await self.read(live, snapshot=snapshot)
+            if sweeps and self.watchdog.is_due():
+                return self._swept_read(live, snapshot=snapshot)
+            return self.read(live, snapshot=snapshot)
         if as_at is not None and at is not None:
             raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
 
@@ -181,7 +180,11 @@ class SQLCore:
                 return await past(session, await timeline.moment_of(self.dialect, session, rollout_id, at))
             return await past(session, await timeline.moment(self.dialect, session, as_at))
 
-        return await self.read(read, snapshot=True)
+        return self.read(read, snapshot=True)
+
+    async def _swept_read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
+        await self.watchdog.sweep_if_due()
+        return await self.read(work, snapshot=snapshot)
 
     async def look(self, work: Callable[[Dialect, ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
         """Return what a read of the tables themselves gives, for callers that count and group rows.
@@ -190,8 +193,7 @@ class SQLCore:
             work: is given the dialect, which compiles its statements, and a session that can only read.
             snapshot: whether all its statements see one state.
         """
-        await self.watchdog.sweep_if_due()
-        return await self.read(lambda session: work(self.dialect, session), snapshot=snapshot)
+        return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
         """Return what the partition holds, for metrics: rollouts and attempts by status, and its queue."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Read(Protocol):
     """Runs a read of the store."""
 
-    async def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /, *, snapshot: bool = False) -> T: ...
+    def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /, *, snapshot: bool = False) -> Awaitable[T]: ...
 
 
 class Watchdog:

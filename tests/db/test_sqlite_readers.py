@@ -94,7 +94,7 @@ def test_a_read_that_ends_after_its_loop_leaves_a_connection_that_works(path: Pa
 
     async def left_at_work() -> Reading:
         connection = await readers.take()
-        reading = asyncio.create_task(connection.do(slowly))
+        reading = asyncio.ensure_future(connection.do(slowly))
         await asyncio.to_thread(begun.wait, 60)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -121,7 +121,7 @@ def test_a_connection_may_be_left_by_a_loop_that_ends_at_once(path: Path) -> Non
 
     async def leave() -> Reading:
         connection = await readers.take()
-        reading = asyncio.create_task(connection.do(lambda _: go_on.wait(60)))
+        reading = asyncio.ensure_future(connection.do(lambda _: go_on.wait(60)))
         await asyncio.sleep(0)
         reading.cancel()
         await readers.close()

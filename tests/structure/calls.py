@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -76,7 +77,7 @@ class _Profiler:
                 if frame.f_code.co_name != _LAMBDA:
                     self.begun.setdefault(frame, frame.f_code.co_qualname)
             # A coroutine that waits returns a future to its loop, and is called again later.
-            elif event == "return" and not asyncio.isfuture(argument):
+            elif event == "return" and not (frame.f_code.co_flags & CO_COROUTINE and asyncio.isfuture(argument)):
                 self.begun.pop(frame, None)
 
     async def passed(self, call: Call) -> Passed:

@@ -4,7 +4,7 @@ Statements are compiled once for each shape a query takes. The wide rows they re
 one by one, so that no list of rows is held beside the list of what is made of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, select
@@ -121,8 +121,8 @@ _WORKER_COLUMNS: Columns = {
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
-async def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
-    """Return a page of rollouts, each with its latest attempt.
+def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
+    """Return, to be awaited, a page of rollouts, each with its latest attempt.
 
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
     codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
@@ -131,7 +131,7 @@ async def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, m
     listing = Listing(
         asked, columns, rollouts_table, _whole_rollouts, is_narrow_first=True, all_of_them=_rollouts_recorded
     )
-    return await make_page(dialect, session, listing, make, batch=_BATCH)
+    return make_page(dialect, session, listing, make, batch=_BATCH)
 
 
 async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, take: Take, *, batch: int) -> int:
@@ -316,14 +316,14 @@ async def _one(
     return rows[0] if rows else None
 
 
-async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Row | None:
-    """Return the row of one rollout, as `rollouts` returns it."""
+def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+    """Return, to be awaited, the row of one rollout, as `rollouts` returns it."""
 
     def build() -> Select[Any]:
         whole = _whole_rollouts(dict(rollouts_table.c), rollouts_table)
         return whole.where(rollouts_table.c.rollout_id == bindparam("key"))
 
-    return await _one(dialect, session, "rollout", build, "rollout_id", rollout_id)
+    return _one(dialect, session, "rollout", build, "rollout_id", rollout_id)
 
 
 async def _by_ids(
@@ -374,8 +374,8 @@ def _distinct(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_text(each, "ids", LONGEST_ID) for each in ids))
 
 
-async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Row | None:
-    """Return the row of a rollout's latest attempt, as `attempts` returns it."""
+def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+    """Return, to be awaited, the row of a rollout's latest attempt, as `attempts` returns it."""
 
     def build() -> Select[Any]:
         joined = attempts_table.join(rollouts_table, joins_latest(dict(rollouts_table.c))).outerjoin(
@@ -383,17 +383,17 @@ async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str
         )
         return _whole_attempts({}, joined).where(attempts_table.c.rollout_id == bindparam("key"))
 
-    return await _one(dialect, session, "latest_attempt", build, "rollout_id", rollout_id)
+    return _one(dialect, session, "latest_attempt", build, "rollout_id", rollout_id)
 
 
-async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Row | None:
-    """Return the row of one set of resources, as `resources` returns it."""
+def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
+    """Return, to be awaited, the row of one set of resources, as `resources` returns it."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
         return _whole_resources(dict(table.c), table).where(table.c.resources_id == bindparam("key"))
 
-    return await _one(dialect, session, "resources_by_id", build, "resources_id", resources_id)
+    return _one(dialect, session, "resources_by_id", build, "resources_id", resources_id)
 
 
 async def resources_by_ids(
@@ -419,14 +419,14 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
     return rows[0] if rows else None
 
 
-async def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Row | None:
-    """Return the row of one worker, as `workers` returns it."""
+def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
+    """Return, to be awaited, the row of one worker, as `workers` returns it."""
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _workers_with_signals())
         return whole.where(core_tables.workers.c.worker_id == bindparam("key"))
 
-    return await _one(dialect, session, "worker", build, "worker_id", worker_id)
+    return _one(dialect, session, "worker", build, "worker_id", worker_id)
 
 
 async def workers_by_id(

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -43,19 +43,19 @@ class Reading(aiosqlite.Connection):
             self._connection = self._connector()
 
         try:
-            await self._hand_over(connect)
+            await self._run(connect)
         except BaseException:
             self.leave()
             raise
 
-    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Return what comes of some work in the connection's thread."""
-        return await self._hand_over(partial(work, self._conn))
+    def do(self, work: Callable[[sqlite3.Connection], Done]) -> Awaitable[Done]:
+        """Return, to be awaited, the result of work in the connection's thread."""
+        return self._run(partial(work, self._conn))
 
-    async def _hand_over(self, work: Callable[[], Done]) -> Done:
+    def _run(self, work: Callable[[], Done]) -> Awaitable[Done]:
         """Run something in the connection's thread.
 
-        A caller that was cancelled may be gone with its loop when the work is done; the library's thread would die.
+        A cancelled caller may be gone with its loop when the work is done. The thread of the library would then die.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Done] = loop.create_future()
@@ -71,7 +71,7 @@ class Reading(aiosqlite.Connection):
                 loop.call_soon_threadsafe(tell)
 
         cast("SimpleQueue[Any]", self._tx).put_nowait((None, run))  # pyright: ignore[reportUnknownMemberType]
-        return await answer
+        return answer
 
     def leave(self) -> None:
         """Close it once it has done what it was asked for; nobody waits for that."""
