@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from store.cli.output.times import moment, seconds_in
-from store.domain.events import RolloutStatus, WorkerStatus
+from store.domain.statuses import RolloutStatus, WorkerStatus
 
 DEFAULT_DB: Final = "sqlite:///rollbook.db"
 

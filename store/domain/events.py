@@ -7,7 +7,7 @@ left out of the stored text, and read back as None.
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import orjson
 
@@ -15,9 +15,6 @@ from store.domain.run_events import RUN_FACTS, RunFact
 from store.domain.thread_events import THREAD_FACTS, ThreadFact
 from store.errors import Incompatible
 
-RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
-AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
-WorkerStatus = Literal["idle", "busy", "unknown"]
 Json = dict[str, Any]
 
 

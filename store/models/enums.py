@@ -12,10 +12,25 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
-AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
+from store.domain.statuses import AttemptStatus, RolloutStatus, WorkerStatus
+
+__all__ = [
+    "UNSET",
+    "AttemptStatus",
+    "FilterLogic",
+    "Frozen",
+    "Open",
+    "Resource",
+    "RolloutMode",
+    "RolloutStatus",
+    "SortOrder",
+    "StatusCode",
+    "TaskInput",
+    "Unset",
+    "WorkerStatus",
+]
+
 RolloutMode = Literal["train", "val", "test"]
-WorkerStatus = Literal["idle", "busy", "unknown"]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 FilterLogic = Literal["and", "or"]
