@@ -1,1 +1,1 @@
-"""From the spans of an attempt to what is learned from them: triplets and chat messages. Pure: spans in, data out."""
+"""Adapters: pure functions from the spans of an attempt to training data, as triplets or chat messages."""

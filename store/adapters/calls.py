@@ -1,7 +1,7 @@
-"""What the span of a call to a language model says of it: token ids, log probabilities, texts, by any known name.
+"""Attributes of the span of a model call: token ids, log probabilities and texts, under all known names.
 
-Known are the spans of Agent-lightning 0.3's tracers (OpenAI client, Weave) and of its LiteLLM proxy with any provider,
-and `agl.call.*`, the names for whoever traces calls of another kind.
+Known are the spans of Agent-lightning 0.3's tracers (OpenAI client, Weave), those of its LiteLLM proxy with any
+provider, and `agl.call.*`, the names for other tracers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 PROXY_NAMES: Final = frozenset({"raw_gen_ai_request", "litellm_request"})
-"""Spans that a LiteLLM proxy makes of one call."""
+"""Names of the spans that a LiteLLM proxy records for one call."""
 
 PROXY_MARK: Final = "agl.call.backend"
-"""Our own proxy names the backend that answered; no tracer knows it."""
+"""The attribute in which our own proxy names the backend; no tracer sets it."""
 MODEL_VERSION: Final = "agl.call.model_version"
 
 RESPONSE_IDS: Final = ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "agl.call.response_id")
@@ -52,40 +52,40 @@ RESPONSE_TOKENS: Final = (
 _WITH_TOKENS: Final = frozenset((*PROMPT_TOKENS, *RESPONSE_TOKENS))
 _LOG_PROBS: Final = ("logprobs.content", "agl.call.logprobs")
 _PROVIDER: Final = re.compile(r"llm\.([^.]+)\.(?:id|prompt_token_ids|response_token_ids|choices|messages)")
-_OF_A_LITELLM_SPAN: Final = "llm."
+_LITELLM_PREFIX: Final = "llm."
 
 
 @dataclass(frozen=True, slots=True)
 class CallAttributes:
-    """What one span says of a call; what it does not say is empty."""
+    """The data of a call in one span; absent values are empty."""
 
     response_id: str | None = None
     prompt_ids: tuple[int, ...] = ()
     response_ids: tuple[int, ...] = ()
     logprobs: list[Any] | None = None
-    """One entry for each response token, as the engine gave them: numbers, or objects with a `logprob`."""
+    """One entry for each response token, as the engine returned them: numbers, or objects with a `logprob`."""
     prompt: Any = None
     """The messages."""
     response: Any = None
-    """The choices, or what of them was recorded."""
+    """The choices, or the recorded part of them."""
     request_metadata: Any = None
     response_metadata: Any = None
     image_urls: list[str] = field(default_factory=list[str])
 
     @property
     def has_tokens(self) -> bool:
-        """Whether there are token ids of any kind."""
+        """Whether there are token ids of the prompt or the response."""
         return bool(self.prompt_ids or self.response_ids)
 
 
 def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
-    """Whether there is an attribute that could hold token ids: a quick look, which `read` confirms."""
-    return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_OF_A_LITELLM_SPAN) for name in attributes)
+    """Return whether an attribute may hold token ids. This is a quick check, which `read` confirms."""
+    return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_LITELLM_PREFIX) for name in attributes)
 
 
 def read(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return what a span's attributes say of a call. Never raises: what is malformed says nothing."""
-    provider = _of_a_provider(attributes)
+    """Return the data of a call in a span's attributes. It never raises: malformed values are ignored."""
+    provider = _provider_record(attributes)
     prompt = raw_content(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages") or provider.prompt
     return CallAttributes(
         response_id=response_id(attributes) or provider.response_id,
@@ -103,26 +103,26 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
 
 
 def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_IDS) -> str | None:
-    """Return the id that the engine gave its answer: equal for all spans of one call."""
+    """Return the id of the engine's answer, which is equal for all spans of one call."""
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
 
 
 def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:
-    """Return what lies below the first of the prefixes that has anything, or None."""
+    """Return the nested value below the first of the prefixes that has one, or None."""
     return next((found for prefix in prefixes if (found := below(attributes, prefix))), None)
 
 
 def metadata(attributes: Mapping[str, Any], first: str, second: str, without: set[str]) -> Any:
-    """Return what a call was made with or answered with, but for the parts that a triplet has of its own."""
+    """Return the parameters of a request or an answer, without the parts that have fields of their own in a triplet."""
     found = raw_content(attributes, first, second)
     if isinstance(found, dict):
-        said = cast("dict[str, Any]", found)
-        return {name: value for name, value in said.items() if name not in without}
+        fields = cast("dict[str, Any]", found)
+        return {name: value for name, value in fields.items() if name not in without}
     return found
 
 
 def image_urls(prompt: Any) -> list[str]:
-    """Return the URLs of the images in the messages of a prompt, in order; what is malformed is passed over."""
+    """Return the URLs of the images in the messages of a prompt, in order; malformed parts are skipped."""
     messages = indexed(prompt) or ([prompt] if isinstance(prompt, Mapping) else [])
     return [url for message in messages for url in _urls(message)]
 
@@ -133,15 +133,15 @@ def _urls(message: Any) -> Iterable[str]:
     parts = _parts(cast("Mapping[str, Any]", message).get("content"))
     for part in cast("list[Any]", parts) if isinstance(parts, list) else []:
         if isinstance(part, Mapping):
-            said = cast("Mapping[str, Any]", part)
-            image: Any = said.get("image_url") if said.get("type") == "image_url" else None
+            fields = cast("Mapping[str, Any]", part)
+            image: Any = fields.get("image_url") if fields.get("type") == "image_url" else None
             url: Any = cast("Mapping[str, Any]", image).get("url") if isinstance(image, Mapping) else None
             if isinstance(url, str):
                 yield url
 
 
 def _parts(content: Any) -> Any:
-    """Return the parts of a message, which a tracer keeps as the text of their JSON."""
+    """Return the parts of a message, which a tracer stores as JSON text."""
     if not isinstance(content, str):
         return content
     try:
@@ -150,25 +150,23 @@ def _parts(content: Any) -> Any:
         return None
 
 
-def _of_a_provider(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return what LiteLLM recorded of the provider's own answer, as the text of Python literals."""
+def _provider_record(attributes: Mapping[str, Any]) -> CallAttributes:
+    """Return LiteLLM's record of the provider's own answer, which is text of Python literals."""
     names = {
         match[1]
         for name in attributes
-        if isinstance(cast("Any", name), str)
-        and name.startswith(_OF_A_LITELLM_SPAN)
-        and (match := _PROVIDER.match(name))
+        if isinstance(cast("Any", name), str) and name.startswith(_LITELLM_PREFIX) and (match := _PROVIDER.match(name))
     }
     if not names:
         return CallAttributes()
-    said = f"{_OF_A_LITELLM_SPAN}{min(names, key=lambda name: (name != 'hosted_vllm', name))}."
-    choices = indexed(decoded(attributes.get(f"{said}choices")))
+    prefix = f"{_LITELLM_PREFIX}{min(names, key=lambda name: (name != 'hosted_vllm', name))}."
+    choices = indexed(decoded(attributes.get(f"{prefix}choices")))
     choice = cast("dict[str, Any]", choices[0]) if choices and isinstance(choices[0], dict) else dict[str, Any]()
-    response_ids = _first_ids(indexed(decoded(attributes.get(f"{said}response_token_ids")))[:1])
-    messages = decoded(attributes.get(f"{said}messages"))
+    response_ids = _first_ids(indexed(decoded(attributes.get(f"{prefix}response_token_ids")))[:1])
+    messages = decoded(attributes.get(f"{prefix}messages"))
     return CallAttributes(
-        response_id=response_id(attributes, (f"{said}id",)),
-        prompt_ids=_first_ids([attributes.get(f"{said}prompt_token_ids")]),
+        response_id=response_id(attributes, (f"{prefix}id",)),
+        prompt_ids=_first_ids([attributes.get(f"{prefix}prompt_token_ids")]),
         response_ids=response_ids or _first_ids([choice.get("token_ids")]),
         logprobs=_entries(_content(choice.get("logprobs"))),
         prompt=messages if isinstance(messages, list) else None,
@@ -182,7 +180,7 @@ def _content(logprobs: Any) -> Any:
 
 
 def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
-    """Return the first of the values that is a list of token ids, or the text of one, and not empty."""
+    """Return the first value that is a non-empty list of token ids, or the text of one."""
     for value in values:
         given = decoded(value)
         if isinstance(given, (list, tuple)):

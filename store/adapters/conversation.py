@@ -1,8 +1,8 @@
-"""What was said in a call to a model, in whichever convention its span tells it.
+"""Messages and tool uses in the spans of model calls, for all common conventions.
 
-Read are OpenTelemetry's GenAI conventions, old (`gen_ai.prompt.0.content`, as Traceloop and AgentOps write them too)
-and new (`gen_ai.input.messages`), OpenInference (`llm.input_messages.0.message.content`) and what our own proxy and
-LiteLLM's record. Nothing raises: what is malformed is shown as it stands, or says nothing.
+Supported are OpenTelemetry's GenAI conventions, old (`gen_ai.prompt.0.content`, as Traceloop and AgentOps write them
+too) and new (`gen_ai.input.messages`), OpenInference (`llm.input_messages.0.message.content`), and the records of our
+own proxy and LiteLLM's. Nothing raises: malformed values are shown unchanged or ignored.
 """
 
 from __future__ import annotations
@@ -46,46 +46,46 @@ _KINDS: Final = ("openinference.span.kind", "traceloop.span.kind", "agentops.spa
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that a model asked for."""
+    """A tool call in a model's message."""
 
     name: str
     arguments: str
-    """As text, JSON mostly."""
+    """The arguments as text, mostly JSON."""
     call_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message."""
+    """One message of a conversation."""
 
     role: str
-    """system, user, assistant, tool …; empty where the span does not say."""
+    """system, user, assistant, tool …; empty if the span has no role."""
     text: str
     thinking: str = ""
-    """What a model thought before it answered, where that was recorded."""
+    """The model's reasoning before its answer, if it was recorded."""
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
-    """Of the call that a tool's message answers."""
+    """The id of the call that a tool's message answers."""
     attached: int = 0
-    """How many parts are no text: images, audio, files."""
+    """The number of parts that are not text: images, audio, files."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for a message that is said again; thoughts and ids are seldom repeated with it."""
+        """A key that is equal for repeated messages; reasoning and ids are left out, since they are seldom repeated."""
         return (self.role, self.text.strip(), tuple((call.name, call.arguments) for call in self.tool_calls))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelExchange:
-    """A call to a model."""
+    """The messages sent to a model and those of its answer."""
 
-    asked: tuple[ChatMessage, ...]
-    answered: tuple[ChatMessage, ...]
+    prompt: tuple[ChatMessage, ...]
+    answer: tuple[ChatMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool at work."""
+    """One execution of a tool."""
 
     name: str
     arguments: str
@@ -93,20 +93,20 @@ class ToolUse:
 
 
 def exchange_of(attributes: Mapping[str, Any]) -> ModelExchange | None:
-    """Return what was asked and answered; None for a span that tells of neither."""
-    asked = _system(attributes) + (_json(attributes, _INPUT) or _inference(attributes, "llm.input_messages"))
-    answered = _json(attributes, _OUTPUT) or _inference(attributes, "llm.output_messages")
-    if not asked or not answered:
+    """Return the messages of a span; None for a span without messages."""
+    prompt = _system(attributes) + (_json(attributes, _INPUT) or _inference(attributes, "llm.input_messages"))
+    answer = _json(attributes, _OUTPUT) or _inference(attributes, "llm.output_messages")
+    if not prompt or not answer:
         reading = read(attributes)
-        asked = asked or _messages(reading.prompt)
-        answered = answered or _messages(reading.response, role="assistant")
-    if not asked and not answered:
+        prompt = prompt or _messages(reading.prompt)
+        answer = answer or _messages(reading.response, role="assistant")
+    if not prompt and not answer:
         return None
-    return ModelExchange(tuple(asked), tuple(answered))
+    return ModelExchange(tuple(prompt), tuple(answer))
 
 
 def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
-    """Return what a tool was given and what came of it; None for a span of something else."""
+    """Return the input and the result of a tool; None for a span of another kind."""
     kinds = {str(attributes.get(name, "")).lower() for name in _KINDS}
     is_tool = bool(kinds & {"tool", "execute_tool"}) or not {"gen_ai.tool.name", "tool.name"}.isdisjoint(attributes)
     if not is_tool:
@@ -131,20 +131,20 @@ def _system(attributes: Mapping[str, Any]) -> list[ChatMessage]:
     given = decoded(attributes.get(_SYSTEM))
     if not given:
         return []
-    said = _said({"role": "system", "content": given}, "system")
-    return [said] if said is not None else []
+    message = _chat_message({"role": "system", "content": given}, "system")
+    return [message] if message is not None else []
 
 
 def _inference(attributes: Mapping[str, Any], prefix: str) -> list[ChatMessage]:
     found: list[ChatMessage] = []
     for each in indexed(below(attributes, prefix)):
-        message = _object(_object(each).get("message"))
-        calls = [_object(_object(call).get("tool_call")) for call in indexed(message.get("tool_calls"))]
-        contents = [_object(_object(part).get("message_content")) for part in indexed(message.get("contents"))]
-        flat = {**message, "tool_calls": calls, "content": message.get("content") or contents}
-        said = _said(flat, "")
-        if said is not None:
-            found.append(said)
+        fields = _object(_object(each).get("message"))
+        calls = [_object(_object(call).get("tool_call")) for call in indexed(fields.get("tool_calls"))]
+        contents = [_object(_object(part).get("message_content")) for part in indexed(fields.get("contents"))]
+        flat = {**fields, "tool_calls": calls, "content": fields.get("content") or contents}
+        message = _chat_message(flat, "")
+        if message is not None:
+            found.append(message)
     return found
 
 
@@ -152,16 +152,16 @@ def _messages(value: Any, role: str = "") -> list[ChatMessage]:
     if isinstance(value, str):
         return [ChatMessage(role or "user", value)] if value else []
     each = indexed(value) or ([value] if isinstance(value, Mapping) else [])
-    return [said for one in each if (said := _said(_unwrapped(decoded(one)), role)) is not None]
+    return [message for one in each if (message := _chat_message(_unwrapped(decoded(one)), role)) is not None]
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the message of a choice."""
+    """Return the message of a choice, together with the choice's other fields."""
     inner = _object(value).get("message")
     return {**_object(value), **_object(inner)} if isinstance(inner, Mapping) else value
 
 
-def _said(value: Any, role: str) -> ChatMessage | None:
+def _chat_message(value: Any, role: str) -> ChatMessage | None:
     if isinstance(value, str):
         return ChatMessage(role or "user", value) if value else None
     if not isinstance(value, Mapping):
@@ -174,22 +174,22 @@ def _said(value: Any, role: str) -> ChatMessage | None:
     listed = [call for each in indexed(given.get("tool_calls")) if (call := _tool_call(each)) is not None]
     legacy = _tool_call(given.get("function_call"))
     calls = (*parts.calls, *listed, *([legacy] if legacy is not None else []))
-    named = given.get("role")
+    role_given = given.get("role")
     call_id = given.get("tool_call_id") or parts.call_id
-    said = ChatMessage(
-        named if isinstance(named, str) and named else ("tool" if call_id else role),
+    message = ChatMessage(
+        role_given if isinstance(role_given, str) and role_given else ("tool" if call_id else role),
         "\n".join(parts.texts),
         "\n".join((*thinking[:1], *parts.thoughts)),
         calls,
         call_id if isinstance(call_id, str) else None,
         parts.attached,
     )
-    is_empty = not (said.text or said.thinking or said.tool_calls or said.attached)
-    return None if is_empty and not said.role else said
+    is_empty = not (message.text or message.thinking or message.tool_calls or message.attached)
+    return None if is_empty and not message.role else message
 
 
 class _Parts:
-    """What the content of a message consists of."""
+    """Collector of the parts of a message's content."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -199,10 +199,10 @@ class _Parts:
         self.attached = 0
 
     def add(self, content: Any) -> None:
-        """Take a text, a part, or a list of them; one that was written as JSON too."""
+        """Add a text, a part, or a list of parts, which may be JSON text."""
         if isinstance(content, str):
             inner = decoded(content) if content.lstrip()[:1] == "[" else content
-            # A text that is JSON is a text, unless it is a list of parts.
+            # JSON text counts as text unless it is a list of parts.
             is_parts = isinstance(inner, list) and all("type" in _object(each) for each in cast("list[Any]", inner))
             if not is_parts:
                 self._say(content)

@@ -1,4 +1,4 @@
-"""What an adapter is given, checked and put in order: the spans of each attempt, each with a place in time."""
+"""Input of the adapters: spans are checked, grouped by attempt, and ordered by time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AttemptSpans", "SpanPlace", "Timed", "Unusable", "as_span", "sort_in
 
 
 class SpanPlace(NamedTuple):
-    """Where a span stands among those of its attempt; places compare."""
+    """The position of a span among those of its attempt; positions are comparable."""
 
     start: float
     sequence_id: int
@@ -28,10 +28,10 @@ class SpanPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A span with the times it is taken to have, in seconds.
+    """A span with its effective times, in seconds.
 
-    A span without a start stands where its sequence id puts it: at the latest start of the spans numbered up to it.
-    Without an end, or with one before its start, it ends when it starts.
+    The start of a span without one is the latest start among the spans with a sequence id up to its own. A span without
+    an end, or with an end before its start, ends at its start.
     """
 
     span: Span
@@ -40,12 +40,12 @@ class Timed:
 
     @property
     def place(self) -> SpanPlace:
-        """The order of spans: by start, then sequence id, then span id."""
+        """The sort key of spans: start, then sequence id, then span id."""
         return SpanPlace(self.start, self.span.sequence_id, self.span.span_id)
 
 
 class Unusable(NamedTuple):
-    """Something in the input that is not used."""
+    """A part of the input that is not used, and why."""
 
     span_id: str
     reason: str
@@ -53,19 +53,19 @@ class Unusable(NamedTuple):
 
 
 class AttemptSpans(NamedTuple):
-    """The spans of one attempt, in order; their ids are distinct."""
+    """The spans of one attempt, in order; their ids are unique."""
 
     spans: list[Timed]
 
 
 def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
-    """Return the attempts the spans belong to, earliest first, and what is no span or a second one of the same id.
+    """Return the attempts of the spans, earliest first, and the items that are not spans or that repeat an id.
 
     Args:
-        source: spans of the store, of Agent-lightning or of the OpenTelemetry SDK, or objects of JSON, in any order.
+        source: spans of the store, of Agent-lightning or of the OpenTelemetry SDK, or JSON objects, in any order.
 
     Raises:
-        Invalid: it cannot be iterated over.
+        Invalid: the source cannot be iterated over.
     """
     given: Any = source
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
@@ -89,7 +89,7 @@ def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
 
 
 def _chosen(same: list[Span], refused: list[Unusable]) -> Span:
-    """Return one of the spans that have the same id, whatever their order."""
+    """Return one of the spans with the same id, independent of their order."""
     if len(same) == 1:
         return same[0]
     same.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
@@ -124,33 +124,33 @@ def _finite(time: Any) -> float | None:
 
 
 def as_span(item: Any) -> Span | None:
-    """Return a span of the store, of Agent-lightning or of the OpenTelemetry SDK, or JSON's, as ours; else None."""
+    """Return a span of the store, Agent-lightning, the OpenTelemetry SDK or JSON as a span of the store; else None."""
     if isinstance(item, Span):
         return item if _is_sound(item) else None
     try:
         if hasattr(item, "get_span_context"):
-            return _of_the_sdk(item)
+            return _from_sdk(item)
         given = item.model_dump() if isinstance(item, BaseModel) else item
         return Span.model_validate(given) if isinstance(given, Mapping) else None
     except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _of_the_sdk(readable: Any) -> Span | None:
-    """Return a span with the ids that a tracer put on it or on its resource; they are empty where there are none."""
-    said: dict[str, Any] = {**readable.resource.attributes, **(readable.attributes or {})}
-    number = str(said.get(SPAN_SEQUENCE_ID, 0))
+def _from_sdk(readable: Any) -> Span | None:
+    """Return a span with the ids that a tracer set on it or on its resource; missing ids are empty."""
+    attributes: dict[str, Any] = {**readable.resource.attributes, **(readable.attributes or {})}
+    number = str(attributes.get(SPAN_SEQUENCE_ID, 0))
     span = Span.from_opentelemetry(
         readable,
-        rollout_id=str(said.get(ROLLOUT_ID, "")),
-        attempt_id=str(said.get(ATTEMPT_ID, "")),
+        rollout_id=str(attributes.get(ROLLOUT_ID, "")),
+        attempt_id=str(attributes.get(ATTEMPT_ID, "")),
         sequence_id=int(number) if number.isdecimal() else 0,
     )
     return span if _is_sound(span) else None
 
 
 def _is_sound(span: Span) -> bool:
-    """Whether a span is what its type says; one that was made without validation may not be."""
+    """Return whether the fields of a span have their types; a span that was built without validation may not."""
     fields = vars(span)
     texts = (fields.get(name) for name in ("rollout_id", "attempt_id", "span_id", "name"))
     return (

@@ -1,4 +1,4 @@
-"""From spans to chat messages in OpenAI's form, with tool calls and tools: what fine-tuning on transcripts reads."""
+"""Conversion of spans to chat messages in OpenAI's form, with tool calls and tools, for fine-tuning."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Message = dict[str, Any]
 
 
 class OpenAIMessages(TypedDict):
-    """One call to a model: a line of a fine-tuning file."""
+    """One model call as a line of a fine-tuning file."""
 
     messages: list[Message]
-    """What was asked and, last, what was answered."""
+    """The messages of the prompt and, last, the answer."""
     tools: list[dict[str, Any]] | None
     """The functions the model could call, or None if there were none."""
 
 
 class TraceToMessages:
-    """Makes chat messages of the spans of calls, as plain dicts.
+    """Adapter from the spans of calls to chat messages as plain dicts.
 
-    Tool calls of an answer are the direct children of its span that name a tool, else those the span itself lists. Two
-    spans with the same response id are one call; one that failed without an answer is none. What is malformed is
-    passed over: a message without a role is taken for the one that its parts belong to, and left out if they do not
-    tell.
+    The tool calls of an answer are the direct children of its span that name a tool; without such children, those that
+    the span itself lists. Two spans with the same response id are one call; a call that failed without an answer is
+    left out. Malformed values are skipped: a message without a role gets the role that its parts imply, and is left out
+    if they imply none.
     """
 
     def __call__(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
@@ -46,16 +46,16 @@ class TraceToMessages:
         """Return the messages of every call, in the order of time.
 
         Args:
-            source: spans of the store or of the OpenTelemetry SDK; of several attempts, one after the other.
+            source: spans of the store or of the OpenTelemetry SDK; several attempts are adapted one after the other.
 
         Raises:
-            Invalid: it is no sequence.
+            Invalid: the source is not a sequence.
         """
         attempts, _ = sort_in(source)
-        return [each for attempt in attempts for each in _of_an_attempt(attempt.spans)]
+        return [each for attempt in attempts for each in _attempt_messages(attempt.spans)]
 
 
-def _of_an_attempt(spans: list[Timed]) -> list[OpenAIMessages]:
+def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
     children: dict[str, list[Mapping[str, Any]]] = {}
     for timed in spans:
         if timed.span.parent_id is not None:
@@ -64,7 +64,7 @@ def _of_an_attempt(spans: list[Timed]) -> list[OpenAIMessages]:
 
 
 def _calls(spans: list[Timed]) -> list[Timed]:
-    """Return the spans of calls, one for each answer: that of the agent's tracer if there is one."""
+    """Return one span for each answer: that of the agent's tracer if there is one."""
     calls = [timed for timed in spans if _is_call(timed.span.attributes) and not _is_unanswered(timed.span)]
     first: dict[str, Timed] = {}
     for call in sorted(calls, key=lambda call: (is_of_a_proxy(call.span), call.place)):
@@ -81,80 +81,80 @@ def _is_unanswered(span: Span) -> bool:
 
 
 def _answer(call: Timed) -> str:
-    """Return what is equal for spans of one call: the response id, else the span's own, which no other has."""
+    """Return a key that is equal for spans of one call: the response id, else the span's own id."""
     found = response_id(call.span.attributes, RESPONSE_IDS)
     return f"span {call.span.span_id}" if found is None else f"response {found}"
 
 
 def _conversation(call: Mapping[str, Any], children: Iterable[Mapping[str, Any]]) -> OpenAIMessages:
-    asked = [_asked(message) for message in _entries(raw_content(call, "gen_ai.prompt"))]
-    used = [tool for child in children if (tool := _used(below(child, "tool"))) is not None]
-    answers = [_answered(choice, used) for choice in _entries(raw_content(call, "gen_ai.completion"))]
+    prompts = [_prompt_message(message) for message in _entries(raw_content(call, "gen_ai.prompt"))]
+    used = [tool for child in children if (tool := _tool_span_call(below(child, "tool"))) is not None]
+    answers = [_answer_message(choice, used) for choice in _entries(raw_content(call, "gen_ai.completion"))]
     request = raw_content(call, "gen_ai.request")
     functions: Any = cast("Mapping[str, Any]", request).get("functions") if isinstance(request, Mapping) else None
     tools = [_function(each) for each in _entries(functions) if "name" in each]
     return {
-        "messages": [message for message in (*asked, *answers) if message is not None],
+        "messages": [message for message in (*prompts, *answers) if message is not None],
         "tools": tools or None,
     }
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, or an object that stands alone as one."""
+    """Return the objects of a list; a single object counts as a list of one."""
     each: list[Any] = indexed(value) or [value]
     return [cast("Mapping[str, Any]", one) for one in each if isinstance(one, Mapping)]
 
 
-def _asked(said: Mapping[str, Any]) -> Message | None:
-    calls = [call for each in _entries(said.get("tool_calls")) if (call := _listed(each)) is not None]
-    role = said.get("role") or ("assistant" if calls else "tool" if said.get("tool_call_id") else None)
+def _prompt_message(fields: Mapping[str, Any]) -> Message | None:
+    calls = [call for each in _entries(fields.get("tool_calls")) if (call := _listed_call(each)) is not None]
+    role = fields.get("role") or ("assistant" if calls else "tool" if fields.get("tool_call_id") else None)
     if not isinstance(role, str) or role not in _ROLES:
         return None
     if role == "assistant" and calls:
-        return {"role": role, "content": said.get("content") or None, "tool_calls": calls}
-    message: Message = {"role": role, "content": said.get("content", "")}
+        return {"role": role, "content": fields.get("content") or None, "tool_calls": calls}
+    message: Message = {"role": role, "content": fields.get("content", "")}
     if role == "tool":
-        message["tool_call_id"] = said.get("tool_call_id")
+        message["tool_call_id"] = fields.get("tool_call_id")
     if role == "function":
-        message["name"] = said.get("name")
+        message["name"] = fields.get("name")
     return message
 
 
-def _answered(said: Mapping[str, Any], used: list[dict[str, Any]]) -> Message | None:
-    if said.get("role") != "assistant":
+def _answer_message(fields: Mapping[str, Any], used: list[dict[str, Any]]) -> Message | None:
+    if fields.get("role") != "assistant":
         return None
-    message: Message = {"role": "assistant", "content": said.get("content")}
-    calls = used or [call for each in _entries(said.get("tool_calls")) if (call := _listed(each)) is not None]
+    message: Message = {"role": "assistant", "content": fields.get("content")}
+    calls = used or [call for each in _entries(fields.get("tool_calls")) if (call := _listed_call(each)) is not None]
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _used(tool: Any) -> dict[str, Any] | None:
-    """Return the call that the span of a tool is of."""
+def _tool_span_call(tool: Any) -> dict[str, Any] | None:
+    """Return the call that the span of a tool describes."""
     if not isinstance(tool, Mapping):
         return None
-    said = cast("Mapping[str, Any]", tool)
-    call: Any = said.get("call")
+    fields = cast("Mapping[str, Any]", tool)
+    call: Any = fields.get("call")
     ids = cast("Mapping[str, Any]", call) if isinstance(call, Mapping) else dict[str, Any]()
-    return _call(ids.get("id"), ids.get("type"), said.get("name"), said.get("parameters"))
+    return _call(ids.get("id"), ids.get("type"), fields.get("name"), fields.get("parameters"))
 
 
-def _listed(said: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a call as a message lists it: its function's parts beside its id, or below `function`."""
-    nested: Any = said.get("function")
-    function = cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else said
-    return _call(said.get("id"), "function", function.get("name"), function.get("arguments"))
+def _listed_call(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a call of a message's list; the function's fields are beside its id or below `function`."""
+    nested: Any = fields.get("function")
+    function = cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else fields
+    return _call(fields.get("id"), "function", function.get("name"), function.get("arguments"))
 
 
 def _call(call_id: Any, kind: Any, name: Any, arguments: Any) -> dict[str, Any] | None:
-    """Return a tool call in OpenAI's form; without an id nothing could answer it, without a name it calls nothing."""
+    """Return a tool call in OpenAI's form; None without an id or a name, since it could not be answered or executed."""
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None
     text = arguments if isinstance(arguments, str) else _json(arguments)
     return {"id": call_id, "type": kind or "function", "function": {"name": name, "arguments": text}}
 
 
-def _function(said: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = said.get("parameters")
+def _function(fields: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = fields.get("parameters")
     if isinstance(parameters, str):
         try:
             parameters = orjson.loads(parameters)
@@ -163,8 +163,8 @@ def _function(said: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": said["name"],
-            "description": said.get("description", ""),
+            "name": fields["name"],
+            "description": fields.get("description", ""),
             "parameters": dict[str, Any]() if parameters is None else parameters,
         },
     }

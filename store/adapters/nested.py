@@ -1,4 +1,4 @@
-"""Dotted attribute names read back as the objects and lists they were flattened from, whatever they hold."""
+"""Conversion of dotted attribute names back to the nested objects and lists that they were flattened from."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import orjson
 __all__ = ["below", "decoded", "indexed", "unflatten"]
 
 _TEXT_LIMIT: Final = 64 * 1024 * 1024
-"""Characters: a text above it is no list of token ids that anyone trains on."""
+"""The limit in characters; no list of token ids for training is longer."""
 
 
 def below(attributes: Mapping[str, Any], prefix: str) -> Any:
-    """Return what the attributes below a prefix were flattened from: a list, an object, or {} if there are none.
+    """Return the nested value of the attributes below a prefix: a list, an object, or {} if there are none.
 
-    A value under the bare prefix says nothing about its parts and is left out.
+    A value under the bare prefix is ignored.
     """
     start = f"{prefix}."
     return unflatten({name[len(start) :]: value for name, value in attributes.items() if name.startswith(start)})
 
 
 def unflatten(flat: Mapping[str, Any]) -> Any:
-    """Return the nested value; digits become the indices of a list only where they are exactly 0 to n-1.
+    """Return the nested value; numeric names become list indices only if they are exactly 0 to n-1.
 
-    Of `a` and `a.b`, which contradict each other, the one that comes later holds.
+    If `a` and `a.b` contradict each other, the later one counts.
     """
     root: dict[str, Any] = {}
     for name, value in flat.items():
@@ -34,16 +34,16 @@ def unflatten(flat: Mapping[str, Any]) -> Any:
         node = root
         for part in above:
             inner = node.get(part)
-            # Only what is made here is an object to go on with; one that was given is a value.
-            if type(inner) is not _Made:
-                inner = node[part] = _Made()
+            # Only objects created here may get further keys; an object in the input is a value.
+            if type(inner) is not _Object:
+                inner = node[part] = _Object()
             node = inner
         node[last] = value
     return _with_lists(root)
 
 
 def indexed(value: Any) -> list[Any]:
-    """Return the entries of a list, or of an object whose names are numbers, in the order of these; else nothing."""
+    """Return the items of a list, or of an object with numeric names in numeric order; else an empty list."""
     if isinstance(value, (list, tuple)):
         return list(cast("list[Any]", value))
     if not isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def indexed(value: Any) -> list[Any]:
 
 
 def decoded(value: Any) -> Any:
-    """Return the list or object in a text, in JSON or as a Python literal; anything else as it is."""
+    """Return the list or object in a text, parsed as JSON or a Python literal; other values are unchanged."""
     if not isinstance(value, str) or len(value) > _TEXT_LIMIT or value.lstrip()[:1] not in {"[", "{"}:
         return value
     try:
@@ -67,21 +67,21 @@ def decoded(value: Any) -> Any:
         return value
 
 
-class _Made(dict[str, Any]):
-    """An object made of names, as opposed to one that was a value."""
+class _Object(dict[str, Any]):
+    """An object created from names, as opposed to an object that was a value."""
 
 
 def _with_lists(root: dict[str, Any]) -> Any:
-    """Return the tree with lists where its names are indices; without recursion, since names may be of any depth."""
+    """Return the tree with lists in place of numeric names; it avoids recursion, since names may be of any depth."""
     made: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = [root]
     while waiting:
         node = waiting.pop()
         for name, value in node.items():
-            if type(value) is _Made:
+            if type(value) is _Object:
                 made.append((node, name, value))
                 waiting.append(value)
-    # Those found last lie deepest.
+    # The nodes found last are the deepest.
     for above, name, node in reversed(made):
         above[name] = _as_list(node)
     return _as_list(root)

@@ -1,4 +1,4 @@
-"""What the adapters return: triplets, and what they left out."""
+"""Results of the adapters: triplets, dropped spans and lost rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AdaptReport", "Dropped", "Lost", "Triplet"]
 
 
 class Triplet(Frozen):
-    """One call to a model, and what it was worth."""
+    """One call to a model, with its reward."""
 
     prompt: Any
     """`token_ids` (ints), `raw_content` (the messages), `image_urls` (in the messages, in order)."""
@@ -24,17 +24,17 @@ class Triplet(Frozen):
     reward: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     """`request` and `response` (their parameters), `response_id`, `agent_name`; `rewards`, all dimensions by name;
-    `model_version`, if the proxy knew it; `rollout_id`, `attempt_id`, `sequence_id`, and `span_ids` of all that
+    `model_version`, if the proxy knew it; `rollout_id`, `attempt_id`, `sequence_id`, and `span_ids` of all spans that
     recorded the call."""
 
 
 class Dropped(NamedTuple):
-    """A span of a call that gave no triplet of its own.
+    """A span of a call that did not become a triplet.
 
-    The reason is `same_response` or `same_tokens` (it recorded a call that another span, named in `detail`, recorded
-    too; what it knows went there), `inside_a_call` (without an id of its own; `detail` names the call), `in_a_reward`
-    (a judge's), `other_agent`, `failed` (without an answer), `no_token_ids`, `duplicate_span` (a second one of the same
-    id) or `not_a_span`.
+    The reason is `same_response` or `same_tokens` (another span, named in `detail`, recorded the same call and received
+    this span's data), `inside_a_call` (it has no id of its own; `detail` names the call), `in_a_reward` (a call of a
+    judge), `other_agent`, `failed` (without an answer), `no_token_ids`, `duplicate_span` (a second span of the same id)
+    or `not_a_span`.
     """
 
     span_id: str
@@ -43,10 +43,10 @@ class Dropped(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A reward that went to no call.
+    """A reward that was assigned to no call.
 
-    The reason is `no_call_before` (none without a reward had ended by then), `linked_call_missing`,
-    `call_has_a_reward` (the one it names) or `not_the_last_reward`.
+    The reason is `no_call_before` (no call without a reward had ended by then), `linked_call_missing`,
+    `call_has_a_reward` (the call that it links to) or `not_the_last_reward`.
     """
 
     span_id: str
@@ -56,13 +56,13 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdaptReport:
-    """What an adapter made of the spans, and what it left out."""
+    """The triplets of an adapter, and the spans and rewards that it left out."""
 
     triplets: list[Triplet]
     dropped: list[Dropped]
     lost_rewards: list[Lost]
 
     def reasons(self) -> dict[str, int]:
-        """Return how many spans and rewards were left out, by reason."""
+        """Return the numbers of left-out spans and rewards, by reason."""
         counted = Counter([each.reason for each in self.dropped] + [each.reason for each in self.lost_rewards])
         return dict(sorted(counted.items()))

@@ -1,14 +1,14 @@
-"""Which reward belongs to which call: what a reward says of itself, else by one of four policies.
+"""Assignment of rewards to calls: by the reward's own span or link, else by one of four policies.
 
-A reward that stands on the span of a call, or that links to one, goes there and nowhere else. All others are matched:
+A reward on the span of a call, or with a link to a call, belongs to that call. All others are matched:
 
-- `first_occurrence`: in the order of time; each goes to the latest call that had ended by then and has none yet. So
-  a second reward in a row goes back to the call before.
+- `first_occurrence`: in the order of time, each goes to the latest call that had ended by then and has no reward yet.
+  So the second of two consecutive rewards goes to the call before.
 - `first_sibling`: the same among the children of one span.
 - `final_only`: the last reward goes to the last call, the others to none.
-- `broadcast`: the last reward goes to every call that has none of its own.
+- `broadcast`: the last reward goes to every call without a reward of its own.
 
-No call gets two, and no reward goes to two calls but by `broadcast`.
+No call gets two rewards, and only `broadcast` assigns one reward to several calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOT_FINAL: Final = "not_the_last_reward"
 
 
 class RewardMatchPolicy(StrEnum):
-    """How a reward that names no call finds one; the module says what each does."""
+    """The policy for rewards without a link to a call; see the module docstring."""
 
     FIRST_SIBLING = "first_sibling"
     FIRST_OCCURRENCE = "first_occurrence"
@@ -50,32 +50,32 @@ class RewardMatchPolicy(StrEnum):
 
 
 class Rewarded(Protocol):
-    """What matching has to know of a call."""
+    """The properties of a call that matching needs."""
 
     @property
     def node(self) -> TraceTree:
-        """Where the agent made it."""
+        """The span with which the agent made the call."""
         ...
 
     @property
     def nodes(self) -> Sequence[TraceTree]:
-        """All that recorded it."""
+        """All spans that recorded the call."""
         ...
 
     @property
     def sequence_id(self) -> int:
-        """Its number among the spans of its rollout."""
+        """The number of the call among the spans of its rollout."""
         ...
 
 
 class Reward(NamedTuple):
-    """A span that says how good something was."""
+    """A span with a reward."""
 
     node: TraceTree
     dimensions: tuple[tuple[str, float], ...]
     """Name and value, the primary one first; every value is finite."""
     links: tuple[tuple[str, Any], ...]
-    """Key and value of what the rewarded span has, all of which must match."""
+    """Keys and values of the rewarded span, all of which must match."""
 
     @property
     def value(self) -> float:
@@ -85,14 +85,14 @@ class Reward(NamedTuple):
 
 @dataclass(slots=True)
 class Matching:
-    """The outcome: by the number of the call its reward, and the rewards left over with the reason."""
+    """The result: the reward of each call by the call's index, and the unassigned rewards with the reason."""
 
     given: dict[int, Reward] = field(default_factory=dict[int, Reward])
     left: list[tuple[Reward, str]] = field(default_factory=list[tuple[Reward, str]])
 
 
 def is_reward(span: Span) -> bool:
-    """Whether a span is a reward, or the work of finding one: calls made below it are a judge's."""
+    """Return whether a span is a reward or computes one; calls below it are those of a judge."""
     if span.name == REWARD_SPAN or (span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN):
         return True
     return bool(summarise(span.name, span.attributes).rewards)
@@ -101,20 +101,20 @@ def is_reward(span: Span) -> bool:
 def find_rewards(nodes: Iterable[TraceTree]) -> list[Reward]:
     """Return the rewards among the nodes, in the order of time."""
     found = [
-        Reward(node, said, _links(node.span.attributes))
+        Reward(node, dimensions, _links(node.span.attributes))
         for node in nodes
-        if (said := summarise(node.span.name, node.span.attributes).rewards)
+        if (dimensions := summarise(node.span.name, node.span.attributes).rewards)
     ]
     return sorted(found, key=lambda reward: reward.node.place)
 
 
 def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMatchPolicy) -> Matching:
-    """Return which call gets which reward.
+    """Return the assignment of rewards to calls.
 
     Args:
         calls: in the order of time.
         rewards: in the order of time.
-        policy: for rewards that name no call.
+        policy: for rewards without a link to a call.
     """
     matching, free = _explicit(calls, rewards)
     match policy:
@@ -130,9 +130,9 @@ def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMa
 
 
 def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matching:
-    """As `first_occurrence`, by sequence ids alone: a reward goes to a call with a smaller one.
+    """Match as `first_occurrence` does, but by sequence ids alone: a reward goes to a call with a smaller one.
 
-    For spans whose clocks differ, as those of a proxy on another machine.
+    This is for spans whose clocks differ, such as those of a proxy on another machine.
 
     Args:
         calls: in the order of their sequence ids.
@@ -147,7 +147,7 @@ def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matc
 
 
 def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Matching, list[Reward]]:
-    """Give what names its call, and return what does not."""
+    """Assign the rewards that name their call, and return the others."""
     matching, free = Matching(), list[Reward]()
     by_node = {id(node): place for place, call in enumerate(calls) for node in call.nodes}
     for reward in rewards:
@@ -162,7 +162,7 @@ def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Mat
 
 
 def _linked(calls: Sequence[Rewarded], links: tuple[tuple[str, Any], ...]) -> list[int]:
-    """Return the calls a link leads to; one to a span above calls leads to these."""
+    """Return the calls that a link matches; a link to a span above calls matches these calls."""
     direct = [place for place, call in enumerate(calls) if any(_has(node, links) for node in call.nodes)]
     return direct or [place for place, call in enumerate(calls) if any(_has(node, links) for node in _above(call.node))]
 
@@ -183,15 +183,15 @@ def _links(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     pairs: list[tuple[str, Any]] = []
     for link in indexed(below(attributes, LINK)):
         if isinstance(link, Mapping):
-            said = cast("Mapping[str, Any]", link)
-            key = said.get("key_match")
-            if isinstance(key, str) and "value_match" in said:
-                pairs.append((key, said["value_match"]))
+            fields = cast("Mapping[str, Any]", link)
+            key = fields.get("key_match")
+            if isinstance(key, str) and "value_match" in fields:
+                pairs.append((key, fields["value_match"]))
     return tuple(pairs)
 
 
 def _look_back(calls: Sequence[tuple[int, Rewarded]], rewards: Iterable[Reward], matching: Matching) -> None:
-    """Give each reward to the latest call that ended before it; both come in the order of time."""
+    """Assign each reward to the latest call that ended before it; both are in the order of time."""
     ahead = iter([*((place, call) for place, call in calls if place not in matching.given), None])
     upcoming = next(ahead)
     waiting: list[tuple[int, Rewarded]] = []

@@ -1,7 +1,7 @@
-"""Which spans are calls to a language model, and which of them are one and the same call.
+"""Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
-A tracer in the agent and a proxy on the way both record a call, each with what it can see. They are brought together
-by the id of the engine's answer: token ids come from the proxy, place and texts from the agent.
+A tracer in the agent and a proxy may both record a call, each with the data that it sees. Their spans are merged by the
+id of the engine's answer: token ids come from the proxy, position and texts from the agent.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NO_TOKENS: Final = "no_token_ids"
 _FAILED: Final = "failed"
 
 EVERY_AGENT: Final = "*"
-"""The label of a call above which no span names an agent."""
+"""The label of a call if no span above it names an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which calls count.
+    """The conditions under which calls are used.
 
     Args:
-        is_call: whether the name of a span says that it is a call; one with token ids is in any case.
-        is_agent: whether the calls of an agent count; None if those of all do, and those of none.
+        is_call: whether the name of a span marks it as a call; a span with token ids is one in any case.
+        is_agent: whether the calls of an agent are used; None uses all calls, also those of no agent.
         without_judges: leave out calls made below a reward.
-        tokens: of which of prompt and response a call must have ids.
+        tokens: which of prompt and response must have token ids.
     """
 
     is_call: Callable[[str], bool]
@@ -50,46 +50,46 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One span of a call, with what lies above it."""
+    """One span of a call, with its surroundings."""
 
     node: TraceTree
     reading: CallAttributes
     label: str | None
-    """The agent it is the work of; None if that agent's calls do not count."""
+    """The agent that made the call; None if that agent's calls are not used."""
     in_reward: bool
     above: Seen | None
-    """The nearest span of a call that encloses it."""
+    """The nearest enclosing span of a call."""
 
     @property
     def of_proxy(self) -> bool:
-        """Whether a proxy recorded it."""
+        """Whether a proxy recorded the span."""
         return is_of_a_proxy(self.node.span)
 
 
 class ModelCall:
-    """A call, with all that recorded it; the first is where the agent made it."""
+    """A call with all spans that recorded it; the first is the span of the agent."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
         self._seen = list(seen)
 
     @property
     def node(self) -> TraceTree:
-        """Where the agent made it."""
+        """The span with which the agent made the call."""
         return self._seen[0].node
 
     @property
     def nodes(self) -> list[TraceTree]:
-        """All that recorded it."""
+        """All spans that recorded the call."""
         return [seen.node for seen in self._seen]
 
     @property
     def label(self) -> str:
-        """The agent."""
+        """The name of the agent."""
         return self._seen[0].label or EVERY_AGENT
 
     @property
     def sequence_id(self) -> int:
-        """The number a proxy gave it when it began, else the tracer's."""
+        """The number that a proxy drew when the call began, else the tracer's number."""
         return min(
             (seen.node.span.sequence_id for seen in self._seen if seen.of_proxy),
             default=self.node.span.sequence_id,
@@ -97,58 +97,60 @@ class ModelCall:
 
     @property
     def failed(self) -> bool:
-        """Whether something that recorded it saw it fail."""
+        """Whether one of its spans has the status ERROR."""
         return any(has_failed(seen.node.span) for seen in self._seen)
 
     @property
     def model_version(self) -> str | None:
-        """Which weights answered, where the proxy was told."""
-        said = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
-        return next((version for version in said if isinstance(version, str)), None)
+        """The version of the weights that answered, if the proxy knew it."""
+        versions = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
+        return next((version for version in versions if isinstance(version, str)), None)
 
     @cached_property
     def reading(self) -> CallAttributes:
-        """What its spans say together."""
-        told = [seen.reading for seen in self._seen]
+        """The merged data of its spans."""
+        readings = [seen.reading for seen in self._seen]
         ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
-        # Prompt and response of one recording fit together, so the first that has both goes before any with one.
+        # The prompt and response of one span belong together, so spans with both come before spans with one.
         ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
         response_ids = next((reading.response_ids for reading in ids if reading.response_ids), ())
-        urls = [reading.image_urls for reading in told if reading.image_urls]
+        urls = [reading.image_urls for reading in readings if reading.image_urls]
         return CallAttributes(
-            response_id=next((reading.response_id for reading in told if reading.response_id), None),
+            response_id=next((reading.response_id for reading in readings if reading.response_id), None),
             prompt_ids=next((reading.prompt_ids for reading in ids if reading.prompt_ids), ()),
             response_ids=response_ids,
             logprobs=_fitting([reading.logprobs for reading in ids if reading.logprobs], len(response_ids)),
-            prompt=next((reading.prompt for reading in told if reading.prompt), None),
-            response=next((reading.response for reading in told if reading.response), None),
-            request_metadata=next((reading.request_metadata for reading in told if reading.request_metadata), None),
-            response_metadata=next((reading.response_metadata for reading in told if reading.response_metadata), None),
+            prompt=next((reading.prompt for reading in readings if reading.prompt), None),
+            response=next((reading.response for reading in readings if reading.response), None),
+            request_metadata=next((reading.request_metadata for reading in readings if reading.request_metadata), None),
+            response_metadata=next(
+                (reading.response_metadata for reading in readings if reading.response_metadata), None
+            ),
             image_urls=urls[0] if urls else list[str](),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenCalls:
-    """The calls of an attempt in the order of time, and the spans of calls that gave none."""
+    """The calls of an attempt in the order of time, and the spans of calls that were left out."""
 
     calls: list[ModelCall]
     dropped: list[Unusable]
 
 
 def is_of_a_proxy(span: Span) -> bool:
-    """Whether a proxy recorded a span: LiteLLM's, or ours."""
+    """Return whether a proxy recorded a span, LiteLLM's or ours."""
     return span.name in PROXY_NAMES or PROXY_MARK in span.attributes
 
 
 def has_failed(span: Span) -> bool:
-    """Whether a span ended with an error."""
+    """Return whether a span ended with an error."""
     status: Any = getattr(span, "status", None)
     return getattr(status, "status_code", None) == "ERROR"
 
 
 def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
-    """Return the calls in a tree; every span of a call is in one of them, dropped, or both if it was merged."""
+    """Return the calls in a tree; every span of a call is in a call, dropped, or both if it was merged."""
     groups: dict[str, list[Seen]] = {}
     alone: list[Seen] = []
     for seen in _sightings(tree, rules):
@@ -157,34 +159,34 @@ def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
             alone.append(seen)
         else:
             groups.setdefault(same, []).append(seen)
-    made = _Made([], {}, [])
+    made = _CallBuilder([], {}, [])
     for group in groups.values():
         made.add_answer(group)
     for seen in alone:
         made.add_alone(seen)
     calls = [ModelCall(seen) for seen in made.calls]
     calls.sort(key=lambda call: call.node.place)
-    return ChosenCalls([call for call in calls if _has_what_it_must(call, rules, made.dropped)], made.dropped)
+    return ChosenCalls([call for call in calls if _is_usable(call, rules, made.dropped)], made.dropped)
 
 
 @dataclass(slots=True)
-class _Made:
-    """Calls while they are put together from the spans that recorded them."""
+class _CallBuilder:
+    """Calls while they are built from the spans that recorded them."""
 
     calls: list[list[Seen]]
     of: dict[int, list[Seen]]
-    """By the identity of what was seen, the call it is part of."""
+    """The call of each span, by the identity of its `Seen`."""
     dropped: list[Unusable]
 
     def add_answer(self, group: list[Seen]) -> None:
-        """Make a call of the spans that have one answer's id, unless it does not count.
+        """Build a call from the spans with one answer's id, unless it is left out.
 
-        What the agent's own spans say of agents and judges holds; a proxy knows of neither.
+        The agent's own spans determine the agent and whether it is a judge; a proxy knows neither.
         """
         own = [seen for seen in group if not seen.of_proxy] or group
         fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
         if not fit:
-            why = _why_not(own)
+            why = _drop_reason(own)
             self.dropped += [Unusable(seen.node.id, why, "") for seen in group]
             return
         first = min(fit, key=lambda seen: seen.node.place)
@@ -195,14 +197,14 @@ class _Made:
         self.dropped += [Unusable(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
 
     def add_alone(self, seen: Seen) -> None:
-        """Make a call of a span without an answer's id, unless it recorded one that is there, or does not count.
+        """Build a call from a span without an answer's id, unless it repeats an existing call or is left out.
 
-        What lies inside a call, or around it with the same token ids, is the same call once more.
+        A span inside a call, or around it with the same token ids, records the same call again.
         """
         if id(seen) in self.of:
             return
         if seen.label is None or seen.in_reward:
-            self.dropped.append(Unusable(seen.node.id, _why_not([seen]), ""))
+            self.dropped.append(Unusable(seen.node.id, _drop_reason([seen]), ""))
             return
         above = seen.above
         while above is not None and id(above) not in self.of:
@@ -259,11 +261,11 @@ def _same_tokens(one: Seen, call: list[Seen]) -> bool:
     )
 
 
-def _why_not(seen: Sequence[Seen]) -> str:
+def _drop_reason(seen: Sequence[Seen]) -> str:
     return _OF_A_JUDGE if any(one.in_reward for one in seen) else _OTHER_AGENT
 
 
-def _has_what_it_must(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
+def _is_usable(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
     reading = call.reading
     if reading.prompt_ids and reading.response_ids:
         return True
@@ -277,5 +279,5 @@ def _has_what_it_must(call: ModelCall, rules: Rules, dropped: list[Unusable]) ->
 
 
 def _fitting(logprobs: list[list[Any]], tokens: int) -> list[Any] | None:
-    """Return the entries that are one for each token, else the first there are."""
+    """Return the first entries that match the number of tokens, else the first entries."""
     return next((entries for entries in logprobs if len(entries) == tokens), logprobs[0] if logprobs else None)

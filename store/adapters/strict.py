@@ -1,9 +1,9 @@
-"""The adapters of Agent-lightning 0.3 as they are, for whoever compares results before and after a change of store.
+"""The adapters of Agent-lightning 0.3 with exactly its results, for comparisons before and after a change of store.
 
-Its ways that ours have not: the order of the input counts, only the first level with more than one span is repaired,
-calls come in the order of the tree, siblings are matched in the order of a list, and bad spans are an error. Where it
-raises, this does: `Invalid`, which says what to do. One thing it leaves to chance: the order of several missing
-parents is that of a set of strings; here they come in the order of the input.
+They differ from ours: the order of the input counts, only the first level with more than one span is repaired, calls
+are in the order of the tree, siblings are matched in the order of a list, and bad spans are an error. Where 0.3 raises,
+these raise `Invalid` with a remedy. In one case 0.3 is not deterministic: it takes several missing parents in the order
+of a set of strings; here they are in the order of the input.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _DIMENSIONS: Final = TypeAdapter(list[_Dimension])
 
 
 class _Node:
-    """A span or a stand-in for one that is missing; the same span may stand in several."""
+    """A span, or a stand-in for a missing one; the same span may be in several nodes."""
 
     def __init__(self, span: Span, children: list[_Node], span_id: str | None = None) -> None:
         self.id = span.span_id if span_id is None else span_id
         self.span = span
-        # Compared as they are: where one is missing, comparing fails here as it does there.
+        # Times are compared as they are: if one is missing, the comparison fails as in 0.3.
         self.start: Any = span.start_time
         self.end: Any = span.end_time
         self.children = children
@@ -78,7 +78,7 @@ class _Node:
 
 
 def _or_invalid(adapt: Callable[P, list[Triplet]]) -> Callable[P, list[Triplet]]:
-    """Turn whatever unexpected spans raise into one error that says what to do."""
+    """Convert the exceptions that unexpected spans cause to one error with a remedy."""
 
     @wraps(adapt)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> list[Triplet]:
@@ -101,7 +101,7 @@ def from_tracer(source: Iterable[Any], rules: Rules, policy: RewardMatchPolicy, 
     """Return what `TracerTraceToTriplet` of 0.3 returns.
 
     Raises:
-        Invalid: it would raise: there are no spans or none without a parent, times are missing, a reward is malformed.
+        Invalid: 0.3 would raise: there are no spans or none without a parent, times are missing, a reward is malformed.
     """
     tree = _tree(_spans(source))
     if repairs:
@@ -118,7 +118,7 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
     """Return what `LlmProxyTraceToTriplet` of 0.3 returns.
 
     Raises:
-        Invalid: it would raise: a time is missing beside another of the same sequence id, a reward is malformed.
+        Invalid: 0.3 would raise: a time is missing beside another of the same sequence id, or a reward is malformed.
     """
     key: Callable[[Span], Any] = lambda span: (span.sequence_id, span.start_time)  # noqa: E731 - its type matters
     spans = sorted(_spans(source), key=key)
@@ -128,8 +128,8 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
         prompt, response = _proxy_tokens(span)
         if not (prompt and response):
             continue
-        said = span.attributes.get("gen_ai.response.id") or span.attributes.get(f"{_VLLM}id")
-        response_id = said if isinstance(said, str) and said else None
+        given_id = span.attributes.get("gen_ai.response.id") or span.attributes.get(f"{_VLLM}id")
+        response_id = given_id if isinstance(given_id, str) and given_id else None
         if response_id is None or response_id not in seen:
             seen |= {response_id} if response_id else set()
             metadata = {"response_id": response_id}
@@ -202,7 +202,7 @@ def _repair(tree: _Node) -> None:
             if other is tree or other.id == node.id:
                 continue
             if other.start <= node.start and other.end >= node.end:
-                # The order of the sum decides between two that are equally tight but for rounding.
+                # The order of the sum matters if two differ only by rounding.
                 slack = other.end - node.end + node.start - other.start
                 if 0 < slack < least:
                     tightest, least = other, slack
@@ -236,28 +236,28 @@ def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
 
 
 def _triplet(span: Span, label: str) -> Triplet:
-    said = span.attributes
-    request = _nested(said, "gen_ai.request", OPERATION_INPUT)
-    response = _nested(said, "gen_ai.response", OPERATION_OUTPUT)
+    attributes = span.attributes
+    request = _nested(attributes, "gen_ai.request", OPERATION_INPUT)
+    response = _nested(attributes, "gen_ai.response", OPERATION_OUTPUT)
     for parts, own in ((request, ["messages"]), (response, ["choices", "prompt_token_ids", "response_token_ids"])):
         if isinstance(parts, dict):
             for name in own:
                 cast("dict[str, Any]", parts).pop(name, None)
-    prompt = _nested(said, "gen_ai.prompt", f"{OPERATION_INPUT}.messages")
+    prompt = _nested(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages")
     answered: dict[str, Any] = {
-        "token_ids": _ids(said, _RESPONSE_TOKENS),
-        "raw_content": _nested(said, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices"),
+        "token_ids": _ids(attributes, _RESPONSE_TOKENS),
+        "raw_content": _nested(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices"),
     }
-    logprobs = said.get("logprobs.content")
+    logprobs = attributes.get("logprobs.content")
     if isinstance(logprobs, str):
         answered["logprobs"] = json.loads(logprobs)
     return Triplet(
-        prompt={"token_ids": _ids(said, _PROMPT_TOKENS), "raw_content": prompt, "image_urls": image_urls(prompt)},
+        prompt={"token_ids": _ids(attributes, _PROMPT_TOKENS), "raw_content": prompt, "image_urls": image_urls(prompt)},
         response=answered,
         metadata={
             "request": request,
             "response": response,
-            "response_id": _text(said, _RESPONSE_IDS),
+            "response_id": _text(attributes, _RESPONSE_IDS),
             "agent_name": label,
         },
     )
@@ -290,14 +290,14 @@ def _nested(attributes: Mapping[str, Any], *prefixes: str) -> Any:
 
 
 def _proxy_tokens(span: Span) -> tuple[list[int], list[int]]:
-    said: Mapping[str, Any] = span.attributes
+    attributes: Mapping[str, Any] = span.attributes
     if span.name == "litellm_request":
-        prompt, response = (_as_ids(_literal(said.get(f"{name}_token_ids"))) for name in ("prompt", "response"))
+        prompt, response = (_as_ids(_literal(attributes.get(f"{name}_token_ids"))) for name in ("prompt", "response"))
     elif span.name == "raw_gen_ai_request":
-        prompt = _as_ids(_literal(said.get(f"{_VLLM}prompt_token_ids")))
-        response = _as_ids(_first(_literal(said.get(f"{_VLLM}response_token_ids"))))
+        prompt = _as_ids(_literal(attributes.get(f"{_VLLM}prompt_token_ids")))
+        response = _as_ids(_first(_literal(attributes.get(f"{_VLLM}response_token_ids"))))
         if not response:
-            choice = _first(_literal(said.get(f"{_VLLM}choices")))
+            choice = _first(_literal(attributes.get(f"{_VLLM}choices")))
             response = _as_ids(cast("dict[str, Any]", choice).get("token_ids")) if isinstance(choice, dict) else None
     else:
         prompt = response = None
@@ -326,29 +326,29 @@ def _is_reward(span: Span) -> bool:
 
 
 def _reward(span: Span) -> Any:
-    said: Mapping[str, Any] = span.attributes
-    if any(name.startswith(REWARD) for name in said):
+    attributes: Mapping[str, Any] = span.attributes
+    if any(name.startswith(REWARD) for name in attributes):
         prefix = f"{REWARD}."
-        if REWARD in said:
+        if REWARD in attributes:
             raise _no_result(f"{REWARD} is an attribute itself")
-        flat = {name[len(prefix) :]: value for name, value in said.items() if name.startswith(prefix)}
+        flat = {name[len(prefix) :]: value for name, value in attributes.items() if name.startswith(prefix)}
         dimensions = _DIMENSIONS.validate_python(unflatten(flat))
         if dimensions:
             return dimensions[0].value
     for key in _AGENTOPS_OUTPUTS:
-        output = said.get(key)
+        output = attributes.get(key)
         if isinstance(output, str):
             try:
                 output = json.loads(output)
             except json.JSONDecodeError:
                 continue
-            # A text that holds another kind of JSON is an error there.
+            # 0.3 raises for a text with another kind of JSON.
             if output and output.get("type") == "reward":
                 return output.get("value")
         elif isinstance(output, dict) and cast("dict[str, Any]", output).get("type") == "reward":
             return cast("dict[str, Any]", output).get("value")
-    # Whatever kind of value it is.
-    return said.get("reward") if span.name == ANNOTATION_SPAN else None
+    # 0.3 returns a value of any type here.
+    return attributes.get("reward") if span.name == ANNOTATION_SPAN else None
 
 
 def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[str, float]:
@@ -362,7 +362,7 @@ def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[st
 
 
 def _look_back(nodes: Iterable[_Node], calls: set[str], given: dict[str, float]) -> None:
-    """Give each reward to the latest call before it in the list that had ended, and has none."""
+    """Assign each reward to the latest earlier call in the list that had ended and has no reward."""
     before: list[_Node] = []
     for node in nodes:
         if node.id in calls:

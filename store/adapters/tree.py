@@ -1,4 +1,4 @@
-"""The spans of one attempt as a tree, whole whatever is missing, mended where calls float above their agents."""
+"""The spans of one attempt as a tree, complete even if spans are missing, with calls moved below their agents."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["TraceTree", "agent_name", "tree_of"]
 VIRTUAL_ROOT: Final = "virtual-root"
 
 _NO_PARENT: Final = "0" * 16
-"""How a span without a parent may come over the wire."""
+"""A parent id that stands for no parent on the wire."""
 
 _NAMES: Final = ("recipient_agent_type", "langchain.chain.type", "executor.id")
-"""Attributes in which frameworks name an agent: AutoGen, LangGraph, agent-framework."""
+"""Attributes with which frameworks name an agent: AutoGen, LangGraph, agent-framework."""
 
 
 class TraceTree:
-    """A span and what lies below it, in order of time.
+    """A span and its descendants, in order of time.
 
-    Where several spans have no parent, or a parent is missing, a virtual node holds them together. A cycle of parents
-    is broken above its span with the smallest sequence id.
+    If several spans have no parent, or a parent is missing, a virtual node joins them. A cycle of parents is broken
+    above its span with the smallest sequence id.
     """
 
     __slots__ = ("children", "end_time", "parent", "span", "start_time")
@@ -32,17 +32,17 @@ class TraceTree:
     def __init__(self, span: Span, start_time: float, end_time: float) -> None:
         self.span = span
         self.start_time = start_time
-        """Seconds; where the span has none, the time its sequence id puts it at."""
+        """Seconds; for a span without a start, the time that its sequence id implies."""
         self.end_time = end_time
         self.children: list[TraceTree] = []
         self.parent: TraceTree | None = None
 
     @classmethod
     def from_spans(cls, spans: Iterable[Any]) -> TraceTree:
-        """Return the tree of spans in any order; of several attempts, their trees below a virtual root.
+        """Return the tree of spans in any order; the trees of several attempts are joined by a virtual root.
 
         Raises:
-            Invalid: it is no sequence.
+            Invalid: the source is not a sequence.
         """
         attempts, _ = sort_in(spans)
         roots = [tree_of(attempt.spans) for attempt in attempts]
@@ -55,11 +55,11 @@ class TraceTree:
 
     @property
     def place(self) -> SpanPlace:
-        """Where it stands among the spans of its attempt."""
+        """The sort key among the spans of its attempt."""
         return SpanPlace(self.start_time, self.span.sequence_id, self.span.span_id)
 
     def traverse(self) -> Iterator[TraceTree]:
-        """Yield this node and all below it, parents before children and earlier before later."""
+        """Yield this node and its descendants, parents before children and earlier before later."""
         waiting: list[TraceTree] = [self]
         while waiting:
             node = waiting.pop()
@@ -71,25 +71,25 @@ class TraceTree:
         return next((node for node in self.traverse() if node.id == span_id), None)
 
     def agent_name(self) -> str | None:
-        """Return the agent this span is the work of, if it names one."""
+        """Return the name of the agent in this span, if it has one."""
         return agent_name(self.span.name, self.span.attributes)
 
     def is_below(self, other: TraceTree) -> bool:
-        """Whether this node is the other or lies below it."""
+        """Return whether this node is the other node or one of its descendants."""
         node: TraceTree | None = self
         while node is not None and node is not other:
             node = node.parent
         return node is not None
 
     def repair_hierarchy(self, may_hold: Callable[[TraceTree], bool] = lambda _: True) -> None:
-        """Put each span that lies beside another, which encloses it in time, under the tightest one that does.
+        """Move each span below the tightest of the spans that enclose it in time and have the same ancestor.
 
-        Instrumentation of an LLM client often hangs its calls under the session instead of the agent that made them.
-        At every level, a span moves into the tightest of the spans below its parent that start no later, end no
+        Instrumentation of an LLM client often attaches its calls to the session instead of the agent that made them.
+        At every level, a span moves below the tightest of the spans below its parent that start no later, end no
         earlier, and are longer.
 
         Args:
-            may_hold: whether a span may take in others; one call should not take in another that ran beside it.
+            may_hold: whether a span may get new children; a call should not become the parent of a concurrent call.
         """
         nodes = list(self.traverse())
         first = {id(node): number for number, node in enumerate(nodes)}
@@ -103,7 +103,7 @@ class TraceTree:
         movable = sorted((node for node in nodes if not _is_virtual(node)), key=lambda node: node.place)
         ahead = iter([*(node for node in movable if may_hold(node)), None])
         upcoming = next(ahead)
-        # Only what began already and still goes on can enclose what begins now: few, however long the trace.
+        # Only spans that have begun and not ended can enclose the next one; they are few in any trace.
         going_on: list[TraceTree] = []
         for node in movable:
             while upcoming is not None and upcoming.start_time <= node.start_time:
@@ -146,7 +146,7 @@ def tree_of(spans: list[Timed]) -> TraceTree:
 
 
 def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
-    """Return the agent that a span names by the conventions of the frameworks Agent-lightning 0.3 knows."""
+    """Return the agent that a span names, by the conventions of the frameworks that Agent-lightning 0.3 supports."""
     found = attributes.get("agent.name")
     if found is None and attributes.get("agentops.span.kind") == "agent":
         found = attributes.get("operation.name")
@@ -160,7 +160,7 @@ def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
-    """Return the span of each cycle of parents with the smallest sequence id."""
+    """Return the span with the smallest sequence id of each cycle of parents."""
     heads: set[str] = set()
     done: set[str] = set()
     for start in nodes:

@@ -1,7 +1,7 @@
-"""From the spans of an attempt to what a trainer learns from: prompt, response and reward of each call to a model.
+"""Conversion of the spans of an attempt to triplets: prompt, response and reward of each model call.
 
-The adapters are pure and total: any spans give an answer, the same in any process and for any order of the input. They
-go by start time, then sequence id, then span id; a span without a time stands where its sequence id puts it.
+The adapters are pure and total: any spans give an answer, which is the same in any process and for any order of the
+input. Spans are ordered by start time, then sequence id, then span id; a missing start is derived from the sequence id.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, Rewar
 
 
 class TracerTraceToTriplet:
-    """Makes triplets of what a tracer in the agent recorded, and a proxy on the way, if there was one.
+    """Adapter from the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
 
-    A call is a span whose name matches `llm_call_match`, or that has token ids. Spans with the same response id are
-    one call: token ids and log probabilities are the proxy's, place, agent and texts the tracer's.
+    A call is a span whose name matches `llm_call_match`, or one with token ids. Spans with the same response id are one
+    call: token ids and log probabilities come from the proxy, position, agent and texts from the tracer.
 
     Args:
-        repair_hierarchy: put calls that float beside the span of an agent under it; see `TraceTree.repair_hierarchy`.
+        repair_hierarchy: move calls beside the span of an agent below it; see `TraceTree.repair_hierarchy`.
         llm_call_match: regular expression, searched for in the names of spans.
-        agent_match: regular expression, searched for in the name of the agent that made the call; None takes all.
-        exclude_llm_call_in_reward: leave out calls made below the span of a reward: a judge's.
+        agent_match: regular expression, searched for in the name of the agent that made the call; None uses all calls.
+        exclude_llm_call_in_reward: leave out calls below the span of a reward, which are those of a judge.
         reward_match: for rewards that name no call; see `RewardMatchPolicy`.
-        strict_upstream: do as Agent-lightning 0.3 does, its oddities included: in the order of the input, repaired at
-            the first branching only, without the proxy's spans, links, or what `metadata` has beyond 0.3; its
-            report lists triplets only.
+        strict_upstream: return exactly what Agent-lightning 0.3 returns: in the order of the input, repaired at the
+            first branching only, without the proxy's spans, links, and the parts of `metadata` beyond 0.3; its report
+            contains triplets only.
         _skip_empty_token_spans: leave out calls without token ids of both prompt and response.
 
     Raises:
-        Invalid: an expression or a policy has a mistake.
+        Invalid: an expression or a policy is invalid.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class TracerTraceToTriplet:
         """Return the triplets of the spans, in the order of time.
 
         Args:
-            source: spans of the store or of the OpenTelemetry SDK; of several attempts, each is adapted by itself.
+            source: spans of the store or of the OpenTelemetry SDK; each of several attempts is adapted separately.
 
         Raises:
-            Invalid: it is no sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
         """
         return self.adapt_report(source).triplets
 
     def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
-        """Return the triplets, each span of a call that gave none with its reason, and each reward that was lost.
+        """Return the triplets, each left-out span of a call with its reason, and each lost reward.
 
         Raises:
             Invalid: as `adapt`.
@@ -93,9 +93,9 @@ class TracerTraceToTriplet:
         if self._strict:
             made = strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs)
             return AdaptReport(made, [], [])
-        return _report(source, self._of_a_tree)
+        return _report(source, self._adapt_tree)
 
-    def _of_a_tree(self, tree: TraceTree) -> _Adapted:
+    def _adapt_tree(self, tree: TraceTree) -> _Adapted:
         if self._repairs:
             tree.repair_hierarchy(lambda node: not self._rules.is_call(node.span.name))
         choice = choose(tree, self._rules)
@@ -103,13 +103,13 @@ class TracerTraceToTriplet:
 
 
 class LlmProxyTraceToTriplet:
-    """Makes triplets of what a proxy recorded, by sequence ids alone: its clock may not be the agent's.
+    """Adapter from the spans of a proxy to triplets. It uses only sequence ids, since the proxy's clock may differ.
 
     A call is a span with token ids of both prompt and response. A reward goes to the latest call with a smaller
-    sequence id that has none yet, unless it links to one.
+    sequence id and no reward yet, unless it links to a call.
 
     Args:
-        strict_upstream: do as Agent-lightning 0.3 does: only LiteLLM's spans, and of providers only hosted_vllm.
+        strict_upstream: return what Agent-lightning 0.3 returns: only LiteLLM's spans, of providers only hosted_vllm.
     """
 
     def __init__(self, *, strict_upstream: bool = False) -> None:
@@ -123,21 +123,21 @@ class LlmProxyTraceToTriplet:
         """Return the triplets of the spans, in the order of their sequence ids.
 
         Raises:
-            Invalid: it is no sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
         """
         return self.adapt_report(source).triplets
 
     def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
-        """Return the triplets, each span of a call that gave none with its reason, and each reward that was lost.
+        """Return the triplets, each left-out span of a call with its reason, and each lost reward.
 
         Raises:
             Invalid: as `adapt`.
         """
         if self._strict:
             return AdaptReport(strict.from_proxy(source), [], [])
-        return _report(source, self._of_a_tree)
+        return _report(source, self._adapt_tree)
 
-    def _of_a_tree(self, tree: TraceTree) -> _Adapted:
+    def _adapt_tree(self, tree: TraceTree) -> _Adapted:
         choice = choose(tree, self._rules)
         calls = sorted(choice.calls, key=lambda call: (call.sequence_id, call.node.place))
         return calls, choice.dropped, match_numbered(calls, find_rewards(tree.traverse()))
@@ -198,7 +198,7 @@ def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Searching:
-    """Says whether an expression is found in a text. No closure, so that adapters can be sent to other processes."""
+    """A search for an expression in a text. It is a class and not a closure, so that adapters can be pickled."""
 
     expression: re.Pattern[str]
 

@@ -85,14 +85,14 @@ def test_what_is_no_text_is_counted_and_a_text_of_json_stays_a_text() -> None:
     asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": parts}
     read = exchange_of(asked | {"gen_ai.prompt.1.role": "user", "gen_ai.prompt.1.content": '["a", {"b": 1}]'})
     assert read is not None
-    assert read.asked == (ChatMessage("user", "Look:", attached=1), ChatMessage("user", '["a", {"b": 1}]'))
+    assert read.prompt == (ChatMessage("user", "Look:", attached=1), ChatMessage("user", '["a", {"b": 1}]'))
 
 
 def test_the_answer_of_a_tool_names_the_call() -> None:
     response = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-1", "response": {"found": 3}}]}
     read = exchange_of({"gen_ai.input.messages": _json([response])})
     assert read is not None
-    assert read.asked == (ChatMessage("tool", '{"found":3}', call_id="call-1"),)
+    assert read.prompt == (ChatMessage("tool", '{"found":3}', call_id="call-1"),)
 
 
 def test_a_message_said_again_is_known_by_its_key_without_its_thoughts() -> None:
@@ -140,7 +140,7 @@ _VALUES = st.one_of(
 @given(st.dictionaries(_NAMES, _VALUES, max_size=8))
 def test_nothing_that_a_span_may_hold_is_refused(attributes: dict[str, Any]) -> None:
     read = exchange_of(attributes)
-    for said in () if read is None else (*read.asked, *read.answered):
+    for said in () if read is None else (*read.prompt, *read.answer):
         assert isinstance(said.text, str)
         assert isinstance(said.role, str)
     tool_use_of(attributes)

@@ -176,11 +176,11 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
 
 
 def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory: _Memory) -> list[Entry]:
-    keys = [said.key for said in exchange.asked]
+    keys = [said.key for said in exchange.prompt]
     known = memory.known(keys)
-    memory.remember([*keys, *(said.key for said in exchange.answered)])
-    made = [_message(plain, said, budget) for said in exchange.asked[known:]]
-    answers = [replace(_message(plain, said, budget), is_answer=True) for said in exchange.answered]
+    memory.remember([*keys, *(said.key for said in exchange.answer)])
+    made = [_message(plain, said, budget) for said in exchange.prompt[known:]]
+    answers = [replace(_message(plain, said, budget), is_answer=True) for said in exchange.answer]
     entries = [*made, *answers]
     if not entries:
         return [replace(plain, kind="message", title="assistant", skipped=known)]
