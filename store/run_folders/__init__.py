@@ -1,4 +1,4 @@
-"""Run folders: a run's events, checkpoints and artefacts as files, imported, exported and kept current."""
+"""Run folders: a run's events, checkpoints and artifacts as files, with import, export and mirror."""
 
 from store.run_folders.exporting import export_run_folder
 from store.run_folders.importing import import_run_folder, import_runs

@@ -1,4 +1,4 @@
-"""What lies in a file becomes what a store keeps of it, and bytes again."""
+"""Conversion of files to the contents of a store, and back to bytes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _BINARY: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds."""
+    """The content of a file."""
 
     described: SidecarFile
     value: Any = None
     form: str | None = None
     raw: str | None = None
     problem: str | None = None
-    """Why it is not kept, or not as what it claims to be."""
+    """Why the file is not imported, or is imported as another kind."""
     is_kept: bool = True
 
 
 def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
-    """Return what a file holds; a torn JSON file is not kept."""
+    """Return the content of a file; a damaged JSON file is not imported."""
     text = _text(data)
     if not path.endswith(".json"):
         if text is None:
@@ -41,7 +41,7 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
         value = forms.loads(text or "")
     except ValueError as error:
         return Content(described, problem=f"is no JSON, and left out: {error}", is_kept=False)
-    assert text is not None  # it was read
+    assert text is not None  # the JSON parser accepted it
     if not _is_storable(value):
         return _as_text(described, text, "holds what no store keeps (U+0000, more than 64 bits …); kept as text")
     if described.kind == "checkpoint" and not isinstance(value, dict) and described.external is None:
@@ -51,7 +51,7 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
 
 
 def _text(data: bytes) -> str | None:
-    """Return bytes as a text that a store can keep; None where they are none."""
+    """Return bytes as text that a store accepts; None if they are not such text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -71,11 +71,11 @@ def _is_storable(value: Any) -> bool:
     return True
 
 
-# -- bytes again -------------------------------------------------------------------------------------------------------
+# -- back to bytes -----------------------------------------------------------------------------------------------------
 
 
 def imported_bytes(value: Any, record: FileRecord) -> bytes:
-    """Return the bytes of a file that was imported."""
+    """Return the original bytes of an imported file."""
     if record.raw is not None:
         return record.raw.encode()
     if record.form == _BASE64:
@@ -84,7 +84,7 @@ def imported_bytes(value: Any, record: FileRecord) -> bytes:
 
 
 def native_bytes(value: Any, media_type: str | None) -> tuple[str, bytes]:
-    """Return the end of its name and the bytes for something that was made in a store."""
+    """Return the file name extension and the bytes of content that was created in a store."""
     if isinstance(value, str):
         end = {"text/markdown": ".md", "application/jsonl": ".jsonl"}.get(media_type or "", ".txt")
         return end, value.encode()
@@ -100,5 +100,5 @@ def _binary(value: Any) -> bytes | None:
         data = base64.b64decode(cast("dict[str, Any]", value)[_BASE64], validate=True)
     except (binascii.Error, TypeError, ValueError):
         return None
-    # What reads as text would come back as text.
+    # Bytes that decode as text would be imported as text.
     return None if _text(data) is not None else data

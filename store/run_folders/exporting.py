@@ -1,4 +1,4 @@
-"""Runs of a store become folders again."""
+"""Export of runs to folders."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _STATUSES: Final = {
 async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
     """Write a run below a reports directory, and return its folder: `daily/<date>/<flow>`.
 
-    The folder is the old one or the new one whenever the writing is cut off. What other runs of the flow and other
-    programs have put there stays.
+    The folder is replaced atomically: an interrupted export leaves the old folder. Files of other runs of the flow and
+    of other programs stay.
 
     Args:
-        store: where the run is.
-        rollout_id: which one.
-        root: the reports directory; made where there is none.
-        view: which of its attempts count, as for `runs.query_events`.
+        store: the store of the run.
+        rollout_id: the id of the run.
+        root: the reports directory; created if it does not exist.
+        view: the view to export, as for `runs.query_events`.
 
     Raises:
-        NotFound: no such rollout.
-        Invalid: its group, date or one of its scopes could lead out of the folder.
+        NotFound: the rollout does not exist.
+        Invalid: the group, the date or a scope could lead out of the folder.
     """
     exported = await _gathered(store, rollout_id, view)
     return await asyncio.to_thread(write, Path(root), exported)
@@ -94,7 +94,7 @@ async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> byte
 
 
 def _ended(lines: list[str]) -> list[str]:
-    """Return lines of which each is ended before another one follows."""
+    """Return lines with a line break added to each line that needs one before the next."""
     return [
         line if number == len(lines) or line.endswith("\n") or lines[number].startswith(("\n", "\r\n")) else f"{line}\n"
         for number, line in enumerate(lines, 1)
@@ -107,7 +107,7 @@ def _ended(lines: list[str]) -> list[str]:
 def _meta(
     rollout: Rollout, lineage: list[AttemptNode], run_id: str, flow: str, record: Record | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return what `run_meta.json` says of the run as it stands, and the text that was imported if that still holds."""
+    """Return the current `run_meta.json`, and its imported text if that is still correct."""
     status = _STATUSES[rollout.status]
     rerun_seq = max((node.rerun_seq for node in lineage), default=0)
     if record is not None:
@@ -149,14 +149,14 @@ def _date(rollout: Rollout) -> str:
 
 
 async def _error(store: Store, rollout_id: str, lineage: list[AttemptNode]) -> str | None:
-    """Return why the run failed."""
+    """Return the error of the latest attempt."""
     if not lineage:
         return None
     error: str | None = None
     async for event in store.log.tail(types=["attempt.status_changed"], rollout_id=rollout_id):
         if event.data.get("attempt_id") == lineage[-1].attempt_id:
-            told: dict[str, Any] = event.data.get("error") or {}
-            error = str(told.get("message") or told.get("type") or event.data.get("reason"))
+            error_data: dict[str, Any] = event.data.get("error") or {}
+            error = str(error_data.get("message") or error_data.get("type") or event.data.get("reason"))
     return error
 
 
@@ -165,14 +165,14 @@ async def _error(store: Store, rollout_id: str, lineage: list[AttemptNode]) -> s
 
 @dataclass(slots=True)
 class _Files:
-    """The files of a run: what they hold, and what they are."""
+    """The files of a run, with their contents and descriptions."""
 
     contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
     described: dict[str, SidecarFile] = field(default_factory=dict[str, SidecarFile])
     gone: set[str] = field(default_factory=set[str])
-    """Those that an earlier export has written and that the view does not hold any more."""
+    """Files that an earlier export wrote and that are no longer in the view."""
     need_a_sidecar: bool = False
-    """Whether something has to be said of them beside their names. Of those imported without, nothing has."""
+    """Whether a sidecar must describe a file whose name is not sufficient; files imported without one need none."""
 
 
 def _by_name(path: str) -> SidecarFile:
@@ -187,12 +187,12 @@ async def _files(store: Store, rollout_id: str, view: str, record: Record | None
     files, taken = _Files(), {each.path for each in imported.values()}
     kept = {each.checkpoint_id for each in await store.runs.list_checkpoints(rollout_id, view=view)}
     for each in await store.runs.list_checkpoints(rollout_id, view="raw"):
-        told = SidecarFile(
+        described = SidecarFile(
             kind="checkpoint", scope=each.scope, name=each.name, phase=each.after_phase, external=each.external
         )
         is_kept = each.checkpoint_id in kept
         value = await _state(store, each) if is_kept else None
-        _add(files, taken, told, value, each.at, imported.get(each.checkpoint_id), is_kept=is_kept)
+        _add(files, taken, described, value, each.at, imported.get(each.checkpoint_id), is_kept=is_kept)
     kept = {each.artifact_id for each in await store.runs.query_artifacts(rollout_id, view=view)}
     for each in await store.runs.query_artifacts(rollout_id, view="raw"):
         if (each.scope, each.name) != (records.SCOPE, records.NAME):
@@ -206,8 +206,8 @@ def _artifact(each: Artifact) -> SidecarFile:
 
 
 async def _state(store: Store, each: CheckpointRef) -> Any:
-    """Return what a checkpoint holds."""
-    # As the run stood right after it, it is the latest of its name.
+    """Return the state of a checkpoint."""
+    # At its own version, the checkpoint is the latest of its name.
     found = await store.runs.get_checkpoint(
         each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
     )
@@ -217,7 +217,7 @@ async def _state(store: Store, each: CheckpointRef) -> Any:
 def _add(
     files: _Files,
     taken: set[str],
-    told: SidecarFile,
+    described: SidecarFile,
     value: Any,
     at: float,
     imported: FileRecord | None,
@@ -229,37 +229,37 @@ def _add(
             return
         path = imported.path
         data = imported_bytes(value, imported) if is_kept else b""
-        if told.kind == "checkpoint":
-            told = told.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
+        if described.kind == "checkpoint":
+            described = described.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
     else:
-        path, data, told = _native(taken, told, value, at)
-        files.need_a_sidecar |= is_kept and _by_name(path) != told
+        path, data, described = _native(taken, described, value, at)
+        files.need_a_sidecar |= is_kept and _by_name(path) != described
     if is_kept:
-        files.contents[path], files.described[path] = data, told
+        files.contents[path], files.described[path] = data, described
         files.gone.discard(path)
     elif path not in files.contents:
         files.gone.add(path)
 
 
-def _native(taken: set[str], told: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
-    """Return where something goes that was made in the store, each in a millisecond of its own."""
-    if told.kind == "checkpoint":
+def _native(taken: set[str], described: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
+    """Return path, bytes and description of content created in the store; each path has a unique millisecond."""
+    if described.kind == "checkpoint":
         end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""
-        told = told.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
+        described = described.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
     else:
-        end, data = native_bytes(value, told.media_type)
+        end, data = native_bytes(value, described.media_type)
     milliseconds = int(at * 1000)
-    while (path := names.path_for(told.scope, told.name, names.stamp(milliseconds / 1000), end)) in taken:
+    while (path := names.path_for(described.scope, described.name, names.stamp(milliseconds / 1000), end)) in taken:
         milliseconds += 1
     taken.add(path)
-    return path, data, told
+    return path, data, described
 
 
 async def has_run(store: Store, rollout_id: str) -> bool:
-    """Return whether a rollout is a run: whether it said or left anything that a folder would hold.
+    """Return whether a rollout has run events, checkpoints or artifacts.
 
     Raises:
-        Invalid: the id has no form that one could have.
+        Invalid: the id is not text.
     """
     if not isinstance(rollout_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise Invalid("rollout_id", "is no text")

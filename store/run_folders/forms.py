@@ -1,4 +1,4 @@
-"""JSON as texts: which way a text was written, so that the value can be written the same way again."""
+"""Formatting of JSON texts: detection of the format of a text, and writing of a value in that format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def loads(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none; NaN and the infinities are none either.
+        ValueError: the text is not JSON; NaN and infinities are not JSON either.
     """
     try:
         return json.loads(text, parse_constant=_refuse)
@@ -28,7 +28,7 @@ def _refuse(constant: str) -> Any:
 
 
 def dumps(value: Any, form: str) -> str:
-    """Return a value as a text of some form, as `form_of` names it."""
+    """Return a value as JSON text in a format of `form_of`."""
     width, *flags = form.split("+")
     separators = (",", ":") if width == _TIGHT else None
     indent = None if width in {_TIGHT, _LOOSE} else int(width)
@@ -37,10 +37,10 @@ def dumps(value: Any, form: str) -> str:
 
 
 def form_of(value: Any, text: str) -> str | None:
-    """Return the form in which a value was written as this text: `tight`, `loose`, or how far it is indented.
+    """Return the format of a JSON text: `tight`, `loose`, or the width of its indentation.
 
-    `+ascii` says that other characters are escaped, `+end` that the last line is ended. None where the text is of no
-    such form, as one with spaces of its own, doubled keys or 1.50.
+    `+ascii` means that other characters are escaped, `+end` that the text ends with a line break. The result is None if
+    no format reproduces the text, for example if it has irregular spaces, duplicate keys or 1.50.
     """
     flags = ("+ascii" if text.isascii() and "\\u" in text else "") + ("+end" if text.endswith("\n") else "")
     indented = _INDENTED.match(text)
@@ -54,5 +54,5 @@ def form_of(value: Any, text: str) -> str | None:
 
 
 def is_form(name: object) -> bool:
-    """Return whether something names a form."""
+    """Return whether a value is the name of a format."""
     return isinstance(name, str) and _FORM.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Run folders become runs of a store: once, and only what is new the next time."""
+"""Import of run folders as runs of a store; a repeated import adds only what is new."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.models import AttemptError
 from store.models.runs import AttemptNode
 from store.run_folders import reading, records
 from store.run_folders.contents import Content, content_of
-from store.run_folders.importing_events import NOTHING, Telling
+from store.run_folders.importing_events import NOTHING, LineImporter
 from store.run_folders.lines import LINE, line_of, split
 from store.run_folders.names import parsed
 from store.run_folders.reading import Folder
@@ -36,20 +36,20 @@ async def import_runs(
     on_conflict: OnConflict = "skip",
     resources_id: str | None = None,
 ) -> AsyncIterator[ImportReport]:
-    """Import every run below a directory, or of one run's folder, and report on each as it is done.
+    """Import every run below a directory, and yield a report on each.
 
-    A run that was imported before is left alone where its folder is as it was; where the folder has grown, only what
-    is new is appended. A damaged run is refused in its report, and the others go on.
+    A run that was imported before stays unchanged if its folder is unchanged; if the folder has grown, the new part is
+    appended. A damaged run is refused in its report, and the import continues with the next run.
 
     Args:
-        store: where the runs go.
+        store: the store that receives the runs.
         directory: the reports directory, a day of it, or the folder of one run.
-        on_conflict: what to do with a folder that was changed otherwise than by growing: nothing, or make another
-            rollout of it beside the one there is.
-        resources_id: the resources the rollouts get, with the phase graph that their re-runs need.
+        on_conflict: what to do if an imported part of a folder has changed: skip the run, or import it as another
+            rollout.
+        resources_id: the resources of the rollouts, with the phase graph that their re-runs need.
 
     Raises:
-        Invalid: there is no such directory.
+        Invalid: the directory does not exist.
     """
     root = Path(directory)
     places = await asyncio.to_thread(reading.find, root)
@@ -73,10 +73,10 @@ async def import_runs(
 async def import_run_folder(
     store: Store, folder: str | Path, *, on_conflict: OnConflict = "skip", resources_id: str | None = None
 ) -> list[ImportReport]:
-    """Import the runs of one folder, of which a flow may have several; as `import_runs`.
+    """Import the runs of one folder, as `import_runs` does; a flow may have several runs.
 
     Raises:
-        Invalid: it is no run folder.
+        Invalid: the folder is not a run folder.
     """
     place = Path(folder)
     if not await asyncio.to_thread(reading.is_run_folder, place):
@@ -86,7 +86,7 @@ async def import_run_folder(
 
 
 async def _known_runs(store: Store) -> dict[str, list[str]]:
-    """Return the rollouts of each imported run, by its id, the newest generation last."""
+    """Return the rollouts of each imported run by the run's id, the newest generation last."""
     known: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
         metadata = rollout.metadata or {}
@@ -97,17 +97,17 @@ async def _known_runs(store: Store) -> dict[str, list[str]]:
 
 
 async def last_record(store: Store, rollout_id: str) -> tuple[Record, int] | None:
-    """Return what the last import of a run left behind, and at which version; None where it was never imported."""
+    """Return the record of the last import of a run, and its version; None if the run was never imported."""
     found = await store.runs.query_artifacts(rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1)
     return (Record.model_validate(found[-1].content), found[-1].version) if found else None
 
 
-def _report(folder: Folder, **told: Any) -> ImportReport:
-    return ImportReport(path=str(folder.place.folder), run_id=folder.run_id, **told)
+def _report(folder: Folder, **fields: Any) -> ImportReport:
+    return ImportReport(path=str(folder.place.folder), run_id=folder.run_id, **fields)
 
 
 class _Import:
-    """One run on its way into a store."""
+    """The import of one run."""
 
     def __init__(
         self, store: Store, folder: Folder, rollouts: list[str], on_conflict: OnConflict, resources_id: str | None
@@ -122,7 +122,7 @@ class _Import:
         self._saved = {"checkpoint": 0, "artifact": 0}
 
     async def run(self) -> ImportReport:
-        """Import what is new, and say what it was."""
+        """Import what is new, and return the report."""
         if not self._rollouts:
             if await self._store.get_rollout_by_id(self._folder.run_id) is not None:
                 reason = "it is a run of this store, which is where it came from"
@@ -150,7 +150,7 @@ class _Import:
         return _report(self._folder, rollout_id=rollout_id, outcome="skipped", reason=reason)
 
     async def _begin(self) -> str:
-        """Start the rollout, and return its id."""
+        """Start a rollout, and return its id."""
         generation = f"#{len(self._rollouts) + 1}" if self._rollouts else ""
         flow = self._folder.flow_id or self._folder.run_id[:8]
         metadata = {
@@ -173,12 +173,12 @@ class _Import:
         return started.rollout_id
 
     async def _carry_over(self, rollout_id: str, before: Record | None) -> ImportReport:
-        telling = Telling(self._store, rollout_id, self._folder.place.own("run_events").name, self._warnings)
+        importer = LineImporter(self._store, rollout_id, self._folder.place.own("run_events").name, self._warnings)
         start, attempts = (0, 1) if before is None else (before.events_bytes, before.attempts)
         rerun_seq = self._folder.meta.get("rerun_seq")
-        end = await telling.carry_over(self._folder.events or b"", start, attempts, rerun_seq)
-        files = await self._carry_over_files(rollout_id, telling, () if before is None else before.files)
-        node = await telling.last_attempt()
+        end = await importer.carry_over(self._folder.events or b"", start, attempts, rerun_seq)
+        files = await self._carry_over_files(rollout_id, importer, () if before is None else before.files)
+        node = await importer.last_attempt()
         record = Record(
             run_id=self._folder.run_id,
             source=str(self._folder.place.folder),
@@ -206,7 +206,7 @@ class _Import:
             self._folder,
             rollout_id=rollout_id,
             outcome="imported" if before is None else "grown",
-            events=telling.told,
+            events=importer.imported,
             checkpoints=self._saved["checkpoint"],
             artifacts=self._saved["artifact"],
             history_complete=record.history_complete,
@@ -214,11 +214,17 @@ class _Import:
         )
 
     async def _end(self, rollout_id: str, node: AttemptNode) -> None:
-        """Give the run the status that its folder has for it; one that its folder calls unended is failed."""
+        """Set the status of the run from its folder; a run that has not ended in its folder becomes failed."""
         status, error = self._folder.meta.get("status"), None
         if status not in _SUCCEEDED:
-            told = self._folder.meta.get("error")
-            message = records.ORPHANED if status in _UNENDED else told if isinstance(told, str) else "unknown error"
+            error_given = self._folder.meta.get("error")
+            message = (
+                records.ORPHANED
+                if status in _UNENDED
+                else error_given
+                if isinstance(error_given, str)
+                else "unknown error"
+            )
             error = AttemptError(type="Orphaned" if status in _UNENDED else "RunFailed", message=_plain(message))
         wanted = "succeeded" if error is None else "failed"
         if node.status != wanted:
@@ -230,11 +236,11 @@ class _Import:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def _carry_over_files(
-        self, rollout_id: str, telling: Telling, before: Sequence[FileRecord]
+        self, rollout_id: str, importer: LineImporter, before: Sequence[FileRecord]
     ) -> list[FileRecord]:
         known = {each.path: each for each in before if not each.is_replaced}
         replaced = [each for each in before if each.is_replaced]
-        attempt_id = (await telling.last_attempt()).attempt_id
+        attempt_id = (await importer.last_attempt()).attempt_id
         async with _without_graph(self._store, rollout_id):
             for path, data in self._folder.files.items():
                 if path in known and known[path].sha256 == records.sha256(data):
@@ -249,69 +255,69 @@ class _Import:
         return [*(known[path] for path in sorted(known)), *replaced]
 
     def _described(self, path: str) -> SidecarFile:
-        told = self._folder.described.get(path)
-        if told is not None:
-            return told
+        described = self._folder.described.get(path)
+        if described is not None:
+            return described
         named = parsed(path)
         return SidecarFile(
             kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
         )
 
     async def _save(self, rollout_id: str, attempt_id: str, path: str, data: bytes, content: Content) -> FileRecord:
-        told, sha256 = content.described, records.sha256(data)
+        described, sha256 = content.described, records.sha256(data)
         key = f"import:{records.sha256(path.encode())[:16]}:{sha256[:16]}"
-        if told.kind == "checkpoint":
+        if described.kind == "checkpoint":
             saved = await self._store.runs.save_checkpoint(
                 rollout_id,
                 attempt_id,
-                scope=told.scope,
-                name=told.name,
-                state=None if told.external is not None else content.value,
-                external=told.external,
-                after_phase=told.phase,
+                scope=described.scope,
+                name=described.name,
+                state=None if described.external is not None else content.value,
+                external=described.external,
+                after_phase=described.phase,
                 key=key,
             )
-            assert saved is not None  # without a graph nothing is rejected
+            assert saved is not None  # only a graph can reject a checkpoint
             kept_as = saved.checkpoint_id
         else:
             artifact = await self._store.runs.save_artifact(
                 rollout_id,
                 attempt_id,
-                scope=told.scope,
-                name=told.name,
+                scope=described.scope,
+                name=described.name,
                 content=content.value,
-                phase=told.phase,
-                media_type=told.media_type,
+                phase=described.phase,
+                media_type=described.media_type,
                 key=key,
             )
             kept_as = artifact.artifact_id
-        self._saved[told.kind] += 1
-        return FileRecord(path=path, sha256=sha256, kind=told.kind, id=kept_as, form=content.form, raw=content.raw)
+        self._saved[described.kind] += 1
+        return FileRecord(path=path, sha256=sha256, kind=described.kind, id=kept_as, form=content.form, raw=content.raw)
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- comparison with the store -------------------------------------------------------------------------------------
 
     async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
-        """Return whether the run has said something, since its import, that came from no folder."""
+        """Return whether the run has events since its import that did not come from a folder."""
         for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
-            # An import that was cut off may have made some already.
+            # An interrupted import may have created some attempts.
             if node.fork is None or node.fork.graph != NOTHING.digest:
                 return True
         later = await self._store.runs.query_events(rollout_id, view="raw", after=version, limit=1)
         return any(LINE not in (each.extra or {}) for each in later.items)
 
     async def _begins_alike(self, rollout_id: str) -> bool:
-        """Return whether the folder begins with what an import has brought in that was cut off."""
-        told = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
+        """Return whether the folder begins with the lines that an interrupted import has appended."""
+        events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
         found, _ = split(self._folder.events or b"")
-        texts = [line.text for line in found[: len(told)]]
-        return texts == [line_of(self._folder.run_id, row) for row in told]
+        texts = [line.text for line in found[: len(events)]]
+        return texts == [line_of(self._folder.run_id, row) for row in events]
 
 
 @asynccontextmanager
 async def _without_graph(store: Store, rollout_id: str) -> AsyncGenerator[None]:
-    """Take the resources off a rollout for a while, so that its phase graph neither cuts nor rejects a checkpoint."""
+    """Remove the resources of a rollout temporarily, so that its phase graph does not change or reject checkpoints."""
     rollout = await store.get_rollout_by_id(rollout_id)
-    assert rollout is not None  # it was just found or made
+    assert rollout is not None  # the import has just found or created it
     if rollout.resources_id is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The lines of a run become events of its attempts, one attempt for each re-run."""
+"""Import of the lines of a run as events, with one attempt for each re-run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING: Final = PhaseGraph(
     scope_kinds={"import": ScopeKind(fixed=HIDDEN_SCOPE)},
     phases=[Phase(name="import", scope_kind="import", nodes=["import"])],
 )
-"""The graph of an import's forks. They hide a scope that nothing is about: what they replace is gone already."""
+"""The graph of an import's forks. They hide a scope without events, since the file lacks the replaced lines already."""
 
 _LINES_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 3 * 1024 * 1024
@@ -26,11 +26,11 @@ _LISTED: Final = 50
 _RECONSTRUCTED: Final = {"reconstructed": True}
 
 
-class Telling:
-    """Brings lines into a rollout, and makes the attempts that they ask for.
+class LineImporter:
+    """Importer of lines into a rollout, which creates the attempts that the lines need.
 
-    A line goes to the attempt of the greatest `rerun_seq` so far: in a file two re-runs may interleave, and what an
-    older attempt says after a fork would be in no view of the newer one. Each line keeps its own number.
+    A line goes to the attempt of the greatest `rerun_seq` so far. Two re-runs may interleave in a file, and events of
+    an older attempt after a fork would be in no view of the newer one. Each line keeps its own number.
     """
 
     def __init__(self, store: Store, rollout_id: str, file: str, warnings: list[Warned]) -> None:
@@ -40,8 +40,8 @@ class Telling:
         self._warnings = warnings
         self._lineage: list[AttemptNode] = []
         self._refused = False
-        self.told = 0
-        """How many lines were appended by now."""
+        self.imported = 0
+        """The number of lines that were appended."""
 
     async def last_attempt(self) -> AttemptNode:
         """Return the newest attempt of the run."""
@@ -50,15 +50,15 @@ class Telling:
         return self._lineage[-1]
 
     async def carry_over(self, data: bytes, start: int, attempts: int, rerun_seq: Any) -> int:
-        """Append the lines of a file from an offset on; return up to where the file is told.
+        """Append the lines of a file from an offset on; return the offset after the last imported line.
 
-        A call that is repeated appends what the first one left out: each batch has the key of its place.
+        A repeated call appends only what the first one did not: the key of each batch is its offset.
 
         Args:
             data: the whole file.
-            start: up to where it was told before.
-            attempts: how many attempts there were then.
-            rerun_seq: the run's number of re-runs, as its folder has it: some may have left no line.
+            start: the offset after the last line of the previous import.
+            attempts: the number of attempts after that import.
+            rerun_seq: the number of re-runs according to the folder; some may have left no line.
         """
         found, damaged = lines.split(data, start)
         for each in damaged[:_LISTED]:
@@ -76,9 +76,9 @@ class Telling:
                 [lines.event_of(line) for line in batch],
                 key=f"import:{batch[0].start}",
             )
-            # Of a call that was made before: as many as it had then.
+            # A repeated call returns the versions of the first call, which may have had fewer lines.
             index += len(versions)
-            self.told += len(versions)
+            self.imported += len(versions)
         if isinstance(rerun_seq, int) and not isinstance(rerun_seq, bool):
             await self._reach(reached, rerun_seq, None)
         return found[-1].end if found else start
@@ -87,7 +87,7 @@ class Telling:
         return next(each for each in reversed(self._lineage) if each.rerun_seq == rerun_seq)
 
     async def _reach(self, reached: int, rerun_seq: int, line: int | None) -> int:
-        """See to it that a re-run has its attempt, and those before it have; return which one it is."""
+        """Create the attempt of a re-run and those before it, if they are missing; return the re-run's number."""
         node = await self.last_attempt()
         if rerun_seq - node.rerun_seq > _WIDEST_GAP:
             if not self._refused:
@@ -96,7 +96,7 @@ class Telling:
             return reached
         while node.rerun_seq < rerun_seq:
             if node.status in {"preparing", "running"}:
-                # How it ended was not kept; most re-runs follow upon a success.
+                # The folder does not contain its status; most re-runs follow a success.
                 await self._store.update_attempt(
                     self._rollout_id, node.attempt_id, status="succeeded", metadata=_RECONSTRUCTED
                 )

@@ -1,4 +1,4 @@
-"""Lines of `run_events.jsonl` become run events and lines again, byte by byte."""
+"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from store.run_folders import forms
 from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
 
 LINE: Final = "rollbook.line"
-"""The key of an imported event's `extra` that says how its line was written."""
+"""The key in an imported event's `extra` for the format of its line."""
 HIDDEN_SCOPE: Final = "rollbook:import"
-"""A scope that nothing is about: the forks of an import hide it, and so hide nothing."""
+"""A scope without events: the forks of an import hide it, so they hide nothing."""
 NATIVE_FORM: Final = "tight+end"
 
 _FIELDS: Final = {"type": "kind", "identifier": "scope"}
-"""Key of a line to field of an event, where they differ."""
+"""Keys of a line whose field of an event has another name."""
 _NAMES: Final = ("node_id", "parent_node_id", "identifier", "agent", "status", "service", "phase", "node_exec")
 _TEXTS: Final = ("message", "prompt", "response", "error")
 _RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
-"""Keys of a line that would be taken for something else; they are kept with what says how the line was written."""
+"""Keys of a line that an event uses for other fields; they are stored with the format of the line."""
 _MOST_METRICS: Final = 16
 _LARGEST_LINE: Final = MAX_CALL_BYTES // 4
-"""A raw line stands beside the texts it holds, in one call."""
+"""The limit in bytes; one call may contain a raw line and the texts in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is whole, with the empty lines around it."""
+    """A complete line, with the empty lines around it."""
 
     number: int
     start: int
     end: int
-    """Where it lies in its file, in bytes."""
+    """The offsets of the line in its file, in bytes."""
     text: str
     value: dict[str, Any]
 
     @property
     def rerun_seq(self) -> int:
-        """Which re-run says it; 0 for the first run."""
+        """The number of the re-run that wrote the line; 0 for the first run."""
         found = self.value.get("rerun_seq", 0)
         return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A line that is none."""
+    """A line that is not a JSON object."""
 
     number: int
     problem: str
 
 
 def split(data: bytes, start: int = 0) -> tuple[list[Line], list[Damaged]]:
-    """Return the lines of a file from an offset on, and what of it is damaged."""
+    """Return the lines of a file from an offset on, and the damaged ones."""
     lines: list[Line] = []
     damaged: list[Damaged] = []
     begin = position = start
@@ -93,7 +93,7 @@ def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, A
 
 
 def event_of(line: Line) -> RunEvent:
-    """Return the event that a line tells; nothing that a line may hold is refused."""
+    """Return the event of a line; values that a store would refuse are kept in the raw line."""
     fields, extra = _fields(line.value), _extra(line.value)
     form = forms.form_of(line.value, line.text)
     keys = list(line.value)
@@ -119,9 +119,9 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
     if metrics:
         fields["metrics"] = metrics
     if fields["kind"] in PHASE_KINDS:
-        # Of a phase the log has less to say; the rest is kept with the line.
-        told = {name: fields[name] for name in ("kind", "phase", "scope", *_TEXTS) if name in fields}
-        return told if "phase" in told else told | {"kind": "log"}
+        # A phase event has fewer fields; the others are stored with the line.
+        fields_of_phase = {name: fields[name] for name in ("kind", "phase", "scope", *_TEXTS) if name in fields}
+        return fields_of_phase if "phase" in fields_of_phase else fields_of_phase | {"kind": "log"}
     return fields
 
 
@@ -133,7 +133,7 @@ def _extra(value: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
-    # By name, as the log keeps them.
+        # The order is by name, as in the log.
     metrics = {key: each for key, each in sorted(cast("dict[str, Any]", value).items()) if _is_metric(key, each)}
     return metrics if len(metrics) <= _MOST_METRICS else {}
 
@@ -146,7 +146,7 @@ def _is_metric(key: str, value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether it is a text that the log takes for an id."""
+    """Return whether a value is text that the log accepts as an id."""
     if not isinstance(value, str) or not value:
         return False
     try:
@@ -165,7 +165,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two values are written alike, as far as their own keys go."""
+    """Return whether two values have the same JSON, except for the order of nested keys."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -174,11 +174,11 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-# -- lines again -------------------------------------------------------------------------------------------------------
+# -- back to lines -----------------------------------------------------------------------------------------------------
 
 
 def line_of(run_id: str, row: RunEventRow) -> str:
-    """Return the line of an event: the one it was imported from, or one that says what it says."""
+    """Return the line of an event: the imported line, or a new one with the event's fields."""
     extra: dict[str, Any] = {**(row.extra or {})}
     how: Any = extra.pop(LINE, None)
     if isinstance(how, str):
@@ -228,5 +228,5 @@ def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator
     if row.source == "span":
         yield "span", dict(extra)
         return
-    told = {*_NAMES, *_TEXTS, "type", "metrics", "timestamp", "rerun_seq"}
-    yield from ((key, value) for key, value in extra.items() if key not in told)
+    written_keys = {*_NAMES, *_TEXTS, "type", "metrics", "timestamp", "rerun_seq"}
+    yield from ((key, value) for key, value in extra.items() if key not in written_keys)

@@ -1,4 +1,4 @@
-"""A mirror: folders that follow the log of a store."""
+"""Mirror: run folders that are kept current from the log of a store."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from store.run_folders.exporting import export_run_folder, has_run
 from store.run_folders.writing import write_file
 
 PLACE_FILE: Final = ".rollbook-mirror.json"
-"""Where the mirror keeps up to where of the log its folders are current."""
+"""The file in which the mirror stores the cursor of the log up to which its folders are current."""
 
 _LONGEST_WAIT: Final = 30.0
 _log = logging.getLogger("store.folders.mirroring")
 
 
 class Mirror:
-    """Keeps the folders of a store's runs current below a directory.
+    """Mirror of a store's runs as folders below a directory.
 
-    What it could not write is told as a warning and tried again; the place in the log up to which the folders are
-    current is kept beside them, so that a mirror which was stopped or killed catches up.
+    A failed write is logged as a warning and repeated. The cursor of the log up to which the folders are current is
+    stored beside them, so that a mirror continues there after a stop or a crash.
     """
 
     def __init__(
         self, store: Store, root: str | Path, *, on_written: Callable[[str, Path], None] | None = None
     ) -> None:
-        """Make a mirror.
+        """Create a mirror.
 
         Args:
-            store: whose runs.
-            root: the reports directory; made where there is none.
-            on_written: called with a rollout's id and its folder after each writing.
+            store: the store of the runs.
+            root: the reports directory; created if it does not exist.
+            on_written: called with the rollout's id and the folder after each write.
         """
         self._store = store
         self._root = Path(root)
@@ -56,7 +56,7 @@ class Mirror:
                 await asyncio.sleep(wait)
 
     async def catch_up(self) -> bool:
-        """Write what has changed since the last time, and return whether everything could be written."""
+        """Write the changes since the last call, and return whether all writes succeeded."""
         try:
             cursor, changed = await self._changed(self._place())
         except (StoreError, OSError) as error:
@@ -68,7 +68,7 @@ class Mirror:
         return cursor is None or await self._keep(cursor)
 
     async def _changed(self, after: str | None) -> tuple[str | None, set[str]]:
-        """Return the end of the log, and the rollouts of which something happened since a place in it."""
+        """Return the cursor of the end of the log, and the rollouts with events after a cursor."""
         changed: set[str] = set()
         cursor: str | None = None
         try:
@@ -99,24 +99,24 @@ class Mirror:
                 if self._on_written is not None:
                     self._on_written(rollout_id, folder)
         except Invalid as error:
-            # Trying again would not help, and the others wait.
+            # A repetition would fail again, and the other runs are waiting.
             _log.warning("the mirror leaves run %s out: %s", rollout_id, error)
         except (StoreError, OSError) as error:
             _log.warning("the mirror could not write run %s, and will try again: %s", rollout_id, error)
             return False
         return True
 
-    # -- its place -----------------------------------------------------------------------------------------------------
+    # -- the cursor ----------------------------------------------------------------------------------------------------
 
     def _place(self) -> str | None:
         try:
-            told = forms.loads(self._place_file.read_bytes().decode())
+            value = forms.loads(self._place_file.read_bytes().decode())
         except FileNotFoundError:
             return None
         except ValueError:
             _log.warning("%s is damaged; the mirror starts anew", self._place_file)
             return None
-        cursor = cast("dict[str, Any]", told).get("cursor") if isinstance(told, dict) else None
+        cursor = cast("dict[str, Any]", value).get("cursor") if isinstance(value, dict) else None
         return cursor if isinstance(cursor, str) else None
 
     async def _keep(self, cursor: str) -> bool:

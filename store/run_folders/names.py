@@ -1,4 +1,4 @@
-"""How the files of a run folder are called, and what their names say."""
+"""Names of the files of a run folder, and their meaning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDIA_TYPES: Final = {
     ".jsonl": "application/jsonl",
     ".bin": "application/octet-stream",
 }
-"""What a file holds, by the end of its name."""
+"""Media types by file name extension."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _STAMPED: Final = re.compile(r"(\d{8}T\d{6}(?:\d{3})?Z)_(.+)", re.DOTALL)
@@ -39,32 +39,32 @@ _WITHOUT_END: Final = {".json", ".md", ".txt", ".bin"}
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a file of a run is, as far as its path says it."""
+    """The description of a file, as derived from its path."""
 
     kind: FileKind
     scope: str
     name: str
     media_type: str | None
     phase: str | None
-    """Of a checkpoint: the phase at whose end it was taken."""
+    """For a checkpoint: the phase at whose end it was saved."""
 
 
 def run_file(stem: str, suffix: str | None) -> str:
-    """Return the name of one of a run's own files: plain for the newest run of a folder, else with the run's id."""
+    """Return the name of a run's own file: plain for the newest run of a folder, else with the run's id."""
     end = "jsonl" if stem == EVENTS else "json"
     return f"{stem}.{end}" if suffix is None else f"{stem}.{suffix}.{end}"
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text can be part of a path."""
+    """Return whether a text can be a part of a path."""
     return _ID.fullmatch(text) is not None and ".." not in text
 
 
 def checked_id(value: object, field: str) -> str:
-    """Return an id that becomes part of a path.
+    """Return an id unchanged that will be a part of a path.
 
     Raises:
-        Invalid: it could lead elsewhere, or is no text.
+        Invalid: the id could lead out of the folder, or is not text.
     """
     if not isinstance(value, str) or not is_id(value):
         raise Invalid(field, f"{value!r} cannot name a folder: at most 64 letters, digits and ._- that begin with none")
@@ -72,19 +72,19 @@ def checked_id(value: object, field: str) -> str:
 
 
 def stamp(at: float) -> str:
-    """Return the prefix of a file that was written at a time: UTC to the millisecond, sortable."""
+    """Return the prefix of a file name for a time: UTC in milliseconds, sortable."""
     moment = datetime.fromtimestamp(at, UTC)
     return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1000:03d}Z"
 
 
 def order(path: str) -> tuple[str, str]:
-    """Return by what files are sorted so that the newest version of a name comes last."""
+    """Return the sort key of a file; it puts the newest version of a name last."""
     stamped = _STAMPED.fullmatch(PurePosixPath(path).name)
     return (stamped[1].removesuffix("Z").ljust(18, "0") if stamped else "", path)
 
 
 def parsed(path: str) -> Named:
-    """Return what the path of a file, relative to its run folder, says."""
+    """Return the description of a file from its path relative to the run folder."""
     *directories, file = path.split("/")
     end = PurePosixPath(file).suffix
     stem = file.removesuffix(end) if end in _WITHOUT_END else file
@@ -101,10 +101,10 @@ def parsed(path: str) -> Named:
 
 
 def path_for(scope: str, name: str, prefix: str, end: str) -> str:
-    """Return where a run's checkpoint or artefact is written, relative to its folder.
+    """Return the path of a run's checkpoint or artifact relative to its folder.
 
     Raises:
-        Invalid: the scope could lead elsewhere.
+        Invalid: the scope could lead out of the folder.
     """
     file = _quoted(name)
     if _OF_PORTFOLIO.fullmatch(f"x_{name}"):
@@ -122,7 +122,7 @@ def _directory(scope: str) -> str:
         raise Invalid("scope", f"{scope!r} cannot name a folder: no slashes, no U+0000, no `..`, no dot in front")
     if scope == _MARKET:
         return _MARKET_DIRECTORY
-    # What is not there is what stands for another scope.
+    # The scope `market` is quoted, since the folder of that name belongs to the scope `MARKET`.
     return "%" + f"{ord(scope[0]):02X}" + scope[1:] if scope == _MARKET_DIRECTORY else _quoted(scope)
 
 

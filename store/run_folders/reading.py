@@ -1,4 +1,4 @@
-"""Finding run folders and reading what lies in them, in every layout there has been."""
+"""Search for run folders, and reading of their files in all layouts."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _OWN_FILE: Final = re.compile(rf"(?:{names.META}|{names.EVENTS}|{names.SIDECAR})
 _DEPTH: Final = 4
 _ORDER: Final[dict[Layout, int]] = {"flow": 0, "legacy": 1, "flat": 2}
 _LARGEST_FILE: Final = MAX_CALL_BYTES // 4
-"""A file's text may be kept in one call beside what it holds."""
+"""The limit in bytes; one call may contain the text of a file and the values in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run lies: its folder, and what its own files are called there."""
+    """The location of a run: its folder, and the suffix of its own files there."""
 
     folder: Path
     layout: Layout
     suffix: str | None = None
-    """Of the names of its own files; None for the newest run of the folder."""
+    """The suffix of its own files; None for the newest run of the folder."""
 
     def own(self, stem: str) -> Path:
-        """Return the path of one of its own files."""
+        """Return the path of one of the run's own files."""
         return self.folder / names.run_file(stem, self.suffix)
 
 
 @dataclass(slots=True)
 class Folder:
-    """A run as its folder has it."""
+    """A run as read from its folder."""
 
     place: Place
     run_id: str
@@ -54,16 +54,16 @@ class Folder:
     files: dict[str, bytes]
     """By path relative to the folder, oldest version first."""
     described: dict[str, SidecarFile]
-    """What its sidecar says of them."""
+    """The descriptions of files in its sidecar."""
     has_sidecar: bool
     warnings: list[Warned] = field(default_factory=list[Warned])
 
 
 def find(root: Path) -> list[Place]:
-    """Return the runs below a directory, or of a run folder itself, in the order of their paths.
+    """Return the runs below a directory, or in a run folder, in the order of their paths.
 
     Raises:
-        Invalid: there is no such directory.
+        Invalid: the directory does not exist.
     """
     if not root.is_dir():
         raise Invalid("DIR", f"{root} is no directory; give the reports directory or one run's folder")
@@ -80,7 +80,7 @@ def _below(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def places_of(folder: Path) -> list[Place]:
-    """Return the runs of one folder, the newest last; none where it is no run folder."""
+    """Return the runs of one folder, the newest last; an empty list if it is not a run folder."""
     suffixes = [found[1] for entry in folder.iterdir() if (found := _META_FILE.fullmatch(entry.name))]
     layout: Layout = "flow"
     if names.DATE.fullmatch(folder.name):
@@ -91,7 +91,7 @@ def places_of(folder: Path) -> list[Place]:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether a directory is there and has the meta data of a run."""
+    """Return whether a directory exists and contains the metadata of a run."""
     return folder.is_dir() and bool(places_of(folder))
 
 
@@ -99,7 +99,7 @@ def read(place: Place) -> Folder:
     """Return a run with all its files.
 
     Raises:
-        Invalid: its `run_meta.json` is damaged, or names what could lead out of its folder.
+        Invalid: its `run_meta.json` is damaged, or contains an id that could lead out of its folder.
     """
     path = place.own(names.META)
     try:
@@ -127,18 +127,18 @@ def read(place: Place) -> Folder:
 
 
 def _flow(meta: dict[str, Any], place: Place) -> str | None:
-    """Return the flow of a run, by whichever of its names there is."""
+    """Return the flow of a run from the first of its fields that is present."""
     path, params = place.own(names.META), meta.get("params")
-    told = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
-    if told is None and isinstance(params, dict):
-        told = _id(cast("dict[str, Any]", params), "flow_id", path)
-    if told is None and place.layout == "flow" and names.is_id(place.folder.name):
-        told = place.folder.name
-    return told
+    flow = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
+    if flow is None and isinstance(params, dict):
+        flow = _id(cast("dict[str, Any]", params), "flow_id", path)
+    if flow is None and place.layout == "flow" and names.is_id(place.folder.name):
+        flow = place.folder.name
+    return flow
 
 
 def _day(folder: Path) -> str | None:
-    """Return the day under which a folder lies."""
+    """Return the date in the path of a folder."""
     return next((each.name for each in (folder, *folder.parents[:2]) if names.DATE.fullmatch(each.name)), None)
 
 
@@ -180,12 +180,12 @@ def _problem(path: Path) -> str | None:
 
 
 def _files(place: Place) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a folder that are no run's own, by their relative paths."""
+    """Yield the files of a folder that are not a run's own files, by their relative paths."""
     for entry in sorted(place.folder.iterdir()):
         if entry.name.startswith(".") or _OWN_FILE.fullmatch(entry.name):
             continue
         if entry.is_dir() and not entry.is_symlink():
-            # In the flat layout other runs' folders lie among the scopes.
+            # In the flat layout, the folders of other runs are beside those of the scopes.
             if place.layout != "flat" or (entry.name != "runs" and not places_of(entry)):
                 yield from _within(entry, entry.name)
         elif place.layout != "flat" or entry.name not in {names.DIGEST, names.LATEST}:
@@ -203,7 +203,7 @@ def _within(directory: Path, path: str) -> Iterator[tuple[str, Path]]:
 
 
 def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
-    """Return the sidecars of a folder by suffix, and the files that belong to other runs than the newest."""
+    """Return the sidecars of a folder by suffix, and the files that belong to runs other than the newest."""
     sidecars: dict[str | None, Sidecar] = {}
     for each in places_of(place.folder):
         sidecar = read_sidecar(each)
@@ -214,7 +214,7 @@ def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
 
 
 def read_sidecar(place: Place) -> Sidecar | None:
-    """Return what a run's sidecar says; None where it has none, or a damaged one."""
+    """Return the sidecar of a run; None if it is missing or damaged."""
     try:
         return Sidecar.model_validate_json(place.own(names.SIDECAR).read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -229,7 +229,7 @@ def files_of_newest(folder: Path) -> list[str]:
 
 
 def meta_of(place: Place) -> dict[str, Any] | None:
-    """Return the meta data of a run, without its files; None where it cannot be read."""
+    """Return the metadata of a run without reading its files; None if it cannot be read."""
     try:
         meta = forms.loads(place.own(names.META).read_bytes().decode())
     except (ValueError, OSError, StoreError):

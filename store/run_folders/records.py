@@ -1,4 +1,4 @@
-"""What an import leaves behind in the run it made, so that the same folder is not imported twice and goes out again."""
+"""Records of an import, stored in the imported run: they prevent a second import and allow an exact export."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from store.models.enums import Frozen
 from store.run_folders.names import FileKind
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
-"""Under what the record is kept among a run's artefacts."""
+"""The scope, name and media type of the record among a run's artifacts."""
 RUN_ID_KEY: Final = "run_id"
-"""The key of a rollout's metadata that holds the id its run had in the folder."""
+"""The key in a rollout's metadata for the id of the run in its folder."""
 ORPHANED: Final = "Run did not complete (server restarted)"
-"""The error of a run that its folder calls queued or running."""
+"""The error of a run whose status in its folder is queued or running."""
 
 Outcome = Literal["imported", "grown", "unchanged", "skipped", "refused"]
 
 
 class Warned(Frozen):
-    """Something in a folder that could not be imported."""
+    """A part of a folder that could not be imported."""
 
     file: str
     line: int | None = None
@@ -32,54 +32,54 @@ class Warned(Frozen):
 
 
 class ImportReport(Frozen):
-    """What became of one run of a folder."""
+    """The result of the import of one run."""
 
     path: str
     """The folder."""
     run_id: str | None
-    """As the folder has it; None where it could not be read."""
+    """The id in the folder; None if it could not be read."""
     rollout_id: str | None = None
     outcome: Outcome
     reason: str | None = None
     """Why it was skipped or refused."""
     events: int = 0
-    """How many were appended; so are the next two."""
+    """The number of appended events; the next two fields are numbers of saved checkpoints and artifacts."""
     checkpoints: int = 0
     artifacts: int = 0
     history_complete: bool = True
-    """False where re-runs happened before, of which a folder keeps only what they left over."""
+    """False if there were re-runs before the import, whose replaced events the folder does not contain."""
     warnings: list[Warned] = Field(default_factory=list[Warned])
 
 
 class FileRecord(Frozen):
-    """One file that was imported as a checkpoint or an artefact."""
+    """One file that was imported as a checkpoint or an artifact."""
 
     path: str
     sha256: str
     kind: FileKind
     id: str
     form: str | None = None
-    """How its JSON was written; None for what is no JSON, and where `raw` says it."""
+    """The format of its JSON; None for other contents, and if `raw` holds the text."""
     raw: str | None = None
-    """The text itself, where no form gives it back."""
+    """The text, if no format reproduces it."""
     is_replaced: bool = False
-    """Whether the file has been written anew since, and another record says how it is."""
+    """Whether the file has changed since, and another record describes it."""
 
 
 class Record(Frozen):
-    """One import of a run."""
+    """The record of one import of a run."""
 
     form: Literal[1] = 1
     run_id: str
     source: str
     digest: str
-    """SHA-256 of all that the folder held."""
+    """SHA-256 of all contents of the folder."""
     meta: str
     """The text of `run_meta.json`."""
     events_bytes: int
-    """How much of `run_events.jsonl` is imported; 0 also where there is no such file."""
+    """The number of imported bytes of `run_events.jsonl`; 0 also if there is no such file."""
     events_sha256: str
-    """Of that much of it."""
+    """SHA-256 of these bytes."""
     has_events: bool
     has_sidecar: bool
     attempts: int
@@ -89,7 +89,7 @@ class Record(Frozen):
 
 
 class SidecarFile(Frozen):
-    """What a file of a run is, where its name does not say it."""
+    """The description of a file whose name is not sufficient."""
 
     kind: FileKind
     scope: str

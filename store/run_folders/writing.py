@@ -1,4 +1,4 @@
-"""Writing a run folder so that whoever looks sees the old one or the new one, whole."""
+"""Atomic writing of run folders: readers see the complete old folder or the complete new one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CANNOT_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A run as it goes into its folder."""
+    """The contents of a run's folder."""
 
     run_id: str
     flow: str
@@ -38,19 +38,19 @@ class Written:
     events: bytes | None
     files: dict[str, bytes]
     described: dict[str, SidecarFile]
-    """What each of the files is."""
+    """The description of each file."""
     needs_sidecar: bool
     gone: set[str]
-    """Files that are not part of the run any more."""
+    """Files that are no longer part of the run."""
 
 
 def write(root: Path, run: Written) -> Path:
     """Write a run below a reports directory and return its folder, `daily/<date>/<flow>`.
 
-    A folder that holds all of it already is left as it is.
+    A folder with the same contents stays unchanged.
 
     Raises:
-        Invalid: a link leads out of the directory; another run's `run_meta.json` in the folder cannot be read.
+        Invalid: a link leads out of the directory, or another run's `run_meta.json` in the folder cannot be read.
     """
     day = root / "daily" / run.date
     target = day / run.flow
@@ -67,7 +67,7 @@ def write(root: Path, run: Written) -> Path:
             _put_in_place(new, target, day / f".{run.flow}.old")
         else:
             shutil.rmtree(new)
-        _tell_the_day(day, run)
+        _update_day(day, run)
     return target
 
 
@@ -81,7 +81,7 @@ def _check_places(target: Path) -> None:
 
 
 def _copy(target: Path, new: Path) -> None:
-    """Make a copy of what there is, without copying a file: what is written anew replaces its link."""
+    """Copy a folder with hard links instead of file contents; a changed file replaces its link."""
     if target.exists():
         shutil.copytree(target, new, symlinks=True, copy_function=_link)
     else:
@@ -97,11 +97,11 @@ def _link(source: str, copy: str) -> str:
 
 
 def _bring_up_to_date(folder: Path, run: Written) -> bool:
-    """Write a run into its folder and return whether that changed anything."""
+    """Write a run into its folder and return whether a file changed."""
     suffix, is_changed = _make_room(folder, run)
     others = _files_of_others(folder, suffix)
     files = {_beside(path, others, run.run_id): data for path, data in run.files.items()}
-    described = {_beside(path, others, run.run_id): told for path, told in run.described.items()}
+    described = {_beside(path, others, run.run_id): file for path, file in run.described.items()}
     wanted: dict[str, bytes] = {**files, run_file(META, suffix): run.meta_text.encode()}
     unwanted = run.gone - others
     if run.events is not None:
@@ -120,14 +120,14 @@ def _bring_up_to_date(folder: Path, run: Written) -> bool:
 
 
 def _files_of_others(folder: Path, suffix: str | None) -> set[str]:
-    """Return the files that belong to other runs of a folder than the one of a suffix."""
+    """Return the files of a folder that belong to runs other than the one of a suffix."""
     others = {place: reading.read_sidecar(place) for place in reading.places_of(folder) if place.suffix != suffix}
     files = {path for sidecar in others.values() if sidecar is not None for path in sidecar.files}
     return files | (set(reading.files_of_newest(folder)) if suffix is not None else set())
 
 
 def _beside(path: str, others: set[str], run_id: str) -> str:
-    """Return where a file goes whose path another run of the folder has."""
+    """Return a path for a file; it differs if another run of the folder has the original path."""
     if path not in others:
         return path
     there = PurePosixPath(path)
@@ -135,7 +135,7 @@ def _beside(path: str, others: set[str], run_id: str) -> str:
 
 
 def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
-    """Return by what the run's own files are told apart, once the newest run of the folder has the plain names."""
+    """Return the suffix of the run's own files, after the newest run of the folder has received the plain names."""
     metas = {place: reading.meta_of(place) or {} for place in reading.places_of(folder)}
     plain = next((place for place in metas if place.suffix is None), None)
     if plain is None or metas[plain].get("id") == run.run_id:
@@ -149,7 +149,7 @@ def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
 
 
 def _demote(plain: Place, run_id: str) -> None:
-    """Give a run's own files names of their own, and say which of the other files are its."""
+    """Add the run's id to the names of its own files, and write a sidecar with its other files."""
     files = reading.files_of_newest(plain.folder)
     has_sidecar = plain.own(SIDECAR).exists()
     for stem in (META, EVENTS, SIDECAR):
@@ -172,7 +172,7 @@ def _sidecar(run_id: str, described: dict[str, SidecarFile]) -> bytes:
 
 
 def _moment(value: Any) -> float:
-    """Return a time in seconds, however a folder has it; 0 for what is none."""
+    """Return a time of a folder in seconds; 0 if it is not a time."""
     if isinstance(value, int | float):
         return float(value)
     try:
@@ -185,8 +185,8 @@ def _moment(value: Any) -> float:
 # -- the day -----------------------------------------------------------------------------------------------------------
 
 
-def _tell_the_day(day: Path, run: Written) -> None:
-    """Point at the newest run of the day, and add a line to its digest for a run that has ended."""
+def _update_day(day: Path, run: Written) -> None:
+    """Update the pointer to the newest run of the day, and add a line to the day's digest for a run that has ended."""
     at = _moment(run.meta.get("completed_at")) or _moment(run.meta.get("created_at"))
     latest = day / names.LATEST
     updated_at = datetime.fromtimestamp(at, UTC).isoformat()
@@ -208,10 +208,10 @@ def _add_to_digest(digest: Path, run: Written) -> None:
     count = (run.events or b"").count(b"\n")
     rerun = f", re-run {run.meta['rerun_seq']}" if run.meta.get("rerun_seq") else ""
     line = f"- {run.flow} {run.run_id} {run.meta.get('type')}: {run.meta.get('status')}{rerun}, {count} events\n"
-    told = digest.read_bytes() if digest.exists() else b""
-    if line.encode() in told:
+    existing = digest.read_bytes() if digest.exists() else b""
+    if line.encode() in existing:
         return
-    start = "\n" if told and not told.endswith(b"\n") else "" if told else f"# {run.date}\n\n"
+    start = "\n" if existing and not existing.endswith(b"\n") else "" if existing else f"# {run.date}\n\n"
     with digest.open("ab") as file:
         file.write(f"{start}{line}".encode())
         file.flush()
@@ -222,7 +222,7 @@ def _add_to_digest(digest: Path, run: Written) -> None:
 
 
 def write_file(path: Path, data: bytes) -> bool:
-    """Write a file whole and return whether it was another one before."""
+    """Write a file atomically and return whether its contents changed."""
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,7 +254,7 @@ def _put_in_place(new: Path, target: Path, old: Path) -> None:
     elif _exchange(new, target):
         shutil.rmtree(new)
     else:
-        # Cut off between the two, the next export puts the old one back.
+        # After a crash between the two renames, the next export restores the old folder.
         target.rename(old)
         new.rename(target)
         shutil.rmtree(old)
@@ -262,7 +262,7 @@ def _put_in_place(new: Path, target: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories trade names at once; False where the system or the file system cannot."""
+    """Exchange the names of two directories atomically; return False if the system does not support it."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False
@@ -276,7 +276,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _recover(day: Path, flow: str) -> None:
-    """Clear away what an export that was cut off has left."""
+    """Remove what an interrupted export has left."""
     old, target = day / f".{flow}.old", day / flow
     if old.exists():
         if target.exists():
@@ -289,7 +289,7 @@ def _recover(day: Path, flow: str) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Generator[None]:
-    """Keep other exports out of a day."""
+    """Lock the folder of a day against other exports."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
