@@ -1,4 +1,4 @@
-"""What a URL of the proxy names: the attempt that records, and what is asked of the model."""
+"""Parsing of the proxy's URLs: the attempt that records the call, and the endpoint of the model server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from store.llm_proxy.refusals import Refusal
 ROLLOUT_HEADER: Final = "x-rollout-id"
 ATTEMPT_HEADER: Final = "x-attempt-id"
 OWN_HEADERS: Final = frozenset({ROLLOUT_HEADER, ATTEMPT_HEADER, "x-sequence-id"})
-"""Headers that are meant for the proxy alone."""
+"""Headers for the proxy, which it does not forward."""
 
 _SCOPED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?")
 
 
 class Endpoint(StrEnum):
-    """What the proxy passes on; the values are paths behind a backend's base URL."""
+    """The endpoints that the proxy forwards; the values are paths below a backend's base URL."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -32,31 +32,31 @@ class Endpoint(StrEnum):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a span is written of it."""
+        """Whether its calls are recorded as spans."""
         return self not in {Endpoint.MODELS, Endpoint.COUNT_TOKENS}
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether it is of Anthropic's protocol."""
+        """Whether it belongs to Anthropic's protocol."""
         return self in {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}
 
 
 @dataclass(frozen=True, slots=True)
 class CallAddress:
-    """Where a request goes."""
+    """The endpoint of a request, and the attempt that records it."""
 
     endpoint: Endpoint
     path: str
-    """Behind a backend's base URL, percent-encoded as it came."""
+    """The path below a backend's base URL, percent-encoded as in the request."""
     rollout_id: str | None = None
     attempt_id: str | None = None
 
 
 def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> CallAddress:
-    """Return what a request names; ids in the path go before ids in headers.
+    """Return the address of a request; ids in the path take precedence over ids in headers.
 
     Raises:
-        Refusal: 404 for a path the proxy does not pass on, 405 for another method, 400 for one id without the other.
+        Refusal: 404 for a path that is not forwarded, 405 for a wrong method, 400 for one id without the other.
     """
     scoped = _SCOPED.fullmatch(raw_path)
     if scoped:

@@ -1,4 +1,4 @@
-"""The attributes of a call's span, under the names that adapters read."""
+"""Attributes of the span of a call, under the names that adapters read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.llm_proxy.readings import AnswerChoice, ParsedAnswer, as_json
 from store.models import AttributeValue
 
 CALL_SPAN: Final = "openai.chat.completion"
-"""The name of every span of a generation, whichever path it took: adapters find calls by it."""
+"""The name of every span of a generation, for every endpoint; adapters find calls by it."""
 EMBEDDINGS_SPAN: Final = "openai.embeddings"
 
 BACKEND: Final = PROXY_MARK
@@ -23,7 +23,7 @@ STATUS: Final = "agl.call.status"
 TRIES: Final = "agl.call.tries"
 CACHED: Final = "agl.call.cached"
 TRUNCATED: Final = "agl.call.truncated"
-"""Names what of a call was too long to be recorded whole: `prompt`, `answer` or both."""
+"""Names the part of a call that was too long to be recorded whole: `prompt`, `answer` or both."""
 ERROR: Final = "error.type"
 
 _OPERATIONS: Final = {
@@ -49,11 +49,11 @@ _REDACTED: Final = "[key removed]"
 
 
 class Attributes:
-    """Attributes on their way into a span: cleaned of what a store refuses, of keys, and of what is too much.
+    """Builder of a span's attributes, which removes keys and values that a store refuses, and limits the size.
 
     Args:
-        secrets: what must not appear in any text.
-        limit: how many bytes of prompts may be kept.
+        secrets: texts to remove from all values.
+        limit: the maximum size of prompts in bytes.
     """
 
     def __init__(self, secrets: tuple[str, ...], limit: int) -> None:
@@ -63,7 +63,7 @@ class Attributes:
         self.is_truncated = False
 
     def put(self, name: str, value: Any) -> None:
-        """Keep a value; None and what a span cannot hold is left out."""
+        """Add a value; None and values that a span cannot hold are left out."""
         match value:
             case str():
                 self.values[name] = self.clean(value)
@@ -77,12 +77,12 @@ class Attributes:
                 pass
 
     def put_ids(self, name: str, ids: list[int]) -> None:
-        """Keep token ids, if there are any."""
+        """Add token ids, if there are any."""
         if ids:
             self.values[name] = ids
 
     def put_long(self, name: str, value: Any) -> None:
-        """Keep text, or anything else as JSON, while there is room."""
+        """Add text, or another value as JSON, if it fits into the limit."""
         if value is None:
             return
         text = as_json(value)
@@ -93,15 +93,15 @@ class Attributes:
             self.values[name] = self.clean(text)
 
     def clean(self, text: str) -> str:
-        """Return text without keys and without what a store refuses."""
+        """Return text without keys and without characters that a store refuses."""
         for secret in self._secrets:
             text = text.replace(secret, _REDACTED)
-        # Postgres has no U+0000 in text.
+        # Postgres does not accept U+0000 in text.
         return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
-    """Keep what was asked."""
+    """Add the request."""
     into.put("gen_ai.system", "anthropic" if endpoint.is_anthropic else "openai")
     into.put("gen_ai.operation.name", _OPERATIONS.get(endpoint))
     into.put("gen_ai.request.type", "completion" if endpoint is Endpoint.COMPLETIONS else _OPERATIONS.get(endpoint))
@@ -110,7 +110,7 @@ def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
     for name, attribute in _SETTINGS.items():
         into.put(f"gen_ai.request.{attribute}", request.get(name))
     for index, tool in enumerate(as_objects(request.get("tools"))):
-        # Chat nests what it says about a function, Responses does not, and Anthropic has another name for its schema.
+        # Chat nests a function's fields, Responses does not, and Anthropic uses another name for its schema.
         function = as_object(tool.get("function")) or tool
         prefix = f"gen_ai.request.functions.{index}"
         into.put_long(f"{prefix}.name", as_text(function.get("name")))
@@ -139,7 +139,7 @@ def _messages(endpoint: Endpoint, request: Json) -> list[Json]:
 
 
 def _message_of_item(item: Json) -> Json:
-    """Return an item of the Responses API as the message that it is in a chat."""
+    """Return an item of the Responses API as a chat message."""
     match item.get("type"):
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -162,7 +162,7 @@ def _put_message(into: Attributes, prefix: str, message: Json) -> None:
 
 
 def put_reading(into: Attributes, reading: ParsedAnswer) -> None:
-    """Keep what was answered; the token ids and probabilities are those of the first choice."""
+    """Add the answer; the token ids and log probabilities are those of the first choice."""
     into.put("gen_ai.response.id", reading.response_id)
     into.put("gen_ai.response.model", reading.model)
     into.put("gen_ai.usage.prompt_tokens", reading.tokens_in)
@@ -183,7 +183,7 @@ def _put_choice(into: Attributes, index: int, choice: AnswerChoice) -> None:
         into.put(f"{prefix}.tool_calls.{number}.id", call_id)
         into.put(f"{prefix}.tool_calls.{number}.name", name)
         into.put(f"{prefix}.tool_calls.{number}.arguments", arguments)
-    # Adapters read those of the first choice without a number.
+    # Adapters read the token ids of the first choice under a name without a number.
     into.put_ids("response_token_ids" if index == 0 else f"{prefix}.token_ids", choice.token_ids)
     for name, values in choice.logprobs.items():
         if values:

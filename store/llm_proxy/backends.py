@@ -1,4 +1,4 @@
-"""The model servers behind a proxy, as its owner names them."""
+"""Declarations of the model servers behind a proxy."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_I
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server that speaks OpenAI's protocol (or Anthropic's, for `/messages`), and what it can do.
+    """A server with OpenAI's protocol (or Anthropic's, for `/messages`), and its capabilities.
 
     Raises:
-        Invalid: the URL is none of HTTP, the name is empty, or a rate is not a positive number.
+        Invalid: the URL is not an HTTP URL, the name is empty, or a rate is not a positive number.
     """
 
     name: str
-    """By which it is paused and recorded; unique in a proxy."""
+    """The name for pauses and records; unique in a proxy."""
     base_url: str
-    """As OpenAI's clients take it, with its `/v1`; a URL without any path is taken to mean `/v1`."""
+    """The base URL as OpenAI's clients take it, with its `/v1`; `/v1` is appended to a URL without a path."""
     api_key: str | None = field(default=None, repr=False)
-    """Sent instead of the client's. None: the client's own key is passed on, unless the proxy has a key itself."""
+    """The key sent instead of the client's. None: the client's key is forwarded, unless the proxy has a key itself."""
     models: Mapping[str, str] | Sequence[str] = ()
-    """The models it serves; a mapping goes from the name agents use to the backend's own. Empty: every model."""
+    """The models that it serves; a mapping goes from the agents' name to the backend's own. Empty: all models."""
     version: str | None = None
-    """Of the weights it serves at present; recorded with every call, for filters of what is off-policy."""
+    """The version of its current weights, recorded with every call so that off-policy calls can be filtered."""
     supports_token_ids: bool = False
-    """Whether it understands `return_token_ids`, as vLLM does since 0.10.2."""
+    """Whether it supports `return_token_ids`, as vLLM does since 0.10.2."""
     supports_logprobs: bool = False
-    """Whether `logprobs` are wanted from it."""
+    """Whether the proxy requests `logprobs` from it."""
     requests_per_second: float | None = None
-    """The most calls it is sent over time; None for no limit. Calls beyond it wait."""
+    """The maximum rate of calls; None for no limit. Further calls wait."""
     burst: int = 1
-    """How many calls may start at once after a time of rest, under `requests_per_second`."""
+    """The number of calls that may start at once after an idle time, under `requests_per_second`."""
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise Invalid("backend.name", "is empty; name each backend, the span of a call says which one answered")
+            raise Invalid("backend.name", "is empty; name each backend, since spans record the name")
         url = URL(self.base_url)
         if url.scheme not in {"http", "https"} or not url.host:
             raise Invalid("backend.base_url", f"{self.base_url!r} is no URL of HTTP; give https://host/v1")
@@ -56,24 +56,24 @@ class Backend:
 
     @property
     def root(self) -> str:
-        """The URL that the path of a call is put behind."""
+        """The URL to which the path of a call is appended."""
         base = self.base_url.rstrip("/")
         return base + "/v1" if URL(base).path in {"", "/"} else base
 
     def serves(self, model: str | None) -> bool:
-        """Say whether it declares a model."""
+        """Return whether it declares a model."""
         return model is not None and model in self.models
 
     def own_name(self, model: str) -> str:
-        """Return what the backend calls a model."""
+        """Return the backend's own name of a model."""
         return self.models.get(model, model) if isinstance(self.models, Mapping) else model
 
 
 def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
-    """Return the backends as they came.
+    """Return the backends unchanged.
 
     Raises:
-        Invalid: two have the same name.
+        Invalid: two backends have the same name.
     """
     seen: set[str] = set()
     for backend in backends:
@@ -84,14 +84,14 @@ def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 
 def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, ...]:
-    """Return backends for a model list in LiteLLM's form, of those providers that need no translation.
+    """Return backends for a model list in LiteLLM's form; only providers without translation are supported.
 
     Args:
         model_list: entries of `model_name` and `litellm_params` with `model` (`hosted_vllm/…` or `openai/…`),
             `api_base` and `api_key`.
 
     Raises:
-        Invalid: an entry has another form, or names a provider of another protocol.
+        Invalid: an entry has another form, or names a provider with another protocol.
     """
     return check_names([_from_entry(index, entry) for index, entry in enumerate(model_list)])
 

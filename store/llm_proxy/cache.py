@@ -1,4 +1,4 @@
-"""Answers kept for requests that come again, byte for byte."""
+"""Cache of answers to repeated requests, which are compared byte for byte."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from store.llm_proxy.parts import Json
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer as it came."""
+    """An answer as the backend sent it."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
 
 class AnswerCache:
-    """The latest answers, in at most `limit` bytes; with 0 nothing is kept."""
+    """The most recently used answers, in at most `limit` bytes; 0 disables the cache."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,14 +28,14 @@ class AnswerCache:
         self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
 
     def key(self, backend: Backend, path: str, body: bytes, request: Json, keys: Sequence[str]) -> bytes | None:
-        """Return under what the answer to a request is kept; None if it may differ every time or comes as a stream.
+        """Return the key of a request's answer; None if the answer may differ every time or is a stream.
 
         Args:
-            backend: which would answer; one with other weights answers anew.
-            path: of the request.
-            body: of the request, as it would be sent.
-            request: the same, parsed.
-            keys: of the client; nobody is given what another one paid for.
+            backend: the backend that would answer; other weights have other answers.
+            path: the path of the request.
+            body: the body of the request, as it would be sent.
+            request: the same body, parsed.
+            keys: the client's API keys; clients do not share answers.
         """
         is_certain = request.get("temperature") == 0 and not request.get("stream")
         if not self._limit or not is_certain:
@@ -44,14 +44,14 @@ class AnswerCache:
         return hashlib.sha256(place.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
 
     def get(self, key: bytes) -> CachedAnswer | None:
-        """Return a kept answer."""
+        """Return a cached answer."""
         kept = self._answers.get(key)
         if kept is not None:
             self._answers.move_to_end(key)
         return kept
 
     def put(self, key: bytes, kept: CachedAnswer) -> None:
-        """Keep an answer, and let go of those not asked for for longest."""
+        """Add an answer, and remove the least recently used ones beyond the limit."""
         if len(kept.body) > self._limit:
             return
         self._size += len(kept.body) - len(self._answers[key].body if key in self._answers else b"")

@@ -1,4 +1,4 @@
-"""One call on its way through the proxy: what was asked, what came back, and the span that tells of it."""
+"""One call through the proxy: its request, its answer, and its span."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DESCRIPTION: Final = 200
 
 
 class Whole:
-    """An answer that is no stream, as far as `limit` allows to keep it."""
+    """Collector of an answer that is not a stream, up to `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,16 +35,16 @@ class Whole:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether it was too long."""
+        """Whether the answer was too long."""
         return self._size > self._limit
 
     @property
     def body(self) -> bytes:
-        """The bytes."""
+        """The collected bytes."""
         return b"".join(self._chunks)
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self._size += len(chunk)
         if self.is_truncated:
             self._chunks.clear()
@@ -52,12 +52,12 @@ class Whole:
             self._chunks.append(chunk)
 
     def answer(self) -> Json:
-        """Return it parsed; empty if it is no object of JSON."""
+        """Return the answer parsed; empty if it is not a JSON object."""
         return parsed(self.body)
 
 
 def parsed(body: bytes) -> Json:
-    """Return a body as an object; empty if it is none."""
+    """Return a body as an object; empty if it is not a JSON object."""
     try:
         return as_object(orjson.loads(body))
     except orjson.JSONDecodeError:
@@ -65,7 +65,7 @@ def parsed(body: bytes) -> Json:
 
 
 class ProxiedCall:
-    """What is known of one call so far."""
+    """The state of one call."""
 
     def __init__(
         self,
@@ -95,32 +95,32 @@ class ProxiedCall:
         self._first_byte: float | None = None
 
     def body_for(self, backend: Backend) -> bytes:
-        """Return what is sent: the client's own bytes unless the backend has another name for the model, or is asked
-        for more because the call is recorded. What the client says itself always holds.
+        """Return the body for a backend. The client's own bytes are sent unless the backend has another name for the
+        model, or more data is requested because the call is recorded. Fields set by the client are kept.
         """
-        asked: Json = {}
+        extra: Json = {}
         if self.model is not None and backend.own_name(self.model) != self.model:
-            asked["model"] = backend.own_name(self.model)
+            extra["model"] = backend.own_name(self.model)
         if self.recording is not None and self.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS}:
             if backend.supports_token_ids and "return_token_ids" not in self.request:
-                asked["return_token_ids"] = True
+                extra["return_token_ids"] = True
             if backend.supports_logprobs and "logprobs" not in self.request:
-                asked["logprobs"] = True if self.endpoint is Endpoint.CHAT else 1
-        if not asked or not self.request:
+                extra["logprobs"] = True if self.endpoint is Endpoint.CHAT else 1
+        if not extra or not self.request:
             return self.body
-        if "model" in asked:
-            return orjson.dumps({**self.request, **asked})
-        # Put in front, so that the client's own bytes stay as they are: its numbers may be longer than ours.
-        return b"{" + orjson.dumps(asked)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
+        if "model" in extra:
+            return orjson.dumps({**self.request, **extra})
+        # The fields are put in front, so that the client's bytes stay as they are: its numbers may be longer than ours.
+        return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
 
     def answered(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
-        """Take the head of the answer.
+        """Process the head of the answer.
 
         Args:
-            status: of HTTP.
-            content_type: decides whether it is read as a stream.
-            content_encoding: anything but plain bytes passes unread; the proxy asked for none.
-            limit: how many bytes of the answer may be kept.
+            status: the HTTP status.
+            content_type: determines whether the body is read as a stream.
+            content_encoding: an encoded body is not read; the proxy requested none.
+            limit: the maximum number of bytes of the answer to keep.
         """
         self.status = status
         if content_encoding not in {"", "identity"}:
@@ -132,7 +132,7 @@ class ProxiedCall:
             self.tee = Whole(limit)
 
     def came(self, chunk: bytes) -> bool:
-        """Take the next bytes of the answer; return whether the end of what it says is among them."""
+        """Process the next bytes of the answer; return whether they complete it."""
         if self._first_byte is None:
             self._first_byte = time.perf_counter()
         if self.tee is None:
@@ -141,17 +141,17 @@ class ProxiedCall:
         return self.tee.is_complete
 
     def failed(self, kind: str, message: str) -> None:
-        """Note what went wrong; what is noted first stays."""
+        """Record a failure; only the first one is kept."""
         self._error = self._error or (kind, message)
 
-    # -- its span ----------------------------------------------------------------------------------------------------
+    # -- the span ----------------------------------------------------------------------------------------------------
 
     async def record(self, keys: Sequence[str | None], limit: int) -> None:
-        """Write the span of a call with a recording, once.
+        """Write the span of a recorded call, once.
 
         Args:
-            keys: that must not be in it, besides the client's.
-            limit: how many bytes of the prompt it may hold.
+            keys: API keys to remove from it, besides the client's.
+            limit: the maximum size of the prompt in bytes.
         """
         if self.recording is None or self.is_recorded:
             return
@@ -177,8 +177,8 @@ class ProxiedCall:
         if within is not None:
             self.failed("stream_error", as_text(within.get("message")) or "the backend ended the stream with an error")
         if self.status is not None and self.status >= 400:
-            said = answer.get("error")
-            message = as_text(as_object(said).get("message")) or as_text(said) or as_text(answer.get("message"))
+            error = answer.get("error")
+            message = as_text(as_object(error).get("message")) or as_text(error) or as_text(answer.get("message"))
             self.failed(str(self.status), f"{self.status}: {message or 'the backend refused the call'}")
 
     def _put_circumstances(self, kept: Attributes, ended: float) -> None:

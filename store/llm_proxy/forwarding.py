@@ -1,4 +1,4 @@
-"""The way of a call to a backend and of its answer back, byte for byte."""
+"""Forwarding of a call to a backend, and of its answer to the client, byte for byte."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from store.llm_proxy.settings import ProxySettings
 
 _FIRST_PAUSE: Final = 0.1
 _MAX_HEAD_BYTES: Final = 64 * 1024
-# aiohttp would add its own where a client has none; a backend is to see what the client sent.
+# aiohttp adds these headers if a client sends none; the backend should see only what the client sent.
 _NO_HEADERS_OF_OUR_OWN: Final = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
 
 
 class BrokenOff(Exception):
-    """The backend's answer ended before its end; what came of it has gone to the client."""
+    """The backend's answer ended early; its beginning was sent to the client."""
 
 
 class Forwarder:
-    """Sends calls on. Made and used in one event loop.
+    """Forwarder of calls. It is created and used in one event loop.
 
     Args:
         session: connects to backends.
-        routes: which backend, and when.
-        cache: answers that are given again.
+        routes: selects a backend, and waits if necessary.
+        cache: stores repeatable answers.
         recorder: writes spans.
-        settings: tries and times.
-        key: the proxy's own, without which a client's key is the backend's business.
+        settings: numbers of retries and time limits.
+        key: the proxy's own key; without it the client's key is forwarded to the backend.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Forwarder:
         self._key = key
 
     async def forward(self, call: ProxiedCall, client: Client, send: Send) -> None:
-        """Answer a call with what a backend answers, and record it before the client has the last of it.
+        """Answer a call with a backend's answer, and record it before the client has the last bytes.
 
         Raises:
-            Refusal: no backend could be asked.
-            BrokenOff: the answer broke off; `call` knows why.
+            Refusal: no backend was available.
+            BrokenOff: the answer ended early; `call` has the reason.
         """
         lane, outcome = await self._answer(call)
         try:
@@ -79,7 +79,7 @@ class Forwarder:
             try:
                 await self._relay(call, response, client, send)
             finally:
-                # Breaks the connection off unless the answer came to its end: the backend need not go on.
+                # This closes the connection unless the answer is complete, so that the backend can stop.
                 response.release()
             if key is not None and response.status == 200 and isinstance(call.tee, Whole) and not call.tee.is_truncated:
                 self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), call.tee.body))
@@ -87,7 +87,7 @@ class Forwarder:
             self._routes.leave(lane)
 
     async def record(self, call: ProxiedCall) -> None:
-        """Write the span of a call that is recorded, once."""
+        """Write the span of a recorded call, once."""
         if call.recording is None or call.is_recorded:
             return
         keys = [each.api_key for each in self._routes.backends]
@@ -121,10 +121,10 @@ class Forwarder:
             await asyncio.sleep(outcome)
 
     async def _try(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
-        """Return a backend's answer, or how long to wait before the next try.
+        """Return a backend's answer, or the seconds to wait before the next try.
 
         Raises:
-            Refusal: there was none, and another try is not worth it.
+            Refusal: there was no answer, and no retry is left.
         """
         is_last = call.tries > self._settings.num_retries
         try:
@@ -137,8 +137,8 @@ class Forwarder:
         except (aiohttp.ClientConnectionError, OSError) as error:
             failure = f"backend {backend.name} cannot be reached: {type(error).__name__}"
         except (aiohttp.ClientError, ValueError) as error:
-            said = f"backend {backend.name} does not speak HTTP: {type(error).__name__}"
-            raise Refusal(502, said, "backend_error") from None
+            message = f"backend {backend.name} does not speak HTTP: {type(error).__name__}"
+            raise Refusal(502, message, "backend_error") from None
         else:
             pause = None if is_last else self._pause_after(response, call.tries)
             if pause is None:
@@ -150,10 +150,10 @@ class Forwarder:
         return _backoff(call.tries)
 
     def _pause_after(self, response: aiohttp.ClientResponse, tries: int) -> float | None:
-        """Return how long to wait before an answer is asked for once more; None if it is the answer."""
-        # A 429 that does not say when to come back is about the caller's account; it is for the caller to know.
-        says_when = "Retry-After" in response.headers
-        if response.status < 500 and not (response.status == 429 and says_when):
+        """Return the seconds to wait before a retry; None if the answer is final."""
+        # A 429 without Retry-After is about the caller's account, so it is passed on to the caller.
+        has_retry_after = "Retry-After" in response.headers
+        if response.status < 500 and not (response.status == 429 and has_retry_after):
             return None
         pause = max(retry_after(response.headers.get("Retry-After")), _backoff(tries))
         return pause if pause <= self._settings.wait_seconds else None
@@ -190,7 +190,7 @@ class Forwarder:
         async for chunk in _chunks(call, response):
             is_complete = call.came(chunk)
             if not is_stream:
-                # The last piece waits for the record, and only the end tells which it is.
+                # The last piece is sent after the record, and only the end shows which piece is the last.
                 chunk, held = held, chunk  # noqa: PLW2901 - they change places
             elif is_complete:
                 await self.record(call)
@@ -210,9 +210,9 @@ class Forwarder:
         await send({"type": "http.response.body", "body": kept.body})
 
     async def _numbered(self, call: ProxiedCall) -> None:
-        """Wait for the call's number: whatever the client does with the answer is to come after it."""
+        """Wait for the call's sequence number, so that events after the answer get greater numbers."""
         if call.recording is not None:
-            with suppress(StoreError):  # said when the span is written
+            with suppress(StoreError):  # reported when the span is written
                 await call.recording.number()
 
 
@@ -229,12 +229,12 @@ async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncI
 
 
 def _backoff(tries: int) -> float:
-    # A random half, so that calls that failed together do not come back together.
+    # The delay is partly random, so that calls that failed together are not repeated together.
     return _FIRST_PAUSE * 2**tries * random.uniform(0.5, 1)
 
 
 def new_session() -> aiohttp.ClientSession:
-    """Return a session that adds, follows, stores and unpacks nothing."""
+    """Return a session that adds no headers, follows no redirects, stores no cookies and decompresses nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -1,4 +1,4 @@
-"""The proxy's requests: what is asked, whether it may be, and how it ends."""
+"""Request handler of the proxy: access control, parsing, and the end of each call."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HEALTH: Final = "/health"
 
 
 class ProxyHandler:
-    """The application.
+    """ASGI application of the proxy.
 
     Args:
-        forwarder: the way to the backends.
-        routes: for what is answered without asking them.
+        forwarder: forwards calls to the backends.
+        routes: answers questions about the backends.
         recorder: opens a record for each call that names an attempt.
-        settings: sizes.
-        key: without which nobody is answered; None for everybody.
+        settings: size limits.
+        key: the key that clients must send; None allows all clients.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ProxyHandler:
             self._running.discard(task)
 
     async def finished(self) -> None:
-        """Wait until every call has ended and its span is written; those that were cancelled have that left to do."""
+        """Wait until every call has ended and its span is written, also those of cancelled calls."""
         while self._running:
             await asyncio.wait(self._running)
         await self._recorder.close()
@@ -98,18 +98,18 @@ class ProxyHandler:
             call.failed("client_left", "the client left before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
-            # Ending in peace would tell the client that this was all.
+            # A regular end would tell the client that the answer is complete.
             await _cut_off(scope, receive)
         finally:
-            # Without effect on a call that ended in another way.
+            # This has no effect on a call that has ended in another way.
             call.failed("stopped", "the proxy was stopped before the answer was complete")
             await self._forwarder.record(call)
 
     def _check_allowed(self, headers: Headers) -> None:
         if self._key is not None and not opens(headers, self._key):
-            raise Refusal(401, "this proxy asks for its key, as Authorization: Bearer … or x-api-key", "no_key")
+            raise Refusal(401, "this proxy requires its key, as Authorization: Bearer … or x-api-key", "no_key")
         if self._key is None and "origin" in headers:
-            # Any page that a browser on this machine shows could spend the backends' money.
+            # Any page in a browser on this machine could otherwise use the backends at the owner's cost.
             raise Refusal(403, "pages in a browser may call this proxy only if it has an api_key", "origin")
 
     async def _read(self, receive: Receive) -> bytes:
@@ -130,14 +130,14 @@ class ProxyHandler:
 
 
 async def _cut_off(scope: Scope, receive: Receive) -> None:
-    # What came until then is still delivered; the end of the answer is what is missing.
+    # Data sent so far is still delivered; only the end of the answer is missing.
     scope["rollbook.connection"].transport.close()
     while (await receive())["type"] != "http.disconnect":
         continue
 
 
 def _health(routes: Routes) -> Json:
-    """Return how the proxy and its backends do, without asking them."""
+    """Return the state of the proxy and its backends, without sending requests to them."""
     return {
         "status": "ok",
         "waiting": routes.held_up,
@@ -159,7 +159,7 @@ async def _send_models(send: Send, declared: list[tuple[str, str]], path: str) -
     if path == Endpoint.MODELS:
         await send_json(send, 200, {"object": "list", "data": list(models.values())})
         return
-    asked = path.removeprefix(f"{Endpoint.MODELS}/")
-    if asked not in models:
-        raise Refusal(404, f"no backend serves the model {asked!r}; there is {sorted(models)}", "model_not_found")
-    await send_json(send, 200, models[asked])
+    model = path.removeprefix(f"{Endpoint.MODELS}/")
+    if model not in models:
+        raise Refusal(404, f"no backend serves the model {model!r}; there is {sorted(models)}", "model_not_found")
+    await send_json(send, 200, models[model])

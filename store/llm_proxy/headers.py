@@ -1,4 +1,4 @@
-"""Which headers travel between client and backend, and whose key goes with them."""
+"""Selection of the headers that are forwarded between client and backend, and of the API key among them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from starlette.datastructures import Headers
 from store.llm_proxy.addresses import OWN_HEADERS, Endpoint
 from store.llm_proxy.backends import Backend
 
-# RFC 9110 §7.6.1: these are about one connection, as are those that `Connection` itself names.
+# RFC 9110 §7.6.1: these headers belong to one connection, as do those that `Connection` names.
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"proxy-authenticate", "proxy-authorization", "proxy-connection"}
 )
 _KEYS: Final = frozenset({"authorization", "x-api-key", "api-key"})
-# Cookies belong to one client and one origin, and the answer is asked for in plain bytes, which can be read on the way.
+# Cookies belong to one client and one origin. The answer is requested uncompressed, so that the proxy can read it.
 _NOT_SENT: Final = _HOP_BY_HOP | OWN_HEADERS | {"host", "content-length", "expect", "cookie", "accept-encoding"}
 _SHORTEST_SECRET: Final = 8
 
 
 def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes_keys: bool) -> list[tuple[str, str]]:
-    """Return what a backend is sent of a client's headers.
+    """Return the headers of a client's request that are forwarded to a backend.
 
     Args:
-        headers: the client's.
-        backend: its key, if it has one, replaces the client's, in the header in which the client sent its own.
-        endpoint: decides the header of the key where the client sent none.
-        passes_keys: whether the client's key is meant for the backend, where the backend has none.
+        headers: the client's headers.
+        backend: its key, if it has one, replaces the client's in the same header.
+        endpoint: determines the header of the key if the client sent none.
+        passes_keys: whether the client's key is forwarded if the backend has none.
     """
     dropped = _NOT_SENT | _listed(headers.getlist("connection"))
     if backend.api_key is not None or not passes_keys:
@@ -45,7 +45,7 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return what a client is sent of a backend's headers, in their order, repeated ones too."""
+    """Return the headers of a backend's answer that are forwarded to the client, in their order, with duplicates."""
     lowered = [(name.lower(), value) for name, value in headers]
     listed = [value.decode("latin-1") for name, value in lowered if name == b"connection"]
     dropped = {name.encode("latin-1") for name in _HOP_BY_HOP | _listed(listed)}
@@ -57,15 +57,15 @@ def _listed(connection: Iterable[str]) -> frozenset[str]:
 
 
 def keys_of(headers: Headers) -> list[str]:
-    """Return the client's own keys."""
+    """Return the API keys that the client sent."""
     return [headers[name].removeprefix("Bearer ").strip() for name in sorted(_KEYS) if name in headers]
 
 
 def opens(headers: Headers, key: str) -> bool:
-    """Say whether a client sent a key."""
+    """Return whether a client sent a key."""
     return any(hmac.compare_digest(each.encode(), key.encode()) for each in keys_of(headers))
 
 
 def secrets(*keys: str | None) -> tuple[str, ...]:
-    """Return the keys that must not be recorded; placeholders such as `dummy` are too short to be any."""
+    """Return the keys that must not be recorded; placeholders such as `dummy` are too short to be keys."""
     return tuple(key for key in keys if key is not None and len(key) >= _SHORTEST_SECRET)

@@ -1,4 +1,4 @@
-"""Noticing that a client has left while it is being answered."""
+"""Detection of a client disconnect while the client is being answered."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class ClientDisconnected(Exception):
 
 
 class Client:
-    """Who is being answered."""
+    """The client of a request."""
 
     def __init__(self) -> None:
         self.is_cut_off = True
-        """Whether the answer is not yet, and now perhaps never, complete."""
+        """Whether the answer is not complete yet."""
 
     def finishes(self) -> None:
-        """Say that the last of the answer is on its way: a client that leaves now has got it."""
+        """Mark the answer as complete: a later disconnect is no failure."""
         self.is_cut_off = False
 
 
 @asynccontextmanager
 async def while_there(receive: Receive) -> AsyncGenerator[Client]:
-    """Run the body of the `with` as long as the client is there; the request's own body has been read.
+    """Run the body of the `with` until the client disconnects; the request's own body must have been read.
 
     Raises:
-        ClientDisconnected: it left before `finishes` was called; the body was cancelled.
+        ClientDisconnected: the client left before `finishes` was called; the body was cancelled.
     """
     client = Client()
     body = asyncio.current_task()

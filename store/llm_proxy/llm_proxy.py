@@ -1,4 +1,4 @@
-"""The proxy between agents and the models they call: it passes everything on and records it for the attempt."""
+"""LLM proxy: a reverse proxy between agents and model servers that records every call for the attempt."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ class LLMProxy:
     """A reverse proxy for OpenAI's protocol, and Anthropic's messages, which writes one span for each call.
 
     Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
-    `x-rollout-id` and `x-attempt-id`; calls that name no attempt are passed on and not recorded. Answers travel byte
-    for byte, streams too. A client has the end of an answer only once its span is in the store, numbered by when the
-    call began: a reward that follows has the greater number. Any number of proxies may run in one process, each with
-    any number of backends, which may be exchanged, paused and resumed from any thread while calls run.
+    `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded and not recorded. Answers are forwarded
+    byte for byte, streams too. A client gets the end of an answer only after its span is in the store. The span's
+    sequence number is drawn when the call begins, so a reward that follows has a greater number. Any number of proxies
+    may run in one process, each with any number of backends, which may be replaced, paused and resumed from any thread
+    while calls run.
 
     Args:
-        port: where to listen; None for any that is free.
-        model_list: backends in LiteLLM's form, of providers `hosted_vllm` and `openai`; or give `backends`.
-        store: where spans go; any store of this package, in this process or behind a server.
-        host: where to listen, this machine alone by default. Beyond it `api_key` is needed.
-        backends: where calls go.
-        launch_mode: in a `thread` of its own, or in the event loop (`asyncio`) that calls `start`.
-        api_key: what clients must send as their key; it is not passed on. None: no key is asked for.
-        insecure: whether others than this machine may call it without a key.
-        settings: times, tries and sizes; see `ProxySettings`.
+        port: the port to listen on; None for any free port.
+        model_list: backends in LiteLLM's form, of providers `hosted_vllm` and `openai`; an alternative to `backends`.
+        store: the store that receives the spans; any store of this package, in this process or behind a server.
+        host: the address to listen on, by default only this machine. Other addresses require `api_key`.
+        backends: the model servers.
+        launch_mode: `thread` for a thread of its own, `asyncio` for the event loop that calls `start`.
+        api_key: the key that clients must send; it is not forwarded. None: clients need no key.
+        insecure: whether other machines may call it without a key.
+        settings: time limits, retries and sizes; see `ProxySettings`.
 
     Raises:
-        Invalid: backends are given twice or have one name, or the host is reached by others and there is no key.
+        Invalid: backends are given twice or share a name, or other machines can reach the host without a key.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class LLMProxy:
         self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs, which does not run: it knows the endpoint, and can be started
-        where this one is not.
+        """Return the state of a copy for another process. The copy does not run: it knows the endpoint, and can be
+        started if this proxy does not run.
         """
         return {**self.__dict__, "_routes": self.backends, "_serving": None}
 
@@ -87,14 +88,14 @@ class LLMProxy:
         self.__dict__.update(state)
         self._routes = Routes(state["_routes"])
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
         """The base URL without `/v1`, which clients may add or leave out.
 
         Raises:
-            RuntimeError: any free port was asked for, and the proxy was never started.
+            RuntimeError: the port is not known, because any free port was requested and the proxy was never started.
         """
         if not self._port:
             raise RuntimeError("the proxy has no port yet; start it first")
@@ -102,14 +103,14 @@ class LLMProxy:
 
     @property
     def is_running(self) -> bool:
-        """Whether it answers requests, or is about to."""
+        """Whether the proxy answers requests, or is starting."""
         return self._serving is not None and not self._serving.ended.done() and self._pid == os.getpid()
 
     async def start(self) -> None:
-        """Listen, and return once requests are answered; nothing happens if it runs already.
+        """Listen, and return when requests are answered; a running proxy is left unchanged.
 
         Raises:
-            PortTaken: something else listens on the port.
+            PortTaken: another program listens on the port.
         """
         if self.is_running:
             return
@@ -123,7 +124,7 @@ class LLMProxy:
             await asyncio.wrap_future(serving.started)
 
     async def stop(self) -> None:
-        """Listen no more; return once the calls in flight are answered, or cut off after a time of grace, and
+        """Stop listening; return when the calls in flight are answered, or cut off after the grace period, and
         everything is recorded. The port is kept for the next `start`.
         """
         if not self.is_running or self._serving is None:
@@ -133,7 +134,7 @@ class LLMProxy:
         await asyncio.shield(asyncio.wrap_future(self._serving.ended))
 
     async def restart(self) -> None:
-        """Stop it, if it runs, and start it on the same port. Backends can be exchanged without that."""
+        """Stop the proxy if it runs, and start it on the same port. Replacing backends needs no restart."""
         if self.is_running:
             await self.stop()
         await self.start()
@@ -149,30 +150,30 @@ class LLMProxy:
             await self.stop()
 
     def set_store(self, store: Store) -> None:
-        """Record in another store from the next `start` on."""
+        """Record in another store after the next `start`."""
         self._store = store
 
-    # -- its backends ------------------------------------------------------------------------------------------------
+    # -- backends ----------------------------------------------------------------------------------------------------
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """Where calls go now."""
+        """The backends of new calls."""
         return self._routes.backends
 
     def update_backends(self, backends: Sequence[Backend]) -> None:
-        """Send every call that starts from now on to these; calls in flight finish where they are. From any thread.
+        """Replace the backends for new calls; calls in flight finish on their backends. It may be called in any thread.
 
         Raises:
-            Invalid: two have the same name.
+            Invalid: two backends have the same name.
         """
         self._routes.swap(backends)
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        """As `update_backends`, with a list in LiteLLM's form."""
+        """Replace the backends by a list in LiteLLM's form, as `update_backends` does."""
         self._routes.swap(from_model_list(model_list))
 
     def pause(self, backend: str | None = None) -> None:
-        """Let no further call start on a backend, or on any, while its weights are updated. From any thread.
+        """Start no further calls on a backend, or on any backend, for example while its weights are updated.
 
         Calls wait for `resume`, as long as `ProxySettings.wait_seconds`, and are then answered with 503 and
         Retry-After. Those in flight go on: `drained` waits for them.
@@ -183,7 +184,7 @@ class LLMProxy:
         self._routes.pause(backend)
 
     def resume(self, backend: str | None = None) -> None:
-        """Let the calls start that wait for a backend; without a name, for all of them. From any thread.
+        """Start the calls that wait for a backend; without a name, those of all backends.
 
         Raises:
             NotFound: no backend has this name.
@@ -195,10 +196,10 @@ class LLMProxy:
         return await self._routes.drained(backend, longest)
 
     def in_flight(self, backend: str | None = None) -> int:
-        """Return how many calls a backend, or all of them, are answering now."""
+        """Return the number of calls in flight on a backend, or on all."""
         return self._routes.in_flight(backend)
 
-    # -- its resource ------------------------------------------------------------------------------------------------
+    # -- resource ----------------------------------------------------------------------------------------------------
 
     def as_resource(
         self,
@@ -209,20 +210,20 @@ class LLMProxy:
         *,
         with_api_key: bool = False,
     ) -> LLM:
-        """Return what agents need to call it, for `add_resources`; the proxy never publishes itself.
+        """Return the resource with which agents call the proxy, for `add_resources`; the proxy never publishes it.
 
         Args:
-            rollout_id: with `attempt_id`, whom the calls belong to. Without them the URL is completed for each attempt.
+            rollout_id: with `attempt_id`, the owner of the calls. Without them, the URL is completed for each attempt.
             attempt_id: see `rollout_id`.
             model: the name to call; None for the only one that the backends declare.
-            sampling_parameters: passed along.
-            with_api_key: whether the proxy's key is part of it. A resource stays in the store's log for ever.
+            sampling_parameters: stored in the resource.
+            with_api_key: whether the resource contains the proxy's key. The store's log keeps a resource for ever.
 
         Returns:
             A `ProxyLLM`; with both ids a plain `LLM`.
 
         Raises:
-            ValueError: one id without the other, or no model where there is not exactly one.
+            ValueError: only one id is given, or no model is given and there is not exactly one.
         """
         resource = ProxyLLM(
             endpoint=self.endpoint,

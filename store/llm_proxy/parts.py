@@ -1,4 +1,4 @@
-"""Reading what may have any shape: JSON that others wrote, never trusted and never complained about."""
+"""Readers of untrusted JSON: each returns a value of its type, and an empty one for any other value."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int | None:
-    """Return the value if it is a whole number of 64 bits, and not a bool."""
+    """Return the value if it is an integer of 64 bits, and not a bool."""
     return value if type(value) is int and -(2**63) <= value < 2**63 else None
 
 
 def as_ids(value: Any) -> list[int]:
-    """Return the value if it is a list of whole numbers, or its first if it is a list of such; else an empty one."""
+    """Return the value if it is a list of integers, or its first item if that is one; else an empty list."""
     items = as_list(value)
     if items and isinstance(items[0], list):
         items = as_list(items[0])
-    # A prompt may have a hundred thousand, which a loop in Python would hold every other call up for.
+    # A prompt may have a hundred thousand ids; a Python loop over them would delay all other calls.
     if not items or set(map(type, items)) != {int}:
         return []
     return items if min(items) >= -(2**63) and max(items) < 2**63 else []

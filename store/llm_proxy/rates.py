@@ -1,4 +1,4 @@
-"""How many calls may start over time."""
+"""Rate limiter for calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """Lets `per_second` calls start over time and `burst` at once; who comes too early is told how long to wait.
+    """Token bucket that lets `per_second` calls start over time and `burst` at once, and returns the wait of others.
 
-    Places are given away in the order in which they are asked for. Safe under one lock, or in one thread.
+    Places are assigned in the order of the requests. It must be used under one lock, or in one thread.
     """
 
     def __init__(self, per_second: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -20,10 +20,10 @@ class TokenBucket:
         self._at = now()
 
     def take(self, longest: float) -> tuple[bool, float]:
-        """Take the next place, unless it is further away than `longest` seconds.
+        """Reserve the next place, unless it is more than `longest` seconds away.
 
         Returns:
-            Whether the place was taken, and how far away it is, in seconds.
+            Whether the place was reserved, and the seconds until it.
         """
         now = self._now()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
@@ -35,5 +35,5 @@ class TokenBucket:
         return True, wait
 
     def give_back(self) -> None:
-        """Return a place that was not used."""
+        """Return a reserved place that was not used."""
         self._tokens = min(self._burst, self._tokens + 1)

@@ -1,4 +1,4 @@
-"""What an answer says, whichever protocol it is in."""
+"""Parsing of answers in all supported protocols."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM writes tokens under `return_tok
 
 @dataclass(slots=True)
 class AnswerChoice:
-    """One answer."""
+    """One choice of an answer."""
 
     role: str = "assistant"
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    """`content`, and where there is any `reasoning_content` and `refusal`."""
+    """`content`, and `reasoning_content` and `refusal` if present."""
     tool_calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     """Id, name and arguments as JSON text."""
     finish_reason: str | None = None
@@ -29,7 +29,7 @@ class AnswerChoice:
 
 @dataclass(slots=True)
 class ParsedAnswer:
-    """What was answered."""
+    """The parsed answer of a backend."""
 
     response_id: str | None = None
     model: str | None = None
@@ -41,7 +41,7 @@ class ParsedAnswer:
 
 
 def read(endpoint: Endpoint, answer: Json) -> ParsedAnswer:
-    """Return what an answer says; what is malformed is left out."""
+    """Return the fields of an answer; malformed fields are left out."""
     reading = ParsedAnswer(response_id=as_text(answer.get("id")), model=as_text(answer.get("model")))
     match endpoint:
         case Endpoint.CHAT | Endpoint.COMPLETIONS:
@@ -86,7 +86,7 @@ def _of_choice(given: Json) -> AnswerChoice:
 
 
 def _as_in_chat(logprobs: Json) -> Json:
-    """Return probabilities as a chat has them: plain completions have one list of tokens and one of their values."""
+    """Return log probabilities in the form of a chat; plain completions have one list of tokens and one of values."""
     values = as_list(logprobs.get("token_logprobs"))
     if not values:
         return logprobs
@@ -100,7 +100,7 @@ def _as_in_chat(logprobs: Json) -> Json:
 
 
 def _ids_in(logprobs: Json) -> list[int]:
-    """Return the ids that vLLM writes in the place of tokens if it is asked to."""
+    """Return the ids that vLLM writes in place of tokens on request."""
     tokens = [as_text(each.get("token")) or "" for each in as_objects(logprobs.get("content"))]
     numbers = [token.removeprefix(_TOKEN_ID) for token in tokens if token.startswith(_TOKEN_ID)]
     return [int(each) for each in numbers] if len(numbers) == len(tokens) and all(map(str.isdecimal, numbers)) else []
@@ -112,7 +112,7 @@ def _of_tool(tool: Json) -> tuple[str, str, str]:
 
 
 def _of_output(answer: Json) -> AnswerChoice:
-    """Return the one answer that the items of the Responses API are."""
+    """Return the items of a Responses API answer as one choice."""
     choice, texts = AnswerChoice(finish_reason=as_text(answer.get("status"))), dict[str, list[str]]()
     why = as_text(as_object(answer.get("incomplete_details")).get("reason"))
     choice.finish_reason = why or choice.finish_reason
@@ -137,7 +137,7 @@ def _of_output(answer: Json) -> AnswerChoice:
 
 
 def _of_blocks(answer: Json) -> AnswerChoice:
-    """Return the one answer that the blocks of Anthropic's Messages API are."""
+    """Return the blocks of an Anthropic Messages answer as one choice."""
     choice, texts = AnswerChoice(finish_reason=as_text(answer.get("stop_reason"))), dict[str, list[str]]()
     for block in as_objects(answer.get("content")):
         match block.get("type"):
@@ -158,7 +158,7 @@ def _of_blocks(answer: Json) -> AnswerChoice:
 def _read_usage(reading: ParsedAnswer, usage: Json) -> None:
     reading.tokens_in = _count(usage, "prompt_tokens", "input_tokens")
     reading.tokens_out = _count(usage, "completion_tokens", "output_tokens")
-    # Streams come without usage unless the client asks for it; what was counted out is as good.
+    # Streams have no usage unless the client requests it, so token ids are counted instead.
     if reading.tokens_in is None and reading.prompt_token_ids:
         reading.tokens_in = len(reading.prompt_token_ids)
     if reading.tokens_out is None and any(each.token_ids for each in reading.choices):
@@ -174,7 +174,7 @@ def _count(usage: Json, *names: str) -> int | None:
 
 
 def as_json(value: object) -> str:
-    """Return text as it is and anything else as JSON."""
+    """Return text unchanged and any other value as JSON."""
     if isinstance(value, str):
         return value
     try:

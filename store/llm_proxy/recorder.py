@@ -1,4 +1,4 @@
-"""Spans of calls, and whether an attempt may still make any; the one place where the proxy uses the store."""
+"""Recorder of calls as spans, with a check of the attempt. Only this module uses the store."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger("store.training.proxy")
 _ENDED_ATTEMPTS: Final = frozenset({"succeeded", "failed", "timeout"})
 _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})
 _PAUSES: Final = (0.05, 0.2, 0.8, 2.0)
-"""Between the tries to write a span, in seconds."""
+"""Pauses between the tries to write a span, in seconds."""
 _LONGEST: Final = 30.0
-"""How long a store may take, tries and pauses together: an answer is not kept from its client for ever."""
+"""The time limit of a store call in seconds, retries included, so that the answer reaches its client eventually."""
 
 OnEnded = Literal["refuse", "forward"]
 
@@ -29,17 +29,17 @@ T = TypeVar("T")
 
 
 class Recording:
-    """The place of one call in its attempt's trace, from its first moment on."""
+    """The record of one call in its attempt's trace, from the start of the call."""
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store = store
         self._ids = (rollout_id, attempt_id)
-        # The number orders the call among spans and rewards by when it began; drawing it does not hold the call up.
+        # The number orders the call among spans and rewards by its start; drawing it does not delay the call.
         self._number = asyncio.create_task(self._draw())
 
     async def _draw(self) -> int:
         async with _in_time("get_next_span_sequence_id"):
-            return await _insistently(lambda: self._store.get_next_span_sequence_id(*self._ids))
+            return await _with_retries(lambda: self._store.get_next_span_sequence_id(*self._ids))
 
     async def number(self) -> int:
         """Return the sequence number."""
@@ -48,7 +48,7 @@ class Recording:
     async def write(
         self, name: str, attributes: dict[str, Any], start_time: float, end_time: float, status: TraceStatus
     ) -> None:
-        """Store the span; what cannot be stored is logged, since the answer is the client's all the same."""
+        """Store the span; a failure is only logged, since the client gets its answer in any case."""
         rollout_id, attempt_id = self._ids
         try:
             span = Span.from_attributes(
@@ -63,14 +63,14 @@ class Recording:
                 resource=OtelResource(attributes={ROLLOUT_ID: rollout_id, ATTEMPT_ID: attempt_id}, schema_url=""),
             )
             async with _in_time("add_span"):
-                await _insistently(lambda: self._store.add_span(span))
+                await _with_retries(lambda: self._store.add_span(span))
         except StoreError as error:
             logger.error("a call of attempt %s of rollout %s is not recorded: %s", attempt_id, rollout_id, error)
 
 
 @asynccontextmanager
 async def _in_time(operation: str) -> AsyncGenerator[None]:
-    """Raise `TimedOut` for what takes too long."""
+    """Raise `TimedOut` if the body takes too long."""
     try:
         async with asyncio.timeout(_LONGEST):
             yield
@@ -78,7 +78,7 @@ async def _in_time(operation: str) -> AsyncGenerator[None]:
         raise TimedOut(operation, _LONGEST) from None
 
 
-async def _insistently(call: Callable[[], Awaitable[T]]) -> T:
+async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:
     for pause in _PAUSES:
         try:
             return await call()
@@ -88,12 +88,12 @@ async def _insistently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 class CallRecorder:
-    """Opens recordings.
+    """Factory of recordings.
 
     Args:
-        store: where spans go.
-        on_ended: whether calls for an attempt that has ended, or that nobody knows, are refused or passed on
-            without a recording.
+        store: the store that receives the spans.
+        on_ended: whether calls for an attempt that has ended or does not exist are refused, or forwarded without a
+            recording.
     """
 
     def __init__(self, store: Store | None, on_ended: OnEnded) -> None:
@@ -102,49 +102,49 @@ class CallRecorder:
         self._writing: set[asyncio.Task[None]] = set()
 
     async def open(self, rollout_id: str, attempt_id: str) -> Recording | None:
-        """Return the place of a call that begins now, or None if it is not to be recorded.
+        """Return the recording of a call that begins now, or None if it is not recorded.
 
         Raises:
-            Refusal: 409 for an attempt that has ended or does not exist, 503 if the store cannot be asked.
+            Refusal: 409 if the attempt has ended or does not exist, 503 if the store is unavailable.
         """
         if self._store is None:
             raise Refusal(409, "this proxy has no store to record in; call it without rollout and attempt", "no_store")
         try:
             async with _in_time("get_rollout_by_id"):
-                against = await _against(self._store, rollout_id, attempt_id)
+                objection = await _objection(self._store, rollout_id, attempt_id)
         except Unavailable as error:
             raise Refusal(503, f"the store does not answer: {error}", "store", error.retry_after_seconds) from None
         except StoreError as error:
             raise Refusal(error.status if error.status < 500 else 503, str(error), "store") from None
-        if against is None:
+        if objection is None:
             return Recording(self._store, rollout_id, attempt_id)
         if self._on_ended == "refuse":
-            raise Refusal(409, against, "attempt_over")
+            raise Refusal(409, objection, "attempt_over")
         return None
 
     async def finish(self, writing: Coroutine[Any, Any, None]) -> None:
-        """Write to the end, also if the caller is cancelled meanwhile; what goes wrong is logged."""
-        task = asyncio.create_task(_unharmed(writing))
+        """Run the write to its end, even if the caller is cancelled meanwhile; errors are logged."""
+        task = asyncio.create_task(_logged(writing))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the running writes."""
         while self._writing:
             await asyncio.wait(self._writing)
 
 
-async def _unharmed(writing: Coroutine[Any, Any, None]) -> None:
+async def _logged(writing: Coroutine[Any, Any, None]) -> None:
     try:
         await writing
     except Exception:
-        # The answer is the client's, whatever becomes of the record.
+        # The client gets its answer even if the record fails.
         logger.exception("a call is not recorded")
 
 
-async def _against(store: Store, rollout_id: str, attempt_id: str) -> str | None:
-    """Return what speaks against recording for an attempt, and what to do, or None."""
+async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | None:
+    """Return why calls of an attempt cannot be recorded, and what to do, or None."""
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         return f"there is no rollout {rollout_id} to record this call for; check the URL, and the store of the proxy"
@@ -156,7 +156,7 @@ async def _against(store: Store, rollout_id: str, attempt_id: str) -> str | None
     if attempt.status in _ENDED_ATTEMPTS:
         return f"attempt {attempt_id} of rollout {rollout_id} has ended ({attempt.status}); start another one"
     if rollout.status in _ENDED_ROLLOUTS:
-        return f"rollout {rollout_id} has ended ({rollout.status}); nobody waits for this call"
+        return f"rollout {rollout_id} has ended ({rollout.status}); calls for it are refused"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What the proxy itself says no to, in the form the client's protocol has for errors."""
+"""Error answers of the proxy itself, in the form of the client's protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TYPES: Final = {
 
 
 class Refusal(Exception):
-    """An answer that comes from the proxy and not from a backend.
+    """An error answer of the proxy, as opposed to one of a backend.
 
     Attributes:
-        status: of HTTP.
-        code: a word for programs, or None.
-        retry_after_seconds: for the header of that name, or None.
+        status: the HTTP status.
+        code: a machine-readable code, or None.
+        retry_after_seconds: the value of the `Retry-After` header, or None.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Refusal(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     def body(self, *, is_anthropic: bool) -> dict[str, Any]:
-        """Return the error as OpenAI's clients read it, or Anthropic's."""
+        """Return the error in the form of OpenAI's protocol, or Anthropic's."""
         kind = _TYPES.get(self.status, "api_error")
         if is_anthropic:
             return {"type": "error", "error": {"type": kind, "message": str(self)}}
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
     async def send(self, send: Send, *, is_anthropic: bool = False) -> None:
-        """Answer with it."""
-        # OpenAI's clients would send a call for an attempt that is over twice more; this tells them when it is no use.
+        """Send the error as the answer."""
+        # OpenAI's clients would repeat a call for an ended attempt twice; this header prevents useless retries.
         headers = {"x-should-retry": "true" if self.retry_after_seconds is not None else "false"}
         if self.retry_after_seconds is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_seconds)))
@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 
 async def send_json(send: Send, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
-    """Answer with JSON of the proxy's own."""
+    """Send a JSON answer of the proxy itself."""
     body = orjson.dumps(value)
     fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]

@@ -1,4 +1,4 @@
-"""Which backend a call goes to, and when it may: choice by model, pauses, rates, and exchange while calls run."""
+"""Selection of backends for calls: by model, pauses and rates, with replacement while calls run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.llm_proxy.refusals import Refusal
 
 @dataclass(eq=False, slots=True)
 class ActiveBackend:
-    """A backend in use."""
+    """A backend in use, with its calls in flight."""
 
     backend: Backend
     bucket: TokenBucket | None
@@ -26,7 +26,7 @@ class ActiveBackend:
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """How a backend does at present."""
+    """The current state of a backend."""
 
     name: str
     version: str | None
@@ -36,12 +36,12 @@ class BackendHealth:
 
 
 class Routes:
-    """The backends of a proxy. May be changed from any thread while calls run in the proxy's loop."""
+    """The backends of a proxy. They may be changed from any thread while calls run in the proxy's loop."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
         self._lanes: tuple[ActiveBackend, ...] = ()
-        # Exchanged, but with calls that still run on it.
+        # Replaced backends that still have calls in flight.
         self._leaving: list[ActiveBackend] = []
         self._paused: set[str] = set()
         self._all_paused = False
@@ -54,16 +54,16 @@ class Routes:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """The backends that calls go to now."""
+        """The backends of new calls."""
         return tuple(lane.backend for lane in self._lanes)
 
     @property
     def held_up(self) -> int:
-        """How many calls wait for a paused backend or for their place under a rate."""
+        """The number of calls that wait for a paused backend or because of a rate limit."""
         return self._held_up
 
     def standings(self) -> list[BackendHealth]:
-        """Return how each backend does."""
+        """Return the state of each backend."""
         with self._lock:
             return [
                 BackendHealth(
@@ -77,12 +77,12 @@ class Routes:
             ]
 
     def swap(self, backends: Sequence[Backend]) -> None:
-        """Send every call that starts from now on to these; those in flight finish where they are.
+        """Replace the backends for new calls; calls in flight finish on their backends.
 
-        A pause stays, by the name of the backend.
+        A paused backend stays paused if its name remains.
 
         Raises:
-            Invalid: two have the same name.
+            Invalid: two backends have the same name.
         """
         checked = check_names(backends)
         with self._lock:
@@ -95,7 +95,7 @@ class Routes:
         self._wake()
 
     def pause(self, name: str | None) -> None:
-        """Let no further call start on a backend, or with None on any.
+        """Start no further calls on a backend, or on any backend if the name is None.
 
         Raises:
             NotFound: no backend has this name.
@@ -108,7 +108,7 @@ class Routes:
                 self._paused.add(name)
 
     def resume(self, name: str | None) -> None:
-        """Let calls start again; None ends every pause.
+        """Start calls again; None ends all pauses.
 
         Raises:
             NotFound: no backend has this name.
@@ -123,12 +123,12 @@ class Routes:
         self._wake()
 
     def in_flight(self, name: str | None) -> int:
-        """Return how many calls run on a backend, or with None on all, those on one that was exchanged too."""
+        """Return the number of calls in flight on a backend, or on all if the name is None, replaced ones included."""
         with self._lock:
             return self._in_flight(name)
 
     async def drained(self, name: str | None, longest: float | None) -> bool:
-        """Wait until no call runs on a backend; return False if some still do after `longest` seconds."""
+        """Wait until no call is in flight on a backend; return False if some still are after `longest` seconds."""
         until = None if longest is None else time.monotonic() + longest
         while True:
             with self._lock:
@@ -139,28 +139,28 @@ class Routes:
                 return False
 
     def open(self) -> None:
-        """Let calls in."""
+        """Accept calls."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Send away the calls that wait, and all that come."""
+        """Refuse all waiting and new calls."""
         self._is_closed = True
         self._wake()
 
     # -- from the proxy's loop ---------------------------------------------------------------------------------------
 
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
-        """Return a backend for a call, which then counts as in flight on it until `leave`.
+        """Return a backend for a call, which counts as in flight on it until `leave`.
 
-        Waits while all that serve the model are paused, and for its place under a rate.
+        It waits while all backends of the model are paused, and while a rate limit requires it.
 
         Args:
-            model: as the request names it.
-            longest: how long to wait, in seconds.
-            avoid: a backend that is taken only if there is no other.
+            model: the model in the request.
+            longest: the maximum wait in seconds.
+            avoid: the name of a backend that is used only if there is no other.
 
         Raises:
-            Refusal: 404 if nothing serves the model, 429 or 503 if its turn does not come in time.
+            Refusal: 404 if no backend serves the model, 429 or 503 if the wait is too long.
         """
         until = time.monotonic() + longest
         while True:
@@ -180,7 +180,7 @@ class Routes:
                 self._held_up -= 1
 
     async def _enter_later(self, lane: ActiveBackend, wait: float) -> bool:
-        """Wait for a place that was taken; return False if the backend may no longer be used when it comes."""
+        """Wait for a reserved place under a rate limit; return False if the backend may no longer be used then."""
         try:
             await asyncio.sleep(wait)
         except asyncio.CancelledError:
@@ -196,7 +196,7 @@ class Routes:
         return may
 
     def leave(self, lane: ActiveBackend) -> None:
-        """Count a call out."""
+        """End a call on a backend."""
         with self._lock:
             lane.in_flight -= 1
             is_idle = not lane.in_flight
@@ -206,7 +206,7 @@ class Routes:
             self._wake()
 
     def declared(self) -> list[tuple[str, str]] | None:
-        """Return every model with its backend, or None if there is a backend that serves more than it declares."""
+        """Return every model with its backend, or None if a backend serves models that it does not declare."""
         lanes = self._lanes
         if any(not lane.backend.models for lane in lanes):
             return None
@@ -215,7 +215,7 @@ class Routes:
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     def _choose(self, model: str | None, avoid: str | None) -> ActiveBackend | None:
-        """Return the least busy backend for a model; None if all that serve it are paused."""
+        """Return the least busy backend of a model; None if all backends of the model are paused."""
         if self._is_closed:
             raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
         serving = [lane for lane in self._lanes if lane.backend.serves(model)]
@@ -240,7 +240,7 @@ class Routes:
         return sum(lane.in_flight for lane in lanes if name is None or lane.backend.name == name)
 
     def _next_change(self) -> asyncio.Future[None]:
-        """Return what ends with the next change; under the lock that was looked under, so that none is missed."""
+        """Return a future that ends with the next change. The caller holds the lock, so that no change is missed."""
         loop = asyncio.get_running_loop()
         change = loop.create_future()
         self._waiting.append((loop, change))
@@ -260,7 +260,7 @@ class Routes:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for loop, change in waiting:
-            with suppress(RuntimeError):  # the loop was closed, and nobody waits in it
+            with suppress(RuntimeError):  # the loop was closed, so no call waits in it
                 loop.call_soon_threadsafe(_end, change)
 
 
@@ -270,7 +270,7 @@ def _end(change: asyncio.Future[None]) -> None:
 
 
 def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
-    """Return what bounds a backend's rate; the one there was if its rate stays, so that a swap gives nothing away."""
+    """Return a backend's rate limiter; an unchanged rate keeps its limiter, so that a swap allows no extra calls."""
     if backend.requests_per_second is None:
         return None
     if before is not None and before.bucket is not None:
@@ -281,10 +281,10 @@ def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | Non
 
 
 def _admit(lane: ActiveBackend, longest: float) -> float:
-    """Count a call in and return 0, or return how long it has to wait for the place it was given.
+    """Start a call and return 0, or return the seconds until its reserved place.
 
     Raises:
-        Refusal: 429 if that is too long.
+        Refusal: 429 if the wait would be too long.
     """
     if lane.bucket is not None:
         taken, wait = lane.bucket.take(longest)

@@ -1,4 +1,4 @@
-"""Running the proxy's application on a socket, in a thread of its own or in the caller's loop."""
+"""Server of the proxy's application on a socket, in a thread of its own or in the caller's loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                # The backend's own headers are passed on.
+                # Only the backend's own headers are passed on.
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
@@ -58,16 +58,16 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        # Ctrl+C is for the program that the proxy is a part of.
+        # Ctrl+C is handled by the program that contains the proxy.
         yield
 
 
 class Serving:
-    """A proxy that runs, from `launch` to the end of `ended`.
+    """A running proxy, from `launch` to the end of `ended`.
 
     Attributes:
-        started: done once requests are answered.
-        ended: done once everything is closed, and every span written.
+        started: done when the proxy answers requests.
+        ended: done when all connections are closed and all spans are written.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Serving:
         self.ended: Future[None] = Future()
 
     def launch(self, mode: LaunchMode) -> None:
-        """Begin, in a new thread or as a task of the running loop."""
+        """Start the proxy in a new thread or as a task of the running loop."""
         if mode == "asyncio":
             task = asyncio.ensure_future(self._run())
             task.add_done_callback(lambda done: self._end(None if done.cancelled() else done.exception()))
@@ -91,7 +91,7 @@ class Serving:
             threading.Thread(target=self._live, name="rollbook proxy", daemon=True).start()
 
     def stop(self) -> None:
-        """Take no more requests and end once those in flight are answered."""
+        """Accept no more requests, and end when those in flight are answered."""
         if self._server is not None:
             self._server.should_exit = True
 
@@ -100,7 +100,7 @@ class Serving:
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(self._run())
-        except BaseException as failed:  # noqa: BLE001 - told to who waits for the start
+        except BaseException as failed:  # noqa: BLE001 - reported to the caller that waits for the start
             error = failed
         self._end(error)
 

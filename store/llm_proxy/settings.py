@@ -1,4 +1,4 @@
-"""What a proxy is told about time, tries and memory."""
+"""Settings of a proxy: time limits, retries and sizes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """How a proxy treats calls; durations in seconds, sizes in bytes.
+    """Settings of a proxy; durations in seconds, sizes in bytes.
 
     Raises:
-        Invalid: a number is negative or none.
+        Invalid: a value is negative or not a number.
     """
 
     num_retries: int = 2
-    """How often a call is sent again after a failed connection, a 5xx, or a 429 that says when to come back; never
+    """The number of retries after a failed connection, a 5xx, or a 429 with `Retry-After`; a call is never repeated
     once the backend has begun to answer."""
     connect_seconds: float = 5.0
-    """How long one connection may take."""
+    """The time limit of one connection attempt."""
     silence_seconds: float = 600.0
-    """How long a backend may send nothing at all before the call ends with 504."""
+    """The longest time without a byte from a backend before the call ends with 504."""
     wait_seconds: float = 60.0
-    """How long a call waits for a paused backend, or for its place under a rate, before it ends with 503 or 429."""
+    """The longest wait for a paused backend or under a rate limit before the call ends with 503 or 429."""
     grace_seconds: float = 10.0
-    """How long calls in flight may go on after `stop`."""
+    """The time that calls in flight have after `stop`."""
     on_ended: OnEnded = "refuse"
-    """What happens to calls for an attempt that has ended or does not exist: 409, or an answer without a record."""
+    """The handling of calls for an attempt that has ended or does not exist: 409, or an answer without a record."""
     max_recorded_bytes: int = 4 * _MEBIBYTE
-    """The most of one prompt, and of one answer, that goes into a span; what is cut off is named in it."""
+    """The maximum size of a prompt, and of an answer, in a span; the span names the part that was cut."""
     max_request_bytes: int = 64 * _MEBIBYTE
-    """The longest body a client may send."""
+    """The maximum size of a request's body."""
     cache_bytes: int = 0
-    """How many bytes of answers are kept for equal requests at temperature 0; 0 keeps none."""
+    """The size of the cache of answers to equal requests at temperature 0; 0 disables it."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -1,4 +1,4 @@
-"""Server-sent events, read from chunks that end anywhere."""
+"""Parser of server-sent events from chunks of any size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DATA: Final = b"data"
 
 
 class EventReader:
-    """Turns chunks of a stream into the data of its events, in bounded memory.
+    """Parser of a stream's chunks that yields the data of its events, in bounded memory.
 
     An event of more than `limit` bytes is skipped as a whole, and counted in `skipped`.
     """

@@ -1,7 +1,7 @@
-"""Streamed answers put together again, into what the same answer is without a stream.
+"""Assembly of streamed answers into the form of the same answer without a stream.
 
-What an assembly takes may be malformed: it keeps what it can read. Once `limit` bytes of events came it keeps no more
-text, ids or probabilities, only how the answer ended, and says that it is truncated.
+Events may be malformed: an assembly keeps what it can read. After `limit` bytes of events it keeps no more text, ids or
+probabilities, only the end of the answer, and reports that it is truncated.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _DONE: Final = b"[DONE]"
 
 
 class Assembly(abc.ABC):
-    """The answer of one stream, as far as it came."""
+    """The answer of one stream, as far as it was received."""
 
     _GROWS: ClassVar[bool] = True
-    """Whether it keeps something of every event, so that their number needs a bound too."""
+    """Whether it keeps data of every event, so that their total size needs a limit."""
 
     def __init__(self, limit: int) -> None:
         self._events = EventReader(limit)
@@ -31,10 +31,10 @@ class Assembly(abc.ABC):
         self.is_truncated = False
         self.is_complete = False
         self.error: Json | None = None
-        """What the backend said went wrong after it had begun to answer."""
+        """The error that the backend sent after the beginning of its answer."""
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream; `is_complete` says whether they hold the end of the answer."""
+        """Process the next bytes of the stream; `is_complete` is True after the end of the answer."""
         for data in self._events.feed(chunk):
             if data == _DONE:
                 self.is_complete = True
@@ -51,15 +51,15 @@ class Assembly(abc.ABC):
 
     @abc.abstractmethod
     def take(self, event: Json, *, keeps: bool) -> None:
-        """Take one event; with `keeps` False nothing that grows."""
+        """Process one event; if `keeps` is False, nothing that grows is kept."""
 
     @abc.abstractmethod
     def answer(self) -> Json:
-        """Return the answer as it is without a stream, of what came so far."""
+        """Return the answer received so far, in the form without a stream."""
 
 
 class _Choice:
-    """One of the answers that were asked for together."""
+    """One of the choices of a streamed answer."""
 
     def __init__(self) -> None:
         self.role = "assistant"
@@ -82,13 +82,13 @@ class _Choice:
     def add_tool(self, delta: Json) -> None:
         index = as_count(delta.get("index"))
         if index is None:
-            # Some leave it out: an id begins a call, anything else goes on with the last.
+            # Some backends leave the index out: an id begins a new call, other deltas continue the last one.
             index = len(self.tools) - (0 if delta.get("id") or not self.tools else 1)
         tool = self.tools.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
         tool["id"] = tool["id"] or as_text(delta.get("id"))
         function = as_object(delta.get("function"))
         name, arguments = as_text(function.get("name")), as_text(function.get("arguments"))
-        # Some repeat the whole name with every piece.
+        # Some backends repeat the whole name in every delta.
         if name and name not in tool["name"]:
             tool["name"].append(name)
         if arguments:
@@ -114,7 +114,7 @@ class _Choice:
 
 
 class _Choices(Assembly):
-    """What streams of chat and of plain completions share."""
+    """Common part of the streams of chat and plain completions."""
 
     _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "usage")
 
@@ -183,7 +183,7 @@ class CompletionAssembly(_Choices):
 
 
 class ResponseAssembly(Assembly):
-    """A stream of the Responses API, whose last event carries the whole answer."""
+    """A stream of the Responses API, whose last event contains the whole answer."""
 
     _GROWS = False
     _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -256,4 +256,4 @@ ASSEMBLIES: Final[dict[Endpoint, Callable[[int], Assembly]]] = {
     Endpoint.RESPONSES: ResponseAssembly,
     Endpoint.MESSAGES: MessageAssembly,
 }
-"""How the stream of an endpoint is put together; one that is missing has no streams."""
+"""The assembly for each endpoint; other endpoints have no streams."""

@@ -170,7 +170,7 @@ async def test_a_proxy_with_a_key_answers_only_those_who_have_it(
     new_proxy: NewProxy, model: ModelServer, new_client: NewClient
 ) -> None:
     proxy = await new_proxy(api_key="sk-proxy-key")
-    with pytest.raises(openai.AuthenticationError, match="asks for its key"):
+    with pytest.raises(openai.AuthenticationError, match="requires its key"):
         await new_client(proxy.endpoint).chat.completions.create(model=MODEL, messages=MESSAGES)
     assert model.asked == []
     assert await new_client(proxy.endpoint, api_key="sk-proxy-key").models.list()
