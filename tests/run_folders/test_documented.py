@@ -34,8 +34,8 @@ def test_the_names_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_the_fields_of_meta_on_the_page_are_those_of_a_folder() -> None:
-    told = PAGE.partition("`run_meta.json` holds\n")[2].partition(", and where a store")[0]
-    assert re.findall(r"`(\w+)`", told) == list(Written().meta())
+    fields = PAGE.partition("`run_meta.json` holds ")[2].partition("; if a store")[0]
+    assert re.findall(r"`(\w+)`", fields) == list(Written().meta())
 
 
 def test_the_largest_file_on_the_page_is_that_of_the_code(tmp_path: Path) -> None:
