@@ -1,1 +1,1 @@
-"""Whole jobs on the store, small enough to read; part of the package so that an installed wheel has them."""
+"""Complete example programs, part of the package so that an installed wheel contains them."""

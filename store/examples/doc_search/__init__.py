@@ -1,7 +1,8 @@
-"""Tuning a search engine over the documentation of this machine's Python, with nothing but the store between all parts.
+"""Example: tuning a search engine over the documentation of this machine's Python; all parts communicate by the store.
 
-A `Trainer` runs an algorithm, which proposes rankings, and four runner processes, which judge them: 4,840 rollouts on
-one database. One runner is killed on the way; what it held comes back and is finished by others. No network, no model.
+A `Trainer` runs an algorithm that proposes rankings, and four runner processes that evaluate them: 4,840 rollouts in
+one database. One runner is killed during the run; its rollouts return to the queue and other runners finish them. It
+needs no network and no model.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ __all__ = ["learn_live", "main"]
 
 
 def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -> int:
-    """Run the whole job on a database and print what came of it; return the exit code for a shell.
+    """Run the whole job on a database and print the result; return the exit code for a shell.
 
-    A run that did not come to its end, whoever killed it, is taken up again where it was.
+    A run that was interrupted or killed is continued.
 
-    0: tuned, every rollout succeeded, at least one of them after its runner was killed, and the log proved it all.
-    1: something of that did not happen. 3: `verify` or `rebuild` found a difference. 130: interrupted; what was done is
-    kept.
+    0: tuned, every rollout succeeded, at least one of them after its runner was killed, and the log was verified.
+    1: one of these conditions failed. 3: `verify` or `rebuild` found a difference. 130: interrupted; the finished part
+    is kept.
 
     Args:
-        db_url: where to store the run; created if missing. Earlier runs in it stay, this one is added.
-        seed: of the choice of queries and of the rankings tried.
-        runners: how many processes answer queries.
-        quiet: print the result alone, no progress.
+        db_url: the database of the run; created if missing. Earlier runs in it stay, this one is added.
+        seed: the seed for the choice of queries and of the rankings.
+        runners: the number of processes that answer queries.
+        quiet: print only the result, no progress.
 
     Raises:
-        StoreError: the database cannot be opened, or was lost on the way.
+        StoreError: the database cannot be opened, or its connection was lost.
     """
-    # The runners import this package too, and need nothing of the job.
+    # The runners also import this package, but do not need the job.
     from store.examples.doc_search.algorithm import Job
     from store.examples.doc_search.job import run
 
@@ -35,18 +36,18 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -
 
 
 def learn_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
-    """Answer one query after the other, learn from what comes of them, and return the exit code after Ctrl+C: 130.
+    """Answer queries and learn from the results until Ctrl+C; return the exit code 130.
 
-    Every fifty rollouts that ended give another version of the ranking, published together with the place in the log
-    behind which the next fifty begin: whoever starts again misses none and learns from none twice.
+    After every fifty ended rollouts, another version of the ranking is published together with a cursor of the log at
+    which the next fifty begin. So a restarted process misses no rollout and learns from none twice.
 
     Args:
-        db_url: where to keep it all; created if missing.
-        seed: of the queries that may be asked, and of the rankings tried.
-        quiet: print the last line alone.
+        db_url: the database; created if missing.
+        seed: the seed for the queries and the rankings.
+        quiet: print only the last line.
 
     Raises:
-        StoreError: the database cannot be opened, or was lost on the way.
+        StoreError: the database cannot be opened, or its connection was lost.
     """
     from store.examples.doc_search.job import run_live
 

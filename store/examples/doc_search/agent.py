@@ -1,4 +1,4 @@
-"""The agent: answers one query with one ranking, tells what it did, and rewards itself by where the right answer is."""
+"""Agent that answers one query with one ranking, records its steps, and computes the reward from the answer's rank."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from store.training.agent import AgentRunner
 
 RESULTS = 10
-"""How far down the list an answer still earns something."""
+"""The number of results in an answer; documents below them earn no reward."""
 RANKING = "ranking"
-"""Under which name the ranking to use stands among a rollout's resources."""
+"""The name of the ranking among a rollout's resources."""
 
 _SEARCHERS_KEPT = 4
 
 
 class SearchAgent(LitAgent[Any]):
-    """A search engine over one library. It keeps the last few rankings it was asked for ready to use.
+    """A search engine over one library. It caches the searchers of the most recent rankings.
 
     Args:
-        library: the file that the library is in; each process reads it once, when a runner takes the agent.
+        library: the file of the library; each process reads it once, when a runner receives the agent.
     """
 
     def __init__(self, library: Path) -> None:
@@ -38,26 +38,26 @@ class SearchAgent(LitAgent[Any]):
         self._searchers: dict[Ranking, Searcher] = {}
 
     def set_runner(self, runner: AgentRunner) -> None:
-        """Read the library, before the first query is asked.
+        """Read the library before the first query.
 
         Raises:
-            OSError: there is no such file, or it cannot be read.
-            ValueError: it is not a library.
+            OSError: the file does not exist or cannot be read.
+            ValueError: the file is not a library.
         """
         super().set_runner(runner)
         self._library = self._library or Library.load(self._path)
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """Search for a query and reward the result: 1/rank of the document it is about, 0 beyond the tenth place.
+        """Search for a query and emit the reward: 1/rank of the right document, 0 beyond the tenth place.
 
         Args:
-            task: the `query`, the number of the `document` that is the right answer, and its `name`, which must be the
-                one this library has under that number.
+            task: the `query`, the number of the right `document`, and its `name`, which must be the name of this number
+                in the library.
             resources: the ranking, as the text of a prompt.
-            rollout: not looked at.
+            rollout: unused.
 
         Raises:
-            LookupError: this library's document of that number has another name: it was made from another Python; or
+            LookupError: the library has another name for the document, because it was made from another Python; or
                 there is no ranking.
         """
         del rollout
@@ -79,7 +79,7 @@ class SearchAgent(LitAgent[Any]):
         emit_message("\n".join(names[number] for number in found), {"query": task["query"]})
         rank = found.index(document) + 1 if document in found else 0
         if not rank and document in scores:
-            # The words led to it, and the ranking is what failed.
+            # The index found the document, but the ranking put it too low.
             emit_annotation({"near_miss": {"score": scores[document], "needed": ranked[-1][1]}})
         emit_reward(1 / rank if rank else 0.0, attributes={"rank": rank})
 
@@ -87,7 +87,7 @@ class SearchAgent(LitAgent[Any]):
         searcher = self._searchers.get(ranking)
         if searcher is None:
             searcher = self._searchers.setdefault(ranking, Searcher(library.index, ranking))
-            # Attempts are run in threads: another may have dropped the oldest at this moment.
+            # Attempts run in threads, so another one may have removed the oldest entry already.
             for oldest in list(self._searchers)[:-_SEARCHERS_KEPT]:
                 self._searchers.pop(oldest, None)
         return searcher
@@ -102,5 +102,5 @@ def _ranking(resources: NamedResources) -> Ranking:
 
 
 def as_resource(ranking: Ranking) -> NamedResources:
-    """Return resources with a ranking. They hold models and prompts; it is neither, and travels as a prompt's text."""
+    """Return resources with a ranking. Resources are models or prompts, so the ranking is stored as a prompt's text."""
     return {RANKING: PromptTemplate(template=ranking.to_json(), engine="f-string")}

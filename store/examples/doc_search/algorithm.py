@@ -1,6 +1,6 @@
-"""The algorithm: publishes rankings, has the runners judge them, moves on; and loses a runner on purpose on the way.
+"""Algorithm that publishes rankings, has runners evaluate them, and moves on; it also kills a runner on purpose.
 
-Killed and started again, it goes through the same steps, and its plan finds what of them was done.
+A restarted algorithm repeats the same steps, and its plan finds the rollouts that exist already.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ if TYPE_CHECKING:
     from store.models import Rollout, RolloutMode
 
 AT_ONCE = 16
-"""How many rollouts a runner works on at once: while one waits for the store, others go on."""
+"""The number of concurrent rollouts of a runner; while one waits for the store, others continue."""
 
 _READS_AT_ONCE = 16
 
 
 class JobFailed(RuntimeError):
-    """The tuning cannot go on: rollouts failed."""
+    """The job cannot continue because rollouts failed."""
 
 
 class Progress(Protocol):
-    """Whoever shows how far the job is."""
+    """Display of the job's progress."""
 
     def begin(self, title: str, total: int) -> None:
-        """Show that a part of so many rollouts begins."""
+        """Show the start of a part with a number of rollouts."""
         ...
 
     def advance(self, by: int) -> None:
-        """Show that so many more rollouts of the part have ended."""
+        """Show that more rollouts of the part have ended."""
         ...
 
     def end(self, outcome: str) -> None:
-        """Show what came of the part."""
+        """Show the result of the part."""
         ...
 
     def say(self, text: str) -> None:
-        """Show something that happened."""
+        """Show a message."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How large the job is, and what its chances are drawn from."""
+    """The size of the job, and its seed."""
 
     rounds: int = ROUNDS
     training_queries: int = 1_500
@@ -75,19 +75,19 @@ class Job:
 
     @property
     def queries_needed(self) -> int:
-        """How many queries there must be."""
+        """The number of queries that the library must have."""
         return self.training_queries + self.held_out_queries
 
     @property
     def rollouts(self) -> int:
-        """How many rollouts the whole job has."""
+        """The number of rollouts of the whole job."""
         return self.rounds * CANDIDATES * self.queries_per_round + 2 * self.held_out_queries
 
     def tasks(self, library: Library, rng: random.Random) -> tuple[list[Any], list[Any]]:
-        """Draw the tasks to train on and those held out, each a query about a document of the library.
+        """Draw the training tasks and the held-out tasks, each a query about a document of the library.
 
         Raises:
-            JobFailed: the library has too few.
+            JobFailed: the library has too few queries.
         """
         if len(library.queries) < self.queries_needed:
             raise JobFailed(
@@ -102,7 +102,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round found: the mean reward of its best and of its average ranking, and how long it took."""
+    """The result of one round: the mean rewards of its best ranking and of all rankings, and its duration."""
 
     best: float
     mean: float
@@ -111,7 +111,7 @@ class Round:
 
 @dataclass(slots=True)
 class SearchOutcome:
-    """What the job did. `before` and `after` hold the reward of each held-out query, in the same order."""
+    """The results of the job. `before` and `after` contain the reward of each held-out query, in the same order."""
 
     tuned: Ranking
     run: str = ""
@@ -122,20 +122,20 @@ class SearchOutcome:
     loss: Loss | None = None
     is_resumed: bool = False
     found: int = 0
-    """Rollouts that had ended when the run was taken up again."""
+    """The number of rollouts that had ended when the run was continued."""
     rollouts: int = 0
     retried: list[str] = field(default_factory=list[str])
-    """Rollouts that took more than one attempt."""
+    """Rollouts with more than one attempt."""
 
 
 class Tuning(Algorithm):
-    """One run of the job. `outcome` grows as it goes.
+    """One run of the job. `outcome` is updated during the run.
 
     Args:
-        job: how large it is.
-        rng: what the queries of each round are drawn with.
-        fingerprint: of the library that the tasks are about; a run of another one is not taken up.
-        progress: where it tells how far it is.
+        job: the size of the job.
+        rng: draws the queries of each round.
+        fingerprint: identifies the library of the tasks; a run with another library is not continued.
+        progress: shows the progress.
     """
 
     def __init__(self, job: Job, rng: random.Random, fingerprint: str, progress: Progress) -> None:
@@ -149,7 +149,7 @@ class Tuning(Algorithm):
         self._losing: asyncio.Task[Loss] | None = None
 
     async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
-        """Tune on the training queries, then judge the plain and the tuned ranking on queries never tuned on.
+        """Tune on the training queries, then evaluate the plain and the tuned ranking on held-out queries.
 
         Raises:
             JobFailed: a rollout failed.
@@ -204,7 +204,7 @@ class Tuning(Algorithm):
         store, plan = self.get_store(), self._plan
         rollouts: list[Rollout] = []
         for ranking in rankings:
-            # Each is a step of the plan and an epoch of its own, and all of a round are one step of the training.
+            # Each ranking is a step of the plan and an epoch of its own; a round is one step of the training.
             number, self._published = self._published, self._published + 1
             published = await plan.publish(store, as_resource(ranking), step=number)
             rollouts += await plan.enqueue(
@@ -219,7 +219,7 @@ class Tuning(Algorithm):
         return [rewards[start : start + len(tasks)] for start in range(0, len(rewards), len(tasks))]
 
     async def _rewards(self, store: Store, rollout_ids: Sequence[str]) -> list[float]:
-        """Return the reward of each rollout's latest attempt, and count what it took."""
+        """Return the reward of each rollout's latest attempt, and count rollouts and retries."""
         limit = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(rollout_id: str) -> float:

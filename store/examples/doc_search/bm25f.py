@@ -1,7 +1,7 @@
-"""BM25F: documents of several weighted fields, ranked by how rare the words are that they share with a query.
+"""BM25F: ranking of documents with several weighted fields by the rarity of the words that they share with a query.
 
-The score of a document is the sum, over the distinct words of the query, of `idf * x / (k1 + x)`, where `x` adds up the
-word's occurrences in each field, times the field's weight, divided by how long the field is against its average
+The score of a document is the sum, over the distinct words of the query, of `idf * x / (k1 + x)`. `x` is the sum of the
+word's occurrences in each field, times the field's weight, divided by the field's length relative to its average
 (Robertson, Zaragoza and Taylor, 2004; one `b` for all fields).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What is tuned: a weight for each field, how soon repetition stops to count (k1), how much length counts (b)."""
+    """The tuned parameters: a weight for each field, the saturation of repetition (k1), the effect of length (b)."""
 
     weights: tuple[float, ...]
     k1: float
@@ -29,26 +29,26 @@ class Ranking:
 
     @classmethod
     def plain(cls, fields: int) -> Ranking:
-        """Return the default of the textbooks: all fields alike, k1 1.2, b 0.75."""
+        """Return the textbook default: equal weights, k1 1.2, b 0.75."""
         return cls((1.0,) * fields, 1.2, 0.75)
 
     @classmethod
     def from_json(cls, text: str) -> Ranking:
-        """Return the ranking that `to_json` wrote."""
+        """Return the ranking in the JSON text of `to_json`."""
         read = json.loads(text)
         return cls(tuple(read["weights"]), read["k1"], read["b"])
 
     def to_json(self) -> str:
-        """Return the ranking as JSON text; numbers come back exactly."""
+        """Return the ranking as JSON text, with exact numbers."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Which word occurs how often in which field of which document.
+    """Inverted index: how often each word occurs in each field of each document.
 
-    The occurrences of word `w` in field `f` stand side by side in `documents` and `counts`, from
-    `starts[w * fields + f]` up to the next start. `lengths` counts the words of each field of each document.
+    The occurrences of word `w` in field `f` are contiguous in `documents` and `counts`, from `starts[w * fields + f]`
+    up to the next start. `lengths` contains the number of words of each field of each document.
     """
 
     words: dict[str, int]
@@ -57,11 +57,11 @@ class Index:
     documents: array[int]
     counts: array[int]
     spread: array[int]
-    """In how many documents each word occurs, whatever the field."""
+    """The number of documents with each word, in any field."""
 
     @classmethod
     def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> Index:
-        """Index documents, each given as the words of its fields; a document's number is its place in the order."""
+        """Index documents, each given as the words of its fields; a document's number is its position."""
         found: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(lambda: [[] for _ in range(fields)])
         lengths = tuple(array("I") for _ in range(fields))
         for number, texts in enumerate(documents):
@@ -81,12 +81,12 @@ class Index:
 
     @property
     def size(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len(self.lengths[0])
 
 
 class Searcher:
-    """An index seen through one ranking. It keeps what it worked out for a word: queries share their common words."""
+    """An index with one ranking. It caches the scores of each word, since queries share common words."""
 
     def __init__(self, index: Index, ranking: Ranking) -> None:
         self._index = index
@@ -95,10 +95,10 @@ class Searcher:
         self._scales = _scales(index, ranking)
 
     def retrieve(self, words: Iterable[str], limit: int = 10) -> dict[int, float]:
-        """Return the scores of all documents that may be among the best `limit`, exact for those that are.
+        """Return the scores of all documents that may be among the best `limit`; the scores of these are exact.
 
-        Rare words come first. Once the words that are left cannot lift a new document over the best found so far, they
-        are only added to documents already seen; the result is the same, and common words cost little.
+        Rare words come first. When the remaining words cannot lift a new document above the best found so far, they are
+        added only to known documents. The result is the same, and common words cost little.
         """
         index = self._index
         known = {index.words[word] for word in words if word in index.words}
@@ -121,7 +121,7 @@ class Searcher:
 
     @staticmethod
     def rank(scores: dict[int, float], limit: int = 10) -> list[tuple[int, float]]:
-        """Return the best documents with their scores, best first; of equal ones the lower number comes first."""
+        """Return the best documents with their scores, best first; equal scores are ordered by number."""
         return heapq.nsmallest(limit, scores.items(), key=lambda scored: (-scored[1], scored[0]))
 
     def _rarity(self, word: int) -> float:
@@ -129,7 +129,7 @@ class Searcher:
         return math.log(1 + (self._index.size - spread + 0.5) / (spread + 0.5))
 
     def _share(self, word: int) -> dict[int, float]:
-        """What a word adds to the score of each document that has it; always below its rarity."""
+        """Return what a word adds to the score of each document with it; always less than the word's rarity."""
         known = self._shares.get(word)
         if known is not None:
             return known
@@ -146,7 +146,7 @@ class Searcher:
 
 
 def _scales(index: Index, ranking: Ranking) -> list[list[float]]:
-    """Return what one occurrence of a word is worth, by field and document."""
+    """Return the weight of one occurrence of a word, by field and document."""
     b = ranking.b
     scales: list[list[float]] = []
     for weight, lengths in zip(ranking.weights, index.lengths, strict=True):

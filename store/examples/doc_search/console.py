@@ -1,4 +1,4 @@
-"""Where the job prints: progress on standard error while it runs, the result on standard output when it has run."""
+"""Console output of the job: progress on standard error during the run, the result on standard output at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShownProgress:
-    """Progress on a console without markup: on a terminal a bar while a part runs, always a line when it ended."""
+    """Progress on a console without markup: on a terminal a bar during a part, and always a line at its end."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -43,7 +43,7 @@ class ShownProgress:
         self._bars.advance(self._part, by)
 
     def end(self, outcome: str) -> None:
-        """Put a line in the place of the bar."""
+        """Replace the bar by a line."""
         self._bars.remove_task(self._part)
         self.say(f"{self._title}: {outcome}")
 
@@ -53,18 +53,18 @@ class ShownProgress:
             self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         self._bars.stop()
 
 
 class Paper:
-    """Standard output, a console without markup: tables are drawn on a terminal and tab-separated anywhere else."""
+    """Standard output without markup: tables are drawn on a terminal and tab-separated elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def heading(self, text: str) -> None:
-        """Print a heading, set off by an empty line."""
+        """Print a heading after an empty line."""
         self._print("")
         self._print(text, style="bold")
 
@@ -73,7 +73,7 @@ class Paper:
         self._print(text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows under named columns."""
+        """Print rows with column names."""
         if not self._console.is_terminal:
             for row in (columns, *rows):
                 self.line("\t".join(row))
@@ -87,5 +87,5 @@ class Paper:
         if self._console.is_terminal:
             self._console.print(text, style=style)
         else:
-            # As it is: rich would turn tabs into spaces.
+            # rich is not used here, since it would convert tabs to spaces.
             self._console.file.write(f"{text}\n")

@@ -1,7 +1,7 @@
-"""The functions of the installed standard library as documents, and the first sentences of their docstrings as queries.
+"""Functions of the installed standard library as documents, and the first sentences of their docstrings as queries.
 
-Nothing is imported or run: the sources are parsed. A query is looked for in everything its function says *except* that
-sentence; with the sentence left in, any ranking finds it at once and there is nothing to tune.
+The sources are parsed, not imported or run. The first sentence of the docstring is left out of the document: with it,
+every ranking would find the function at once, and there would be nothing to tune.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FIELDS = ("name", "class", "module", "arguments", "docstring", "body", "comments")
-"""The parts of a document, each with a weight of its own in the ranking."""
+"""The parts of a document, each with its own weight in the ranking."""
 
 LEFT_OUT = frozenset({"test", "tests", "idlelib", "lib2to3", "tkinter", "site-packages"})
 SHORTEST_QUERY = 4
 LONGEST_SHORT_STRING = 40
 
-# A run of capitals is one word unless its last letter opens the next: HTTPServer is "http" and "server".
+# A run of capitals is one word, except that its last letter may start the next word: HTTPServer is "http" and "server".
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
 _CODE_BEFORE_COMMENT = re.compile(r"""(?:[^#'"\\]|\\.|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*#(.*)""")
@@ -36,7 +36,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One function: its dotted name, its summary sentence, and the words of each of the `FIELDS`, in that order."""
+    """One function: its dotted name, its summary sentence, and the words of each of the `FIELDS`, in their order."""
 
     name: str
     summary: str
@@ -45,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A sentence to search for, and the number of the one document it was taken from."""
+    """A sentence to search for, and the number of the document that it was taken from."""
 
     text: str
     answer: int
@@ -61,15 +61,15 @@ def split_words(text: str) -> list[str]:
 
 
 def source_files(root: Path) -> list[Path]:
-    """Return the sources below a directory, in the order of their paths, without tests and GUI toolkits."""
+    """Return the sources below a directory in the order of their paths, without tests and GUI toolkits."""
     return sorted(path for path in root.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(root).parts))
 
 
 def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
-    """Yield every function and method that stands in a module or class; sources that do not parse are passed over."""
+    """Yield every function and method of a module or class; sources that do not parse are skipped."""
     for path in files:
         with warnings.catch_warnings():
-            # Old escapes in some modules warn on every parse; they are not ours to mend.
+            # Old escapes in some modules of the standard library warn on every parse.
             warnings.simplefilter("ignore")
             try:
                 source = path.read_bytes()
@@ -83,12 +83,12 @@ def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
 
 
 def choose_queries(documents: list[Document]) -> list[Query]:
-    """Return the summaries that can be looked for: four words or more, and said of one function only."""
-    said = Counter(document.summary for document in documents)
+    """Return the usable summaries: those with four words or more that belong to only one function."""
+    occurrences = Counter(document.summary for document in documents)
     return [
         Query(document.summary, number)
         for number, document in enumerate(documents)
-        if said[document.summary] == 1 and len(split_words(document.summary)) >= SHORTEST_QUERY
+        if occurrences[document.summary] == 1 and len(split_words(document.summary)) >= SHORTEST_QUERY
     ]
 
 
@@ -143,7 +143,7 @@ def _names_and_strings(function: Function) -> Iterator[str]:
 def _comments(lines: list[str], tree: ast.Module) -> dict[int, str]:
     """Return the comment of each line that has one, by line number.
 
-    `tokenize` would do, at four times the cost of everything else here; knowing where the long strings are is enough.
+    `tokenize` would cost four times as much as all other steps; the positions of multi-line strings are sufficient.
     """
     inside_strings: set[int] = set()
     for node in ast.walk(tree):

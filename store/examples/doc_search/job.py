@@ -1,4 +1,4 @@
-"""The job as a whole: library, trainer, and the report at the end."""
+"""The whole job: library, trainer, and the final report."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 
 def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
-    """Run the job and return the exit code, as `doc_search.main` says."""
+    """Run the job and return the exit code, as described in `doc_search.main`."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
     started = time.perf_counter()
     try:
-        with contextlib.closing(progress), _library(progress) as (library, path), _told(quiet=quiet):
+        with contextlib.closing(progress), _library(progress) as (library, path), _trainer_log(quiet=quiet):
             rng = random.Random(job.seed)
             tasks = job.tasks(library, rng)
             tuning = Tuning(job, rng, path.stem, progress)
@@ -59,7 +59,7 @@ def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
 
 
 def run_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
-    """Ask and learn until Ctrl+C, say what was done, and return the exit code: 130, or 1 if a query failed."""
+    """Run queries and learn until Ctrl+C; return the exit code: 130, or 1 if a query failed."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
     try:
@@ -85,7 +85,7 @@ async def _live(db_url: str, path: Path, tasks: list[Any], seed: int, progress: 
             finally:
                 learned = learner.learned
                 Paper(Console(highlight=False, markup=False, emoji=False)).line(
-                    f"asked {asking.asked:,} queries; version {learned.version} is published, learned from "
+                    f"asked {asking.sent:,} queries; version {learned.version} is published, learned from "
                     f"{learned.total:,} rollouts, and the same command goes on from there"
                 )
 
@@ -96,8 +96,8 @@ def _trainer(db_url: str, tuning: Tuning, runners: int) -> Trainer:
 
 
 @contextlib.contextmanager
-def _told(*, quiet: bool) -> Generator[None]:
-    """Let the trainer say what it does about a lost runner, unless nothing is to be said."""
+def _trainer_log(*, quiet: bool) -> Generator[None]:
+    """Show the trainer's log messages about a lost runner, unless `quiet` is set."""
     logger = logging.getLogger("store.training")
     before = logger.level
     logger.setLevel(logging.CRITICAL if quiet else logging.WARNING)
@@ -109,7 +109,7 @@ def _told(*, quiet: bool) -> Generator[None]:
 
 @contextlib.contextmanager
 def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
-    """Give the library and its file, which stays where this user's programs keep such things, if they may."""
+    """Yield the library and its file, which is stored in the user's cache directory if that is writable."""
 
     def say() -> None:
         progress.say(f"reading the standard library of Python {platform.python_version()} (kept for the next time)")
@@ -128,7 +128,7 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
     paper = Paper(Console(highlight=False, markup=False, emoji=False))
     print_result(paper, library, outcome, job)
     survived = await print_survival(paper, store, outcome, job)
-    # Not before: a job that is killed until here is taken up again, and says all this once more.
+    # The run ends only now: a job that is killed before this point is continued, and prints all of this again.
     await end(store, outcome.run, outcome.tuned.to_json())
     intact = await print_proof(paper, store)
     await print_size(paper, store, db_url, outcome.run)

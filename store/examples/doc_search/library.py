@@ -1,7 +1,7 @@
-"""What a search needs, made once and kept in a file: the names of all documents, the queries, and the index.
+"""Cached library of a search: the names of all documents, the queries, and the index.
 
-The file holds JSON and plain numbers, no code, and is named after what it was made from: another Python, or a changed
-source, gives another file.
+The file contains JSON and plain numbers, no code. Its name depends on its sources: another Python or a changed source
+gives another file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORM = 1
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The documents by number (names and index) and the queries about them."""
+    """The documents by number (names and index), and the queries about them."""
 
     names: list[str]
     queries: list[Query]
@@ -36,13 +36,13 @@ class Library:
 
     @classmethod
     def read(cls, root: Path) -> Library:
-        """Parse the sources below a directory and index them; some seconds for the standard library."""
+        """Parse the sources below a directory and index them; this takes seconds for the standard library."""
         documents = list(read_documents(source_files(root), root))
         index = Index.build((document.words for document in documents), len(FIELDS))
         return cls([document.name for document in documents], choose_queries(documents), index)
 
     def save(self, path: Path) -> None:
-        """Write the library; a reader sees all of it or none."""
+        """Write the library atomically."""
         index = self.index
         arrays = (*index.lengths, index.starts, index.documents, index.counts, index.spread)
         head = {
@@ -65,11 +65,11 @@ class Library:
 
     @classmethod
     def load(cls, path: Path) -> Library:
-        """Read a library that `save` wrote.
+        """Read a library that `save` has written.
 
         Raises:
-            OSError: there is no such file, or it cannot be read.
-            ValueError: it is not a library, or not all of one.
+            OSError: the file does not exist or cannot be read.
+            ValueError: the file is not a complete library.
         """
         with path.open("rb") as file:
             head: dict[str, Any] = json.loads(file.readline())
@@ -92,12 +92,12 @@ class Library:
 def open_library(
     directory: Path, *, root: Path | None = None, on_reading: Callable[[], None] = lambda: None
 ) -> tuple[Library, Path]:
-    """Return the library of some sources and the file it is kept in, made now if the directory has none yet.
+    """Return the library of some sources and its file, which is created if it does not exist.
 
     Args:
-        directory: where to keep it; created if missing.
-        root: below which the sources are; None for the standard library of the Python that runs this.
-        on_reading: called before the sources are parsed, which takes some seconds.
+        directory: the directory of the file; created if missing.
+        root: the directory of the sources; None for the standard library of the running Python.
+        on_reading: called before the sources are parsed, which takes seconds.
 
     Raises:
         OSError: the directory cannot be written.
@@ -115,7 +115,7 @@ def open_library(
 
 
 def cache_directory() -> Path:
-    """Return where this user's programs keep what they can make again."""
+    """Return the user's cache directory of this program."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollbook"
 
 
@@ -124,7 +124,7 @@ def _fingerprint(files: Sequence[Path]) -> str:
     for path in files:
         state = path.stat()
         facts.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
-    # A change in how documents are read must not meet an index from before.
+    # A change of the code that reads documents must invalidate older files.
     for module in ("corpus.py", "bm25f.py"):
         facts.update(Path(__file__).with_name(module).read_bytes())
     return facts.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Learning while the search engine is in use: one side asks and shows no queue, the other follows what comes of it."""
+"""Learning while the search engine is in use: one task runs queries without a queue, another follows their results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from store.training.runner import Runner
 
 LIVE = "doc-search-live"
-"""The id of the resources that every query is answered with, one version after the other."""
+"""The id of the resources that every query uses; each version of the ranking is a version of it."""
 LEARNED = "learned"
-"""Under which name they tell what they were learned from."""
+"""The name of the learner's state among these resources."""
 BATCH = 50
-"""After how many finished rollouts another version is published."""
+"""The number of ended rollouts after which another version is published."""
 
 _STEP = 0.3
 _HEARTBEAT_SECONDS = 10.0
@@ -40,33 +40,33 @@ _HEARTBEAT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known so far. It is published with the ranking that came of it, in one call: both are there, or none."""
+    """The state of the learner. It is published together with its ranking in one call, so both are stored or none."""
 
     cursor: str | None = None
-    """Behind which the log is still to be learned from."""
+    """The cursor of the log after which rollouts are still to be learned from."""
     rollouts: list[str] = field(default_factory=list[str])
-    """What this version was learned from, beyond the one before."""
+    """The rollouts that this version was learned from, without those of earlier versions."""
     total: int = 0
-    """How many rollouts all versions were learned from."""
+    """The number of rollouts of all versions."""
     best: str = ""
-    """The ranking to beat."""
+    """The best ranking so far."""
     to_beat: float | None = None
-    """Its mean reward, when it was in use; None until it was."""
+    """The mean reward of the best ranking while it was in use; None before that."""
     version: int = 0
 
     @property
     def ranking(self) -> Ranking:
-        """The ranking to beat."""
+        """The best ranking so far."""
         return Ranking.from_json(self.best)
 
 
 class RankingLearner:
-    """Tries rankings near the best one known, in turn with that one: queries differ, and so do their rewards.
+    """Learner that alternates between the best ranking and one near it, since queries differ, and so do their rewards.
 
     Args:
-        store: what it learns from, and publishes to.
-        seed: of the rankings tried.
-        say: is told of each version.
+        store: the store to learn from and to publish to.
+        seed: the seed of the rankings.
+        say: called with a message about each version.
     """
 
     def __init__(self, store: Store, seed: int, say: Callable[[str], None]) -> None:
@@ -77,26 +77,26 @@ class RankingLearner:
         self.learned = Learned(best=self._used.to_json())
 
     async def begin(self) -> None:
-        """Go on with what the store knows. It is published anew: what was published last answers the queries."""
+        """Continue from the state in the store. It is published again, since queries use the latest version."""
         known = await self._store.get_resources_by_id(LIVE)
         if known is not None:
-            told = cast("PromptTemplate", known.resources[LEARNED])
-            self.learned = Learned(**json.loads(told.template))
+            state = cast("PromptTemplate", known.resources[LEARNED])
+            self.learned = Learned(**json.loads(state.template))
             self._used = Ranking.from_json(cast("PromptTemplate", known.resources["ranking"]).template)
             self._say(f"goes on with version {self.learned.version}, behind {self.learned.total:,} rollouts")
         await self._publish(replace(self.learned, rollouts=[]), self._used)
 
     async def learn(self) -> None:
-        """Publish another version for each batch of rollouts that ended, for ever."""
+        """Publish another version for each batch of ended rollouts, without end."""
         batches = cast("AsyncGenerator[Finished]", follow(self._store, self.learned.cursor, min_rollouts=BATCH))
         async with aclosing(batches):
             async for batch in batches:
-                # Whatever else ended in this store was no query of ours; the cursor passes it by.
+                # Other rollouts of this store are no queries of this job; the cursor skips them.
                 ours = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
                 await self._learn(ours, batch.cursor)
 
     async def _learn(self, ended: Sequence[Rollout], cursor: str | None) -> None:
-        """Judge the ranking that was in use, and put another into use."""
+        """Evaluate the ranking that was in use, and select the next one."""
         rewards = [reward for rollout in ended if (reward := await self._reward(rollout)) is not None]
         mean = statistics.fmean(rewards) if rewards else 0.0
         before, used = self.learned, self._used
@@ -119,8 +119,8 @@ class RankingLearner:
         self._say(f"version {before.version}: mean reward {mean:.3f} of {len(ended)} rollouts, {verdict}")
 
     async def _publish(self, learned: Learned, used: Ranking) -> None:
-        told = PromptTemplate(template=json.dumps(asdict(learned)), engine="f-string")
-        await self._store.update_resources(LIVE, {**as_resource(used), LEARNED: told})
+        state = PromptTemplate(template=json.dumps(asdict(learned)), engine="f-string")
+        await self._store.update_resources(LIVE, {**as_resource(used), LEARNED: state})
         self.learned, self._used = learned, used
 
     async def _reward(self, rollout: Rollout) -> float | None:
@@ -128,34 +128,34 @@ class RankingLearner:
 
 
 class Asking:
-    """A user, who asks one query after the other: each is a rollout, and none of them was ever in a queue.
+    """Simulated user who sends one query after another; each is a rollout that was never in a queue.
 
     Args:
-        runner: what answers, on its worker and store.
-        tasks: what may be asked.
-        rng: what chooses among them.
+        runner: answers the queries, on its worker and store.
+        tasks: the possible queries.
+        rng: chooses among them.
     """
 
     def __init__(self, runner: Runner[Any], tasks: Sequence[Any], rng: random.Random) -> None:
         self._runner = runner
         self._tasks = tasks
         self._rng = rng
-        self.asked = 0
+        self.sent = 0
 
     async def ask(self) -> None:
-        """Ask for ever."""
+        """Send queries without end."""
         runner = self._runner
         heartbeat = Heartbeat(runner.store, runner.label, _HEARTBEAT_SECONDS, 0.5, "thread", include_gpu=False)
         async with heartbeat.sent():
-            # What a process that was killed was answering ends now, as failed.
+            # Rollouts of a process that was killed end now, as failed.
             await heartbeat.introduce()
             while True:
                 await runner.step(self._rng.choice(self._tasks), mode="train")
-                self.asked += 1
+                self.sent += 1
 
 
 async def ask_and_learn(asking: Asking, learner: RankingLearner) -> None:
-    """Run both sides until this is cancelled, or one of them fails."""
+    """Run both tasks until this is cancelled, or one of them fails."""
     await learner.begin()
     async with asyncio.TaskGroup() as sides:
         sides.create_task(asking.ask())

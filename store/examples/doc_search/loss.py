@@ -1,4 +1,4 @@
-"""A runner lost on purpose: killed as a power cut would, while it holds rollouts that are not finished."""
+"""Deliberate loss of a runner: it is killed, as by a power cut, while it holds unfinished rollouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_FLIGHT = ("preparing", "running")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A runner that was killed while it held rollouts: who it was, and which."""
+    """A runner that was killed, and the rollouts that it held."""
 
     worker_id: str
     pid: int
@@ -28,26 +28,26 @@ class Loss:
 
 
 async def lose_a_runner(store: Store, holding: int) -> Loss:
-    """Kill a runner of this process, once one holds so many rollouts, and return what it left unfinished.
+    """Kill a runner of this process when it holds enough rollouts, and return the rollouts that it left unfinished.
 
-    Which process a runner is, its heartbeats say; whoever started it starts another in its place.
+    The heartbeats of runners contain their process ids; the trainer starts another process in its place.
     """
     while True:
         for worker_id, held in (await _held(store)).items():
             if len(held) < holding or (pid := await _pid(store, worker_id)) is None:
                 continue
             os.kill(pid, signal.SIGKILL)
-            # It may have finished them between the question and the kill, or said so of some that are not told yet.
+            # It may have finished them between the query and the kill, or reported some that are not stored yet.
             if lost := await _lost(store, (await _held(store)).get(worker_id, [])):
                 return Loss(worker_id, pid, lost)
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
-    """Return of which rollouts the attempt came to nothing, once that is known of each."""
+    """Return the rollouts whose attempt did not succeed, when the status of each is known."""
     lost: list[str] = []
     for rollout in held:
-        while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - nothing else tells of it
+        while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - there is no notification of it
             await asyncio.sleep(_LOOK_SECONDS)
         if status not in {None, "succeeded"}:
             lost.append(rollout.rollout_id)
@@ -55,7 +55,7 @@ async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
 
 
 async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
-    """Return how an attempt stands; None if its claim was taken back."""
+    """Return the status of an attempt; None if its claim was released."""
     attempts = await store.query_attempts(rollout.rollout_id)
     return next((each.status for each in attempts if each.attempt_id == rollout.attempt.attempt_id), None)
 
@@ -63,12 +63,12 @@ async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
 async def _pid(store: Store, worker_id: str) -> int | None:
     worker = await store.get_worker_by_id(worker_id)
     pid = ((worker.heartbeat_stats if worker else None) or {}).get("pid")
-    # A worker of an earlier run may have had this name, and somebody else its pid by now.
+    # A worker of an earlier run may have had the same name, and another process may have its pid now.
     return pid if pid in {child.pid for child in multiprocessing.active_children()} else None
 
 
 async def _held(store: Store) -> dict[str, list[AttemptedRollout]]:
-    """Return what each worker holds unfinished."""
+    """Return the unfinished rollouts of each worker."""
     held: dict[str, list[AttemptedRollout]] = {}
     for rollout in await store.query_rollouts(status_in=_IN_FLIGHT):
         if isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _IN_FLIGHT:

@@ -1,4 +1,4 @@
-"""What the job has to say when it is over: the gain, the runner that was lost, the proof, what to try next."""
+"""Final report of the job: the gain, the lost runner, the verification, and commands to try next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULT_DB = "sqlite:///rollbook.db"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean of paired differences, and between what it lies with 95 % confidence."""
+    """The mean of paired differences, with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -36,7 +36,7 @@ class Gain:
 
 
 def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Gain:
-    """Return how much larger `after` is, item by item, with a bootstrapped 95 % interval."""
+    """Return the mean difference between paired items, with a bootstrapped 95 % interval."""
     differences = [new - old for old, new in zip(before, after, strict=True)]
     rng = random.Random(seed)
     means = sorted(statistics.fmean(rng.choices(differences, k=len(differences))) for _ in range(_RESAMPLES))
@@ -44,7 +44,7 @@ def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) 
 
 
 def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Job) -> None:
-    """Print what was searched, and how well before and after the tuning."""
+    """Print the size of the search task, and the results before and after the tuning."""
     gain = paired_gain(outcome.before, outcome.after, job.seed)
     paper.heading("Known-item search")
     paper.line(
@@ -109,7 +109,7 @@ def _figures(ranking: Ranking) -> Sequence[str]:
 
 
 async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job: Job) -> bool:
-    """Print what the loss of a runner did, and return whether it did no harm."""
+    """Print the effect of the lost runner, and return whether no rollout was lost."""
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
     if outcome.is_resumed:
@@ -139,7 +139,7 @@ def _came_back(outcome: SearchOutcome) -> list[str]:
 
 
 async def print_proof(paper: Paper, store: Store) -> bool:
-    """Print that the tables are what the log says, before and after a rebuild, and return whether they are."""
+    """Print whether the tables agree with the log, before and after a rebuild, and return it."""
     paper.heading("Proof")
     verified = await store.log.verify()
     found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
@@ -184,7 +184,7 @@ def _bytes_on_disk(db_url: str) -> int:
 
 
 def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
-    """Print commands that look at what was stored, unless it is gone by now."""
+    """Print commands that show the stored data, unless the store was in memory."""
     if db_url.startswith("memory:"):
         return
     password = urlsplit(db_url).password
@@ -199,16 +199,17 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
 
 
 def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:
-    """Return a rollout's history for a table: number, seconds since the first event, type, actor, and what it says."""
+    """Return a rollout's history for a table: number, seconds since the first event, type, actor, and contents."""
     first = events[0].at if events else 0.0
     return [
-        (str(event.number), f"{event.at - first:+.3f}", event.type, event.actor or "", _said(event)) for event in events
+        (str(event.number), f"{event.at - first:+.3f}", event.type, event.actor or "", _contents(event))
+        for event in events
     ]
 
 
-def _said(event: HistoryEvent) -> str:
+def _contents(event: HistoryEvent) -> str:
     data = event.data
     if event.type.startswith("rollout.enqueued"):
         return f"group {data.get('group')}, step {data.get('step')}"
-    told = ("attempt_id", "sequence", "worker_id", "name", "from", "to", "reason", "limit", "rewards")
-    return ", ".join(f"{key} {str(data[key])[:_SHOWN_OF_A_VALUE]}" for key in told if data.get(key) is not None)
+    shown_keys = ("attempt_id", "sequence", "worker_id", "name", "from", "to", "reason", "limit", "rewards")
+    return ", ".join(f"{key} {str(data[key])[:_SHOWN_OF_A_VALUE]}" for key in shown_keys if data.get(key) is not None)

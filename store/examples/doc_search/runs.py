@@ -1,4 +1,4 @@
-"""Which run of the job a store is in the middle of, kept among its resources: a job that died is taken up again."""
+"""State of the job's runs, stored among the store's resources, so that an interrupted job continues its run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Run:
 
     name: str
     is_resumed: bool
-    """Whether it was begun before, by a process that did not come to its end."""
+    """Whether it was started before, by a process that did not finish it."""
 
 
 async def begin(store: Store, job: str) -> Run:
-    """Return the run of a job that is not over yet, or begin another.
+    """Return the unfinished run of a job, or start another.
 
     Args:
-        store: where the runs are.
-        job: all that decides what is run, as a text; a run of anything else stays as it is.
+        store: the store of the runs.
+        job: all parameters of the job, as a text; runs with other parameters stay as they are.
     """
     marks: dict[int, dict[str, str]] = {}
     for resources in await store.query_resources(resources_id_contains=_PREFIX):
@@ -45,7 +45,7 @@ async def begin(store: Store, job: str) -> Run:
 
 
 async def end(store: Store, name: str, result: str) -> None:
-    """Keep what came of a run, which is over with that."""
+    """Store the result of a run, which ends it."""
     await _mark(store, name, "result", result)
 
 

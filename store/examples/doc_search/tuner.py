@@ -1,4 +1,4 @@
-"""An evolution strategy over rankings: try eight around a centre, move to the mean of the best three, step shorter."""
+"""Evolution strategy over rankings: try eight around a centre, move to the mean of the best three, shorten the step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_SHRINKS_BY = 0.85
 class Tuner:
     """The centre of the search, and the seeded source of the candidates around it.
 
-    Everything is searched on a log scale, where halving a weight and doubling it are steps of the same size.
+    All parameters are searched on a log scale, on which halving and doubling a weight are steps of the same size.
     """
 
     def __init__(self, start: Ranking, seed: int) -> None:
@@ -34,7 +34,7 @@ class Tuner:
         return [nearby(self.centre, self._step, self._random) for _ in range(CANDIDATES)]
 
     def learn(self, tried: Sequence[Ranking], rewards: Sequence[float]) -> None:
-        """Move the centre to the mean of the best rankings tried, and make the next steps shorter."""
+        """Move the centre to the mean of the best rankings, and shorten the next steps."""
         by_reward = sorted(range(len(tried)), key=lambda place: (-rewards[place], place))
         best = [_to_logs(tried[place]) for place in by_reward[:BEST]]
         self.centre = _from_logs([math.fsum(values) / len(values) for values in zip(*best, strict=True)])
@@ -42,7 +42,7 @@ class Tuner:
 
 
 def nearby(ranking: Ranking, step: float, rng: random.Random) -> Ranking:
-    """Return a ranking drawn around another, as far from it as the step is long."""
+    """Return a random ranking around another, at a distance given by the step."""
     return _from_logs([value + step * rng.gauss(0, 1) for value in _to_logs(ranking)])
 
 
@@ -52,5 +52,5 @@ def _to_logs(ranking: Ranking) -> list[float]:
 
 def _from_logs(logs: Sequence[float]) -> Ranking:
     *weights, k1, b = (math.exp(value) for value in logs)
-    # Above 1, b would make the worth of a word in a short field negative.
+    # With b above 1, a word in a short field would have a negative weight.
     return Ranking(tuple(weights), k1, min(b, 1.0))

@@ -1,4 +1,4 @@
-"""Reinforcement learning, whole and small: a GRU of 7,500 weights learns to find a number by playing it.
+"""Example of reinforcement learning: a GRU of 7,500 weights learns to find a number by playing a game.
 
-Agents call the policy over HTTP, through the LLM proxy; what they did is learned from the spans in the store alone.
+Agents call the policy over HTTP, through the LLM proxy; the algorithm learns only from the spans in the store.
 """

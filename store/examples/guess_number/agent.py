@@ -1,4 +1,4 @@
-"""The agent: plays one game by asking a model for each guess, over HTTP. It knows neither store nor training."""
+"""Agent that plays one game and requests each guess from a model over HTTP. It knows neither store nor training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMES_BACK: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class NoAnswer(RuntimeError):
-    """The model did not answer, however often it was asked."""
+    """The model did not answer after all tries."""
 
 
 @llm_rollout
@@ -31,8 +31,8 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
 
     Args:
         task: `secret`, and the rules: `numbers` and `guesses`.
-        llm: what to ask.
-        rollout: whose place in its plan seeds the model's choices, so that a game does not depend on other games.
+        llm: the model.
+        rollout: its place in its plan seeds the model's choices, so that a game does not depend on other games.
 
     Raises:
         NoAnswer: the model cannot be reached.
@@ -41,36 +41,36 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
     turns: list[tuple[str, Verdict]] = []
     async with aiohttp.ClientSession() as http:
         while len(turns) < game.guesses:
-            asked = {
+            request = {
                 **llm.sampling_parameters,
                 "model": llm.model,
                 "messages": game.messages(turns),
                 "seed": _seed(rollout, len(turns)),
             }
-            said = await _ask(http, f"{llm.endpoint}/v1/chat/completions", asked)
-            told = game.judge(task["secret"], said)
-            if told is None or told == FOUND:
-                return float(told == FOUND)
-            turns.append((said, told))
+            guess = await _ask(http, f"{llm.endpoint}/v1/chat/completions", request)
+            verdict = game.judge(task["secret"], guess)
+            if verdict is None or verdict == FOUND:
+                return float(verdict == FOUND)
+            turns.append((guess, verdict))
     return 0.0
 
 
 def _seed(rollout: Rollout, turn: int) -> int:
     metadata = rollout.metadata or {}
-    # Without the name of the run: two runs with one seed play the same games.
+    # The name of the run is left out, so that two runs with one seed play the same games.
     _, _, place = str(metadata.get(PLAN_KEY, rollout.rollout_id)).partition("/")
     return zlib.crc32(f"{metadata.get('seed')}/{place}/{turn}".encode())
 
 
-async def _ask(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> str:
-    """Return the model's next word; a model that is away is asked again for a few seconds."""
+async def _ask(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> str:
+    """Return the model's next word; requests to an unavailable model are repeated for a few seconds."""
     trouble = ""
     for number in range(_TRIES):
         if number:
-            logger.warning("no guess from %s yet, %s; it is asked again", asked["model"], trouble)
+            logger.warning("no guess from %s yet, %s; it is asked again", request["model"], trouble)
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (number - 1))
         try:
-            async with http.post(url, json=asked) as answer:
+            async with http.post(url, json=request) as answer:
                 if answer.status == 200:
                     return (await answer.json())["choices"][0]["message"]["content"]
                 trouble = f"{answer.status}: {await answer.text()}"
@@ -78,4 +78,4 @@ async def _ask(http: aiohttp.ClientSession, url: str, asked: dict[str, Any]) -> 
                     break
         except aiohttp.ClientError as error:
             trouble = f"{type(error).__name__}: {error}"
-    raise NoAnswer(f"no guess from {asked['model']}: {trouble}")
+    raise NoAnswer(f"no guess from {request['model']}: {trouble}")

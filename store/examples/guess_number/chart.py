@@ -1,4 +1,4 @@
-"""The chart of a training, as SVG: how often the secret was found, step by step, and what two simple players reach."""
+"""SVG chart of a training: how often the secret was found in each step, and the results of two simple players."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 108, 52
 _INK, _FAINT, _LINE, _MARK = "#1f2933", "#d5dbe1", "#0b62a4", "#b04a00"
 _SENTENCE_WIDTH: Final = 100
 _MOST_POINTS: Final = 60
-"""Of a longer training only the line is drawn."""
+"""The number of steps up to which points are drawn; longer trainings show only the line."""
 
 
 def draw(found: Sequence[float], marks: Sequence[tuple[str, float]], sentence: str) -> str:
     """Return a chart.
 
     Args:
-        found: in which part of its games each step found the secret, from 0 to 1.
-        marks: what is drawn across, by name, from 0 to 1.
-        sentence: what the chart shows; stands above it, and is read out in its place.
+        found: for each step, the fraction of its games that found the secret.
+        marks: horizontal lines by name, from 0 to 1.
+        sentence: the title above the chart, which screen readers read instead of it.
     """
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'

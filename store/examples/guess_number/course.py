@@ -1,4 +1,4 @@
-"""What is trained, how long, and what counts as learned."""
+"""Configuration of a training, the results of its steps, and the criterion of success."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ _AT_LAST: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step came to."""
+    """The result of a step."""
 
     number: int
     """From 0."""
     found: float
-    """In which part of its games the secret was found."""
+    """The fraction of its games that found the secret."""
     games: int
     failed: int
-    """How many games came to no end."""
+    """The number of games that did not finish."""
     calls: int
-    """From how many calls it was learned."""
+    """The number of calls that it learned from."""
     entropy: float
-    """Of the choice of a word, before the last pass over them, in nats."""
+    """The entropy of the choice of a word, before the last pass over the calls, in nats."""
     shown: dict[int, list[str]]
-    """What was said in the first game about each secret, hints included."""
+    """The words of the first game about each secret, hints included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How long and how to train, and what is demanded of it."""
+    """The parameters of a training, and the required result."""
 
     game: Game = field(default_factory=Game)
     steps: int = 40
     samples: int = 8
-    """Games about each secret in each step: a group."""
+    """The number of games about each secret in each step, which form a group."""
     learning: Learning = field(default_factory=Learning)
     seed: int = 0
-    """Of the weights, and of every choice of a word."""
+    """The seed of the weights, and of every choice of a word."""
     least: float = 0.40
-    """The last five steps must find more."""
+    """The fraction that the last five steps must exceed."""
     least_gain: float = 0.20
-    """And so much more than the first three."""
+    """The required difference between the last five and the first three steps."""
 
     @property
     def tasks(self) -> list[dict[str, int]]:
-        """One for each secret."""
+        """One task for each secret."""
         rules = {"numbers": self.game.numbers, "guesses": self.game.guesses}
         return [{"secret": secret, **rules} for secret in range(1, self.game.numbers + 1)]
 
     def is_learned(self, steps: Sequence[StepResult]) -> bool:
-        """Say whether steps show what is demanded."""
+        """Return whether steps meet the requirements."""
         return at_last(steps) > self.least and at_last(steps) - at_first(steps) >= self.least_gain
 
 
 def at_first(steps: Sequence[StepResult]) -> float:
-    """Return what the first steps found, on average."""
+    """Return the mean fraction of the first steps."""
     return statistics.fmean(step.found for step in steps[:_AT_FIRST])
 
 
 def at_last(steps: Sequence[StepResult]) -> float:
-    """Return what the last steps found, on average."""
+    """Return the mean fraction of the last steps."""
     return statistics.fmean(step.found for step in steps[-_AT_LAST:])
 
 
 WHOLE: Final = Course()
 QUICK: Final = Course(game=SMALL, steps=20, learning=Learning(rate=0.03), least=SMALL.by_luck, least_gain=0.15)
-"""A smaller game, which is learned in a quarter of the calls' time."""
+"""A smaller game, which is learned in a quarter of the time."""

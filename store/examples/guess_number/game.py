@@ -1,4 +1,4 @@
-"""The game: find a secret number in a few guesses, told higher or lower; and its turns as words, tokens, messages."""
+"""Rules of the game: find a secret number in a few guesses with hints; and its turns as words, tokens and messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HIGHER: Final = "higher"
 LOWER: Final = "lower"
 FOUND: Final = "found"
 BEGIN: Final = 0
-"""The token every game begins with."""
+"""The first token of every game."""
 
 _WORDS_BEFORE_NUMBERS: Final = ("begin", HIGHER, LOWER)
 
@@ -21,56 +21,56 @@ Verdict = Literal["higher", "lower", "found"]
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """The rules: a secret from 1 to `numbers`, `guesses` to find it. Whoever says anything but a number has lost."""
+    """The rules: a secret from 1 to `numbers`, and `guesses` to find it. An answer that is not a number loses."""
 
     numbers: int = 15
     guesses: int = 4
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What can be said, each at the place of its token."""
+        """All words, each at the index of its token."""
         return (*_WORDS_BEFORE_NUMBERS, *map(str, range(1, self.numbers + 1)))
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens before the last guess."""
+        """The number of tokens before the last guess."""
         return 2 * self.guesses - 1
 
     @property
     def by_luck(self) -> float:
-        """How often different guesses find the secret if they ignore the hints."""
+        """The probability that different guesses find the secret if they ignore the hints."""
         return min(self.guesses / self.numbers, 1.0)
 
     @property
     def by_halving(self) -> float:
-        """How often halving what is left finds it: the best there is."""
+        """The probability that halving the range finds the secret, which is the optimum."""
         return min((2**self.guesses - 1) / self.numbers, 1.0)
 
-    def judge(self, secret: int, said: str) -> Verdict | None:
-        """Return what the guesser is told; None if what it said is no number of the game."""
-        if said not in self.words[len(_WORDS_BEFORE_NUMBERS) :]:
+    def judge(self, secret: int, answer: str) -> Verdict | None:
+        """Return the hint for a guess; None if the guess is not a number of the game."""
+        if answer not in self.words[len(_WORDS_BEFORE_NUMBERS) :]:
             return None
-        guess = int(said)
+        guess = int(answer)
         return FOUND if guess == secret else HIGHER if secret > guess else LOWER
 
     def messages(self, turns: Sequence[tuple[str, Verdict]]) -> list[dict[str, str]]:
-        """Return a game so far, guesses and what they were told, as a chat."""
-        asked = f"Find a number from 1 to {self.numbers} in {self.guesses} guesses. I say {HIGHER} or {LOWER}."
-        chat = [{"role": "user", "content": asked}]
-        for guess, told in turns:
-            chat += [{"role": "assistant", "content": guess}, {"role": "user", "content": told}]
+        """Return the guesses and hints of a game as a chat."""
+        task = f"Find a number from 1 to {self.numbers} in {self.guesses} guesses. I say {HIGHER} or {LOWER}."
+        chat = [{"role": "user", "content": task}]
+        for guess, hint in turns:
+            chat += [{"role": "assistant", "content": guess}, {"role": "user", "content": hint}]
         return chat
 
     def tokens(self, messages: Sequence[Any]) -> list[int]:
-        """Return the tokens of a chat: one for its first message, whatever that says, and one for each other.
+        """Return the tokens of a chat: one for its first message, whatever its text, and one for each other message.
 
         Raises:
-            Invalid: a message is no word of the game.
+            Invalid: a message is not a word of the game.
         """
         words = self.words
         try:
-            said = [message["content"] for message in messages[1:]]
-            return [BEGIN, *(words.index(word) for word in said)]
+            spoken = [message["content"] for message in messages[1:]]
+            return [BEGIN, *(words.index(word) for word in spoken)]
         except (KeyError, TypeError, ValueError):
             raise Invalid("messages", f"say one of {', '.join(words[1:])} each, after the first") from None
 

@@ -1,4 +1,4 @@
-"""The algorithm: group-relative policy optimisation, which learns of its games from the store alone."""
+"""Group-relative policy optimisation, which learns from the games in the store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 LIMITS: Final = RolloutConfig(
     timeout_seconds=120.0, unresponsive_seconds=30.0, max_attempts=3, retry_condition=["failed", "unresponsive"]
 )
-"""A game whose model was away, or whose runner died, is played again."""
+"""A game is repeated if its model was unavailable or its runner died."""
 
 _READS_AT_ONCE: Final = 16
 
 
 class NothingToLearnFrom(RuntimeError):
-    """No game of a step came to an end that can be learned from."""
+    """No game of a step can be learned from."""
 
 
 def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
-    """Return how much better than its group each rollout did: (reward - mean) / (standard deviation + 0.0001).
+    """Return each rollout's advantage in its group: (reward - mean) / (standard deviation + 0.0001).
 
     Args:
-        rewards: by rollout.
-        groups: which group each rollout is of; one of a single rollout says nothing, and gives 0.
+        rewards: the rewards by rollout id.
+        groups: the group of each rollout; a group of a single rollout gives 0.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for rollout_id in rewards:
@@ -53,18 +53,18 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
 
 
 class Grpo(Algorithm):
-    """Trains a policy from random weights, and publishes each version of it.
+    """Algorithm that trains a policy from random weights, and publishes each version of it.
 
-    Begun again under the name of a run that is in the store, it goes on with it: what was played is not played again,
-    and is learned from as it was the first time, which leads to the same weights.
+    If the store contains a run of this name, the training continues it. Games that were played are not repeated; the
+    algorithm learns from them as it did the first time, which leads to the same weights.
 
-    Weights are kept in the store, as resources of their own: `<run>/weights/<version>`. What agents are given names
-    them, and the model `policy@<version>` at the proxy.
+    Weights are stored as resources of their own: `<run>/weights/<version>`. The resources of the agents contain this id
+    and the model `policy@<version>` at the proxy.
 
     Args:
-        run: the name of the run, of which a store may hold many.
-        course: how long and how.
-        on_step: told of each step when it is over.
+        run: the name of the run; a store may contain many runs.
+        course: the parameters of the training.
+        on_step: called with the result of each step.
     """
 
     def __init__(self, run: str, course: Course, on_step: Callable[[StepResult], None]) -> None:
@@ -80,7 +80,7 @@ class Grpo(Algorithm):
 
         Raises:
             NothingToLearnFrom: all games of a step failed.
-            ValueError: there is no proxy.
+            ValueError: no proxy was given.
         """
         del val_dataset
         proxy, course = self.get_llm_proxy(), self.course
@@ -100,7 +100,7 @@ class Grpo(Algorithm):
             self.calls, self.batches = server.calls, server.batches
 
     async def _publish(self, weights: PromptTemplate, version: int, server: PolicyServer, proxy: LLMProxy) -> None:
-        """Serve a version of the policy, and tell its agents where."""
+        """Serve a version of the policy, and publish its address."""
         name = f"policy@{version}"
         server.serve(name, Policy.from_text(len(self.course.game.words), weights.template))
         backend = Backend(
@@ -108,17 +108,17 @@ class Grpo(Algorithm):
         )
         proxy.update_backends([backend])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
-        # Not `Plan.publish`, which leaves be what is there: the proxy of a process that goes on is another one.
+        # `Plan.publish` would keep an existing version, but a restarted process has another proxy.
         await self.get_store().update_resources(
             self.plan.resources_id(version), {"policy": proxy.as_resource(), "weights": named}
         )
 
     async def _keep(self, policy: Policy, version: int) -> PromptTemplate:
-        """Return the weights of a version, kept in the store from the first time on."""
+        """Return the stored weights of a version; the first call stores them."""
         known = await self._kept(version)
         if known is not None:
             return known
-        # A resource is a model or a prompt; weights are neither, and travel as the text of a prompt.
+        # A resource is a model or a prompt, so weights are stored as the text of a prompt.
         weights = PromptTemplate(template=policy.to_text(), engine="f-string")
         await self.get_store().update_resources(self.weights_id(version), {"weights": weights})
         return weights
@@ -128,11 +128,11 @@ class Grpo(Algorithm):
         return None if found is None else cast("PromptTemplate", found.resources["weights"])
 
     def weights_id(self, version: int) -> str:
-        """Return under which id the weights of a version are kept."""
+        """Return the id of the weights of a version."""
         return f"{self.plan.run}/weights/{version}"
 
     async def _play(self, tasks: Dataset, step: int) -> list[Rollout]:
-        """Return the games of a step, in their order, when all are over."""
+        """Return the games of a step, in their order, after all have ended."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
             store,
@@ -148,7 +148,7 @@ class Grpo(Algorithm):
     async def _learn(self, learner: Learner, number: int, rollouts: Sequence[Rollout]) -> StepResult:
         ended = [rollout for rollout in rollouts if rollout.status == "succeeded"]
         spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
-        # One game after the other, in their order: sums then come out the same each time.
+        # The games are processed in their order, so that sums are the same each time.
         triplets: list[Triplet] = [triplet for each in spans for triplet in self.get_adapter().adapt(each)]
         rewards = {each[0].rollout_id: reward for each in spans if (reward := find_final_reward(each)) is not None}
         if not triplets or not rewards:
@@ -168,20 +168,20 @@ class Grpo(Algorithm):
         )
 
     def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
-        """Return what was said in the first game about each secret, from its last call."""
+        """Return the words of the first game about each secret, from its last call."""
         words = self.course.game.words
-        said: dict[str, list[str]] = {}
+        words_by_rollout: dict[str, list[str]] = {}
         for each in triplets:
             tokens: list[int] = [*each.prompt["token_ids"], *each.response["token_ids"]]
-            said[each.metadata["rollout_id"]] = [words[token] for token in tokens[1:]]
+            words_by_rollout[each.metadata["rollout_id"]] = [words[token] for token in tokens[1:]]
         shown: dict[int, list[str]] = {}
         for rollout in rollouts:
-            shown.setdefault(rollout.input["secret"], said.get(rollout.rollout_id, []))
+            shown.setdefault(rollout.input["secret"], words_by_rollout.get(rollout.rollout_id, []))
         return shown
 
 
 async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span]]:
-    """Return the spans of the last attempt of each, in their order."""
+    """Return the spans of the last attempt of each rollout, in the order of the rollouts."""
     found: list[Sequence[Span]] = []
     for start in range(0, len(rollout_ids), _READS_AT_ONCE):
         some = rollout_ids[start : start + _READS_AT_ONCE]

@@ -1,4 +1,4 @@
-"""The whole example: trains, says what was learned, draws the chart, proves what was stored."""
+"""The whole example: training, report, chart, and verification of the log."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def run(
     chart: Path | None = None,
     quiet: bool = False,
 ) -> int:
-    """Train on a database and print what came of it; return the exit code for a shell.
+    """Train on a database and print the result; return the exit code for a shell.
 
-    0: learned as the course demands, and the log proved it all. 1: something of that did not happen. 3: `verify`
-    found a difference. 130: interrupted; what was done is kept.
+    0: the result is as required, and the log was verified. 1: one of these conditions failed. 3: `verify` found a
+    difference. 130: interrupted; the finished part is kept.
 
     Args:
-        db: where to store the run; created if missing. Earlier runs in it stay, this one is added.
-        course: how long and how to train.
-        name: of the run; one that is there, killed or interrupted, goes on, if its course is the same. None for a new
-            one.
-        runners: how many processes play; 0 plays in this one.
-        chart: a file for the chart, written anew; None for none.
-        quiet: print the result alone, no progress.
+        db: the database of the run; created if missing. Earlier runs in it stay, this one is added.
+        course: the parameters of the training.
+        name: the name of the run; an interrupted run of this name and with the same course is continued. None for a new
+            run.
+        runners: the number of processes that play; 0 plays in this process.
+        chart: a file for the chart, which is overwritten; None for no chart.
+        quiet: print only the result, no progress.
 
     Raises:
-        StoreError: the database cannot be opened, or was lost on the way.
+        StoreError: the database cannot be opened, or its connection was lost.
         OSError: the chart cannot be written.
     """
     try:
@@ -57,7 +57,7 @@ def run(
         return FAILED
     began = time.perf_counter()
     name = name or f"guess-number-{span_id()[:6]}"
-    algorithm = Grpo(name, course, _silent if quiet else _telling(course.steps))
+    algorithm = Grpo(name, course, _silent if quiet else _progress_printer(course.steps))
     if not quiet:
         _note(f"run {name}")
     with contextlib.closing(_trainer(db, algorithm, runners)) as trainer:
@@ -90,15 +90,15 @@ def _trainer(db: str, algorithm: Grpo, runners: int) -> Trainer:
         algorithm=algorithm,
         store=db,
         runner={"type": Runner, "concurrency": -(-_GAMES_AT_ONCE // max(runners, 1))},
-        # A game is won or lost as a whole: each of its calls gets what came of it.
+        # A game is won or lost as a whole, so each of its calls gets the reward.
         adapter=TracerTraceToTriplet(reward_match="broadcast"),
         strategy=strategy,
         llm_proxy=LLMProxy(),
     )
 
 
-def _telling(steps: int) -> Callable[[StepResult], None]:
-    """Return what says how each step went, with the seconds since the one before."""
+def _progress_printer(steps: int) -> Callable[[StepResult], None]:
+    """Return a function that prints the result of each step, with its duration in seconds."""
     times = [time.perf_counter()]
 
     def tell(step: StepResult) -> None:

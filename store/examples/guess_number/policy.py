@@ -1,4 +1,4 @@
-"""The policy: a GRU that says which word comes next, sampled from a few prompts at a time. All of PyTorch is here."""
+"""Policy: a GRU that predicts the next word, evaluated for batches of prompts. Only this module uses PyTorch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from store.examples.guess_number.game import BEGIN
 from store.training import Trajectories
 
 WIDTH: Final = 32
-"""Of embedding and state."""
+"""The width of embedding and state."""
 
-# Behind them shows what else was in a batch, and through that, after many steps, in which order calls came.
+# Further decimals depend on the other prompts of a batch, and so, after many steps, on the order of the calls.
 _DECIMALS: Final = 9
 
 
 class TorchMissing(StoreError, ImportError):
-    """PyTorch is not installed; the text says how to install it."""
+    """PyTorch is not installed; the message says how to install it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -37,10 +37,10 @@ def torch() -> Any:
     """Return the module `torch`, which uses one core: these tensors are too small to share.
 
     Raises:
-        TorchMissing: it is not installed.
+        TorchMissing: PyTorch is not installed.
     """
     try:
-        # An extra: what it holds is unknown to whoever checks types without it.
+        # PyTorch is an extra, so type checkers may not know its types.
         module = import_module("torch")
     except ImportError:
         raise TorchMissing from None
@@ -49,19 +49,19 @@ def torch() -> Any:
 
 
 class Sampled(NamedTuple):
-    """A token that the policy chose."""
+    """A token that the policy chose, with its probability."""
 
     token: int
     log_prob: float
-    """The natural logarithm of how probable it was."""
+    """The natural logarithm of its probability."""
 
 
 class Policy:
-    """From the words so far to the probabilities of the next: embedding, GRU, one linear layer.
+    """Model of the next word's probabilities, given the words so far: embedding, GRU, one linear layer.
 
     Args:
-        words: how many there are.
-        seed: of the weights.
+        words: the number of words.
+        seed: the seed of the weights.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -77,26 +77,26 @@ class Policy:
                 "cell": lib.nn.GRUCell(WIDTH, WIDTH),
                 "head": lib.nn.Linear(WIDTH, words),
             })  # fmt: skip
-        # In single precision a choice could depend on what else is in its batch, and no training could be repeated.
+        # In single precision, a choice could depend on the rest of its batch, and no training could be repeated.
         self.module.double()
 
     @property
     def size(self) -> int:
-        """How many weights it has."""
+        """The number of weights."""
         return sum(weights.numel() for weights in self.module.parameters())
 
     def log_probs(self, ids: Any, mask: Any) -> Any:
         """Return (B, words): the log probabilities of the next word after prompts (B, P) that are padded on the left.
 
         Args:
-            ids: tokens.
-            mask: 1 where there is one.
+            ids: the tokens.
+            mask: 1 for tokens, 0 for padding.
         """
         lib = torch()
         cell, embedded = self.module["cell"], self.module["embedding"](ids)
         hidden = embedded.new_zeros(len(ids), WIDTH)
         for place in range(ids.shape[1]):
-            # Padding comes first and leaves the state as it is, which is as it was before the first word.
+            # Padding comes first and leaves the initial state unchanged.
             hidden = lib.where(mask[:, place, None] > 0, cell(embedded[:, place], hidden), hidden)
         return lib.log_softmax(self.module["head"](hidden), dim=-1)
 
@@ -104,8 +104,8 @@ class Policy:
         """Return the next token after each prompt.
 
         Args:
-            prompts: tokens of each.
-            draws: a number of [0, 1) for each, which decides: the same draw after the same prompt is the same token.
+            prompts: the tokens of each prompt.
+            draws: a number in [0, 1) for each prompt, which determines the token: equal draws give equal tokens.
         """
         lib = torch()
         longest = max(map(len, prompts))
@@ -115,17 +115,17 @@ class Policy:
             rows: list[list[float]] = self.log_probs(lib.tensor(ids), lib.tensor(mask)).tolist()
         return [_drawn(row, draw) for row, draw in zip(rows, draws, strict=True)]
 
-    # -- its weights as text -----------------------------------------------------------------------------------------
+    # -- weights as text ---------------------------------------------------------------------------------------------
 
     def to_text(self) -> str:
-        """Return the weights, for `from_text`."""
+        """Return the weights as text for `from_text`."""
         written = io.BytesIO()
         torch().save(self.module.state_dict(), written)
         return base64.b85encode(written.getvalue()).decode()
 
     @classmethod
     def from_text(cls, words: int, text: str) -> Self:
-        """Return a policy with these weights."""
+        """Return a policy with the weights in a text."""
         policy = cls(words)
         policy.module.load_state_dict(torch().load(io.BytesIO(base64.b85decode(text)), weights_only=True))
         return policy
@@ -133,25 +133,25 @@ class Policy:
 
 def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
     upper = accumulate(math.exp(log_prob) for log_prob in log_probs)
-    # The last one also takes what rounding left over.
+    # The last token also gets the remainder of rounding.
     token = next((place for place, end in enumerate(upper) if draw < end), len(log_probs) - 1)
     return Sampled(token, round(log_probs[token], _DECIMALS))
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How a policy is changed: PPO's clipped objective with an entropy bonus."""
+    """The parameters of the update: PPO's clipped objective with an entropy bonus."""
 
     rate: float = 0.02
     passes: int = 4
     clip: float = 0.2
     entropy: float = 0.01
     norm: float = 1.0
-    """The longest gradient."""
+    """The maximum norm of the gradient."""
 
 
 class Learner:
-    """Changes the weights of a policy, in place, step by step."""
+    """Optimizer of a policy's weights, which are changed in place."""
 
     def __init__(self, policy: Policy, how: Learning) -> None:
         self._policy = policy
@@ -159,11 +159,11 @@ class Learner:
         self._adam = torch().optim.Adam(policy.module.parameters(), lr=how.rate)
 
     def learn(self, batch: Trajectories, advantages: Sequence[float]) -> float:
-        """Make calls with an advantage above 0 more probable, those below less; return the mean entropy in nats.
+        """Increase the probability of calls with an advantage above 0, decrease the others; return the mean entropy.
 
         Args:
             batch: a row for each call, with a response of one token.
-            advantages: of each row.
+            advantages: the advantage of each row.
         """
         lib, how = torch(), self._how
         width = len(batch.input_ids[0]) - 1

@@ -1,4 +1,4 @@
-"""What the training came to, in words and as a chart."""
+"""Report of a training, in words and as a chart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sentence(steps: Sequence[StepResult], course: Course) -> str:
-    """Return in one sentence what was learned, and in another what simple players reach."""
+    """Return a summary of the result, and the results of simple players."""
     game = course.game
     return (
         f"In {len(steps)} steps of {steps[0].games} games each, a policy of {Policy(len(game.words)).size:,} weights "
@@ -41,7 +41,7 @@ def progress(step: StepResult, steps: int, seconds: float) -> str:
 
 
 def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[str]:
-    """Yield what is printed in the end."""
+    """Yield the lines of the final report."""
     steps, course = algorithm.steps, algorithm.course
     yield sentence(steps, course)
     yield "It is small on purpose: it shows the way from a game to new weights, not what can be learned on it."
@@ -61,7 +61,7 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
 
 
 def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
-    """Return what the training lacks of what its course demands; None if nothing."""
+    """Return how the result misses the requirements; None if it meets them."""
     if course.is_learned(steps):
         return None
     return (
@@ -71,18 +71,18 @@ def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
 
 
 def percent(part: float) -> str:
-    """Return a part of one in percent."""
+    """Return a fraction in percent."""
     return f"{100 * part:.0f} %"
 
 
 def _some(step: StepResult) -> list[int]:
-    """Return three secrets that a step was played about: the first, one in the middle, the last."""
+    """Return three secrets of a step: the first, one in the middle, the last."""
     secrets = sorted(step.shown)
     return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})
 
 
-def _game(said: Sequence[str], game: Game, secret: int) -> str:
-    guesses = said[::2]
-    told = [game.judge(secret, guess) for guess in guesses]
-    shown = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, told, strict=True))
-    return shown if told and told[-1] == FOUND else f"{shown}: lost"
+def _game(spoken: Sequence[str], game: Game, secret: int) -> str:
+    guesses = spoken[::2]
+    verdicts = [game.judge(secret, guess) for guess in guesses]
+    shown = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, verdicts, strict=True))
+    return shown if verdicts and verdicts[-1] == FOUND else f"{shown}: lost"

@@ -1,4 +1,4 @@
-"""The server of the policy: OpenAI's chat completions, one token a call, calls that come together in one batch."""
+"""Server of the policy: OpenAI's chat completions with one token per call; concurrent calls form a batch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _START_SECONDS: Final = 30.0
 
 
 class Sampler(Protocol):
-    """What says which word comes next: a `Policy`, or what stands for one."""
+    """A model of the next word: a `Policy`, or a substitute."""
 
     def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> Sequence[Sampled]:
-        """Return the next token after each prompt; as `Policy.sample`."""
+        """Return the next token after each prompt, as `Policy.sample` does."""
         ...
 
 
-class _Asked(NamedTuple):
+class _Call(NamedTuple):
     model: str
     prompt: list[int]
     draw: float
@@ -47,16 +47,16 @@ class _Asked(NamedTuple):
 
 
 class PolicyServer:
-    """Serves one version of a policy after the other, from a thread of its own, to this machine.
+    """Server of one version of a policy at a time, in a thread of its own, on this machine.
 
     Args:
-        game: whose words it speaks.
-        port: where to listen; 0 for any that is free.
+        game: the game with the words of the policy.
+        port: the port to listen on; 0 for any free port.
 
     Attributes:
-        url: where it is.
-        calls: how many were answered.
-        batches: in how many goes.
+        url: the address of the server.
+        calls: the number of answered calls.
+        batches: the number of batches.
     """
 
     def __init__(self, game: Game, port: int = 0) -> None:
@@ -64,14 +64,14 @@ class PolicyServer:
         self.batches = 0
         self._game = game
         self._serves: tuple[str, Sampler] | None = None
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_Call] = []
         self._listener = bind(_HOST, port)
         self.url = url_of(_HOST, self._listener.getsockname()[1])
         self._ended: Future[None] = Future()
         self._server: _Server | None = None
 
     def serve(self, name: str, policy: Sampler) -> None:
-        """Answer calls of this model, with these weights, and of no other from now on."""
+        """Serve this model with these weights, and no other model, from now on."""
         self._serves = (name, policy)
 
     async def __aenter__(self) -> Self:
@@ -102,21 +102,21 @@ class PolicyServer:
 
     async def _complete(self, request: Request) -> Response:
         try:
-            asked = self._read(orjson.loads(await request.body()))
+            call = self._read(orjson.loads(await request.body()))
         except (orjson.JSONDecodeError, Invalid) as error:
             return _json({"error": {"message": str(error), "type": "invalid_request_error"}}, 400)
-        self._waiting.append(asked)
+        self._waiting.append(call)
         if len(self._waiting) == 1:
-            # Whatever arrived in the meantime is waiting by then, and answered together with this.
+            # Calls that arrive before the callback runs are answered in the same batch.
             asyncio.get_running_loop().call_soon(self._answer_all)
-        sampled = await asked.answer
-        return _json(self._completion(asked, sampled))
+        sampled = await call.answer
+        return _json(self._completion(call, sampled))
 
-    def _read(self, body: Any) -> _Asked:
-        """Return what a request asks for.
+    def _read(self, body: Any) -> _Call:
+        """Return the parsed request.
 
         Raises:
-            Invalid: another model is served, or the messages are no game.
+            Invalid: the model is not served, or the messages are not a game.
         """
         given = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
         if not isinstance(given.get("messages"), list):
@@ -126,29 +126,29 @@ class PolicyServer:
             raise Invalid("model", f"{given.get('model')!r} is not served; {served} is")
         seed = given.get("seed")
         draw = random.random() if seed is None else random.Random(str(seed)).random()
-        return _Asked(
+        return _Call(
             str(served), self._game.tokens(given["messages"]), draw, asyncio.get_running_loop().create_future()
         )
 
     def _answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        assert self._serves is not None  # else nothing was taken
+        assert self._serves is not None  # `_read` refuses all requests before the first `serve`
         sampled = self._serves[1].sample([each.prompt for each in waiting], [each.draw for each in waiting])
-        for asked, token in zip(waiting, sampled, strict=True):
-            if not asked.answer.done():
-                asked.answer.set_result(token)
+        for call, token in zip(waiting, sampled, strict=True):
+            if not call.answer.done():
+                call.answer.set_result(token)
         self.calls += len(waiting)
         self.batches += 1
 
-    def _completion(self, asked: _Asked, sampled: Sampled) -> dict[str, Any]:
+    def _completion(self, call: _Call, sampled: Sampled) -> dict[str, Any]:
         word = self._game.words[sampled.token]
         log_prob = {"token": word, "logprob": sampled.log_prob, "bytes": list(word.encode()), "top_logprobs": []}
         return {
             "id": f"chatcmpl-{span_id()}",
             "object": "chat.completion",
             "created": 0,
-            "model": asked.model,
-            "prompt_token_ids": asked.prompt,
+            "model": call.model,
+            "prompt_token_ids": call.prompt,
             "choices": [
                 {
                     "index": 0,
@@ -159,9 +159,9 @@ class PolicyServer:
                 }
             ],
             "usage": {
-                "prompt_tokens": len(asked.prompt),
+                "prompt_tokens": len(call.prompt),
                 "completion_tokens": 1,
-                "total_tokens": len(asked.prompt) + 1,
+                "total_tokens": len(call.prompt) + 1,
             },
         }
 
@@ -183,5 +183,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        # Ctrl+C is for the program that the server is a part of.
+        # Ctrl+C is handled by the program that contains the server.
         yield

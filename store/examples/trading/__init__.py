@@ -1,5 +1,5 @@
-"""A trading desk, whole and small: a pipeline of phases that is killed, goes on, and runs a part of itself again.
+"""Example of a trading desk: a pipeline of phases that is killed, resumed, and partly run again.
 
-A market is scanned, two tickers are analysed, debated and weighed side by side, one portfolio is traded. What stands
-for the model is a counter of words, so that every run says the same, offline and in a second.
+A market is scanned, two tickers are analysed, debated and evaluated concurrently, one portfolio is traded. A counter of
+words replaces the model, so that every run gives the same results, offline and in a second.
 """

@@ -1,7 +1,7 @@
-"""Who works at the desk: each phase of the graph as a plain async function.
+"""Phases of the trading desk, each as a plain async function.
 
-What a scope hands on to its own phases lies in its state, which checkpoints keep; what others need of it is an
-artefact. So a phase that runs again finds all that was not run again with it.
+The data that a scope passes to its own later phases is in its state, which checkpoints save; data for other scopes is
+saved as artifacts. So a phase that runs again finds all data of phases that did not run again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from store.examples.trading.graph import ANALYSTS, DEBATE, FUND, MARKET, PORTFOL
 from store.training import NodeCall, Pipeline, Step
 
 SCOPES: Final[Mapping[str, Sequence[str]]] = {"market": [MARKET], "ticker": feeds.TICKERS, "portfolio": [FUND]}
-"""What a run is about, by kind."""
+"""The scopes of a run, by kind."""
 MOST_SHARES: Final = 50
 
 _TOOLS: Final = dict(zip(ANALYSTS, ("get_prices", "get_posts", "get_news", "get_filings"), strict=True))
@@ -26,8 +26,8 @@ class Desk:
     """A pipeline of the trading graph.
 
     Args:
-        pace: seconds that each answer of the model takes.
-        on_node: called with the node and its scope when one has begun.
+        pace: the duration of each answer of the model in seconds.
+        on_node: called with the name and the scope of each node that starts.
     """
 
     def __init__(self, *, pace: float = 0.0, on_node: Callable[[str, str], None] | None = None) -> None:
@@ -86,7 +86,7 @@ class Desk:
     async def _trade(self, step: Step) -> None:
         decisions = {ticker: await _kept(step, ticker, "final_trade_decision") for ticker in feeds.TICKERS}
         orders = {ticker: each for ticker, each in decisions.items() if each["shares"]}
-        said = {
+        responses = {
             "load_portfolio": _listed(feeds.HOLDINGS),
             "compute_risk": f"{sum(each['shares'] for each in orders.values())} shares move",
             "review_holdings": _listed({ticker: each["action"] for ticker, each in decisions.items()}),
@@ -101,7 +101,7 @@ class Desk:
         }
         for name in PORTFOLIO:
             async with self._node(step, name) as call:
-                call.response = said[name]
+                call.response = responses[name]
                 if name == "make_pm_decision":
                     await _keep(step, "pm_decision", decisions)
         await _keep(step, "execution_result", orders)
@@ -130,7 +130,7 @@ class Desk:
 
 
 pipeline: Final = Desk().pipeline
-"""The desk as it is, for whoever wants to run it."""
+"""The desk's pipeline with default settings."""
 
 
 async def _keep(step: Step, name: str, content: Any) -> None:
@@ -145,7 +145,7 @@ async def _keep(step: Step, name: str, content: Any) -> None:
 
 
 async def _kept(step: Step, scope: str, name: str) -> Any:
-    """Return what the view of this attempt holds of another scope."""
+    """Return the latest artifact of another scope in the view of this attempt."""
     view = f"attempt:{step.rollout.attempt.sequence_id}"
     found = await step.store.runs.query_artifacts(step.rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
     return found[-1].content

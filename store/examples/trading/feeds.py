@@ -1,4 +1,4 @@
-"""What the desk's tools find out about the world, on a day that is always the same."""
+"""Data of the desk's tools, for one fixed day."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ _FEEDS: Final = {
 
 
 def read(scope: str, feed: str) -> str:
-    """Return what a feed says about a scope."""
+    """Return the data of a feed about a scope."""
     return _FEEDS.get(scope, {}).get(feed, f"Nothing about {scope}.")

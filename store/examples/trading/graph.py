@@ -1,4 +1,4 @@
-"""The phases of the desk: which nodes run together, what each needs to start, and what follows from it."""
+"""Phase graph of the desk: the nodes of each phase, what it requires, and what follows it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
                 scope_kind="ticker",
                 nodes=list(ANALYSTS),
                 produces=[
-                    # One report is enough: an analyst that is missing must not keep the others from being used.
+                    # One report is enough, so that a missing analyst does not make the others' reports unusable.
                     Checkpoint(
                         name="analysts_checkpoint",
                         keys=[*REPORTS, "macro_regime_report", "messages"],
@@ -92,4 +92,4 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
 TA: Final = _graph("tradingagents", None)
 """A re-run hides the whole portfolio phase."""
 TA_COMPAT: Final = _graph("tradingagents-compat", CascadeMask(nodes=["review_holdings", "make_pm_decision"]))
-"""A re-run hides two nodes of the portfolio phase, whatever their scope, and not what ran under them."""
+"""A re-run hides two nodes of the portfolio phase in every scope, and not their children."""

@@ -1,4 +1,4 @@
-"""The whole example: a run that is killed, goes on, runs a part of itself again, and takes that back."""
+"""The whole example: a run is killed, resumed, partly run again, and the re-run is undone."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _NEWS: Final = {"news_report": "A strike and a lawsuit: the operator warns of a 
 def run(db: str, *, stop_at: str | None = None, pace: float = 0.0) -> int:
     """Run the example on a store and print what happens; return the exit code for a shell.
 
-    A run whose process was killed is taken up first. 0: all went as it should. 1: something did not. 3: `verify`
-    found a difference. 130: interrupted.
+    A run whose process was killed is continued first. 0: all steps had the expected results. 1: one had not. 3:
+    `verify` found a difference. 130: interrupted.
 
     Args:
-        db: where the run is kept; created if missing. A server's address will do.
-        stop_at: `NODE` or `NODE/SCOPE`: where this process kills itself. None: a process of its own dies instead,
-            early in a new run.
-        pace: seconds that each answer of the model takes.
+        db: the store of the run; a database is created if missing, and the URL of a server works too.
+        stop_at: `NODE` or `NODE/SCOPE`: the place at which this process kills itself. None: a separate process is
+            killed instead, early in a new run.
+        pace: the duration of each answer of the model in seconds.
 
     Raises:
-        Invalid: no such node, or a store that other processes cannot open.
-        StoreError: the store cannot be opened, or was lost on the way.
+        Invalid: the node does not exist, or other processes cannot open the store.
+        StoreError: the store cannot be opened, or its connection was lost.
     """
     if db.startswith("memory:"):
         raise Invalid("--db", "the example kills a process and goes on in another; name a store that both can open")
@@ -79,7 +79,7 @@ class _Show:
         return OK if is_restored else FAILED
 
     async def _first(self, store: Store) -> AttemptedRollout:
-        """Begin a run that does not come to its end."""
+        """Start a run whose process is killed."""
         run = await begin(store)
         self._paper.heading(f"1. A run: {run.rollout_id}")
         if self._dies_itself:
@@ -145,10 +145,10 @@ class _Show:
         self._paper.heading("5. Undo")
         await store.runs.move_head(run.rollout_id, run.attempt.attempt_id, reason="the old news was right")
         is_restored = await self._head(store, run) == before
-        told = f"is what it was, {len(before)} events" if is_restored else "IS NOT WHAT IT WAS"
+        result = f"is what it was, {len(before)} events" if is_restored else "IS NOT WHAT IT WAS"
         redo = again.attempt.sequence_id
         self._paper.line(
-            f"The head is attempt {run.attempt.sequence_id} again, and its view {told}; attempt {redo} stays."
+            f"The head is attempt {run.attempt.sequence_id} again, and its view {result}; attempt {redo} stays."
         )
         return is_restored
 

@@ -1,4 +1,4 @@
-"""What stands for a language model: it knows which words are good news and which are bad, and nothing else."""
+"""Substitute for a language model: it counts words of good and bad news."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD: Final = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model answered, and what that cost."""
+    """An answer of the model, with its numbers of tokens."""
 
     text: str
     tokens_in: int
@@ -25,10 +25,10 @@ class Answer:
 
 
 async def ask(prompt: str) -> Answer:
-    """Answer a prompt: its first line says what to do with the rest.
+    """Answer a prompt, whose first line is the task.
 
-    `Argue for …` keeps the good sentences, `Argue against …` the bad ones, `Judge …` weighs all; anything else gets a
-    summary. Equal prompts are answered alike.
+    `Argue for …` keeps the good sentences, `Argue against …` the bad ones, `Judge …` weighs all; any other task gets a
+    summary. Equal prompts get equal answers.
     """
     task, _, material = prompt.partition("\n")
     sentences = [found.strip() for found in _SENTENCE.findall(material)]
@@ -44,7 +44,7 @@ async def ask(prompt: str) -> Answer:
 
 
 def score(text: str) -> int:
-    """Return how many more good words than bad ones a text has."""
+    """Return the number of good words in a text, minus the number of bad ones."""
     return sum(_WEIGHTS.get(word.lower(), 0) for word in _WORD.findall(text))
 
 

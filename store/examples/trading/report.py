@@ -1,4 +1,4 @@
-"""What the example prints about a run."""
+"""Output of the example about a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DEFAULT_DB = "sqlite:///rollbook.db"
 
 
 class ReportPrinter:
-    """Standard output: headings, sentences, and columns that stand below each other."""
+    """Printer on standard output for headings, sentences and aligned columns."""
 
     def heading(self, text: str) -> None:
-        """Print a heading, set off by an empty line."""
+        """Print a heading after an empty line."""
         self.line(f"\n{text}")
 
     def line(self, text: str) -> None:
@@ -29,7 +29,7 @@ class ReportPrinter:
         sys.stdout.flush()
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
-        """Print what there is to say, each with a word for it."""
+        """Print pairs of a label and a text."""
         self.table(list(facts))
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
@@ -41,7 +41,7 @@ class ReportPrinter:
 
 
 async def progress(paper: ReportPrinter, store: Store, run_id: str) -> None:
-    """Print how far each scope of a run has come."""
+    """Print the progress of each scope of a run."""
     graph = await store.runs.get_graph(run_id)
     rows = [("scope", "nodes done", "last")]
     for column in graph.columns:
@@ -51,7 +51,7 @@ async def progress(paper: ReportPrinter, store: Store, run_id: str) -> None:
 
 
 async def decisions(paper: ReportPrinter, store: Store, run_id: str, attempts: Sequence[int]) -> None:
-    """Print what was decided about each ticker, as attempts see it."""
+    """Print the decision about each ticker in the views of attempts."""
     rows = [("ticker", *(f"attempt {number}" for number in attempts))]
     for ticker in TICKERS:
         cells: list[str] = []
@@ -77,7 +77,7 @@ def difference(paper: ReportPrinter, found: AttemptDiff) -> None:
 
 
 def next_steps(paper: ReportPrinter, db: str, run_id: str, attempt: int) -> None:
-    """Print commands that look at what was stored."""
+    """Print commands that show the stored data."""
     password = urlsplit(db).password
     shown = db.replace(f":{password}@", ":***@") if password else db
     given = "" if db == _DEFAULT_DB else f" --db '{shown}'"

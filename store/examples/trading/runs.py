@@ -1,4 +1,4 @@
-"""Beginning a run of the desk, driving an attempt to its end, and finding a run whose process died."""
+"""Start of a run of the desk, execution of an attempt, and search for a run whose process died."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _PREFIX: Final = "trading-"
 
 
 async def begin(store: Store) -> AttemptedRollout:
-    """Start a run, under the graph as it is today."""
+    """Start a run with the current graph."""
     resources_id = _PREFIX + TA.digest[:12]
     if await store.get_resources_by_id(resources_id) is None:
         await store.update_resources(resources_id, {"phases": TA})
-    worker_id = await _signed_in(store)
-    asked = {"example": _NAME, "date": DATE, "tickers": list(TICKERS)}
+    worker_id = await _register_worker(store)
+    task_input = {"example": _NAME, "date": DATE, "tickers": list(TICKERS)}
     metadata = {"rollbook.group": _PREFIX + DATE}
-    return await store.start_rollout(asked, resources_id=resources_id, metadata=metadata, worker_id=worker_id)
+    return await store.start_rollout(task_input, resources_id=resources_id, metadata=metadata, worker_id=worker_id)
 
 
 async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
-    """Run what the attempt has to do, and report how it ended."""
+    """Run the phases of the attempt, and report its status."""
     status = "failed"
     try:
         await desk.pipeline.run(store, run, SCOPES)
@@ -42,7 +42,7 @@ async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
 
 
 async def left_behind(store: Store) -> AttemptedRollout | None:
-    """Return the newest run of the desk that a process of this machine was killed in; None if there is none."""
+    """Return the newest run of the desk whose process, on this machine, was killed; None if there is none."""
     at_work = await store.query_rollouts(
         status_in=["preparing", "running"], sort_by="start_time", sort_order="desc", limit=100
     )
@@ -56,17 +56,17 @@ async def left_behind(store: Store) -> AttemptedRollout | None:
 
 
 async def go_on(store: Store, run: AttemptedRollout) -> AttemptedRollout:
-    """Report the attempt of a run whose process is gone as failed, and start the one that goes on.
+    """Report the attempt of a run whose process is gone as failed, and start an attempt that resumes it.
 
-    An attempt that had done all, and only died before it said so, has nothing to go on with: it is returned as it is.
+    If all phases of the attempt are completed and only its status is missing, the attempt is returned unchanged.
     """
     if await _is_done(store, run):
         return run
     lost = AttemptError(type="Killed", message="its process is gone")
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=lost)
-    # The broker is made of paper: what was begun of the trades may be done twice.
+    # The broker is simulated, so trades that had begun may be repeated.
     resumed = await store.runs.resume(
-        run.rollout_id, confirm_side_effects=True, reason=lost.message, worker_id=await _signed_in(store)
+        run.rollout_id, confirm_side_effects=True, reason=lost.message, worker_id=await _register_worker(store)
     )
     return resumed.rollout
 
@@ -78,10 +78,10 @@ async def _is_done(store: Store, run: AttemptedRollout) -> bool:
 
 
 def dying_at(place: str | None) -> Callable[[str, str], None] | None:
-    """Return what kills this process, as SIGKILL does, when the desk reaches a node: `NODE`, or `NODE/SCOPE`.
+    """Return a callback that kills this process by SIGKILL when the desk reaches a node: `NODE`, or `NODE/SCOPE`.
 
     Raises:
-        Invalid: no such node, or one that is never about this scope.
+        Invalid: the node does not exist, or never runs for this scope.
     """
     if place is None:
         return None
@@ -101,8 +101,8 @@ def dying_at(place: str | None) -> Callable[[str, str], None] | None:
     return reached
 
 
-async def _signed_in(store: Store) -> str:
-    """Tell the store which process this is, so that another one can see whether it is gone."""
+async def _register_worker(store: Store) -> str:
+    """Register this process as a worker, so that other processes can detect that it is gone."""
     worker_id = f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
     await store.update_worker(worker_id, this_process())
     return worker_id

@@ -1,4 +1,4 @@
-"""The desk as a process of its own, which can be killed: `python -m … URL RUN PACE [NODE[/SCOPE]]`."""
+"""The desk as a separate process, which can be killed: `python -m … URL RUN PACE [NODE[/SCOPE]]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.opening import open_store
 
 
 async def main(url: str, run_id: str, pace: str, stop_at: str | None = None) -> None:
-    """Run what the latest attempt of a run has to do."""
+    """Run the phases of the latest attempt of a run."""
     async with await open_store(url, create=False) as store:
         run = await store.get_rollout_by_id(run_id)
         if not isinstance(run, AttemptedRollout):
