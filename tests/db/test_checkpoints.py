@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def checkpointer(path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
-    monkeypatch.setattr(checkpoint, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "_RETRY_SECONDS", (0.0, 0.0))
     made = Checkpointer(writer, lambda: connect(path))
     yield made
     made.close()
@@ -134,6 +135,28 @@ def test_a_reader_that_stays_delays_the_restart_and_breaks_nothing(
     rest(checkpointer, path)
     write(writer, 1)
     assert size(log_of(path)) == LIMIT
+
+
+def test_the_log_restarts_a_moment_after_the_reader_that_delayed_it_has_left(
+    path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
+    checkpointer = Checkpointer(writer, lambda: connect(path))
+    reader = connect(path)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+    write(writer, FRAMES * 3 // 5)
+    assert size(log_of(path)) > 1.5 * LIMIT
+    rest(checkpointer, path)
+    reader.close()
+    left_at = time.monotonic()
+    while size(log_of(path)) > LIMIT:
+        assert time.monotonic() - left_at < 0.8
+        # Slowly, so that the log does not become long enough for a COMMIT to copy it.
+        time.sleep(0.05)
+        write(writer, 1)
+        rest(checkpointer, path)
+    checkpointer.close()
 
 
 def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(

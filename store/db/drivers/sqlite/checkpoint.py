@@ -14,8 +14,8 @@ _COMMIT_COPIES_AT = 4
 """The multiple of that length at which SQLite copies inside of a COMMIT. Only a reader that stays lets it get there."""
 _READER_MILLISECONDS = 50
 """How long the writer waits for readers of the log to finish, so that the log can restart."""
-_RETRY_SECONDS = 1.0
-"""How long a log that a reader kept from restarting is left alone."""
+_RETRY_SECONDS = (0.05, 2.0)
+"""How long a log that a reader kept from restarting is left alone: at first, and at most. The time doubles."""
 
 
 class Checkpointer:
@@ -42,6 +42,7 @@ class Checkpointer:
         writer.execute(f"PRAGMA journal_size_limit = {self.limit}").fetchall()
         writer.execute(f"PRAGMA wal_autocheckpoint = {_COMMIT_COPIES_AT * FRAMES}").fetchall()
         self._starts_at = 0.0
+        self._pause = _RETRY_SECONDS[0]
         self._thread: Thread | None = None
         self._is_wanted = Event()
         self._is_copied = Event()
@@ -68,8 +69,11 @@ class Checkpointer:
             self._is_copied.wait()
             self._is_copied.clear()
             self._is_copying = False
-            if not _copy(self._writer, "RESTART", _READER_MILLISECONDS):
-                self._starts_at = time.monotonic() + _RETRY_SECONDS
+            if _copy(self._writer, "RESTART", _READER_MILLISECONDS):
+                self._pause = _RETRY_SECONDS[0]
+            else:
+                self._starts_at = time.monotonic() + self._pause
+                self._pause = min(2 * self._pause, _RETRY_SECONDS[1])
 
     def close(self) -> None:
         """End the thread."""
