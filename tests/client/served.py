@@ -18,6 +18,9 @@ from store.server.errors import UnknownPartition
 from store.server.partitions import Partitions
 from store.server.process.listener import bind
 from store.server.process.serve import Server
+from tests.prompt_uvicorn import end_at_once
+
+end_at_once()
 
 
 class Handed(Partitions):

@@ -17,6 +17,9 @@ from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.listener import bind
 from store.server.process.serve import Server
+from tests.prompt_uvicorn import end_at_once
+
+end_at_once()
 
 PREFIX = "/v1/agl"
 

@@ -21,6 +21,9 @@ from store.server.process.serve import Server
 from store.server.routing import RouteLayer
 from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.streams import StreamLayer
+from tests.prompt_uvicorn import end_at_once
+
+end_at_once()
 
 LOG = "/v1/agl/log"
 PATIENCE = 30.0
