@@ -31,6 +31,7 @@ from store.models import (
     SearchIn,
     Snapshot,
 )
+from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.validation import arguments
 from store.wire import encoding, paths
 from store.wire.errors import error_of
@@ -59,26 +60,15 @@ class HTTPRuns(StoreRuns):
         body = run_requests.events(given, key)
         return (await self.core.do("append_run_events", path, body, encoding.decode_appended)).versions
 
-    async def query_events(
-        self,
-        rollout_id: str,
-        *,
-        view: str = "head",
-        after: int = 0,
-        limit: int = 500,
-        scope: str | None = None,
-        node_id: str | None = None,
-        kind: str | None = None,
-        bodies: bool = True,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> RunEventPage:
-        arguments.part_of_history(after, limit)
+    async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
+        arguments.part_of_history(query.after, query.limit)
         path = run_requests.path(paths.RUN_EVENTS, rollout_id)
-        asked = run_requests.view(view, as_at, at, scope=scope, node_id=node_id, kind=kind)
-        if not bodies:
+        asked = run_requests.view(
+            query.view, query.as_at, query.at, scope=query.scope, node_id=query.node_id, kind=query.kind
+        )
+        if not query.bodies:
             asked["bodies"] = "false"
-        part = {"after": after, "limit": limit}
+        part = {"after": query.after, "limit": query.limit}
         return await self.core.see("query_run_events", path, asked | part, encoding.decode_run_events)
 
     async def get_graph(
@@ -180,18 +170,9 @@ class HTTPRuns(StoreRuns):
         path = run_requests.path(paths.CHECKPOINT, rollout_id, checkpoint_id=checkpoint_id)
         return await self.core.see("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
 
-    async def list_checkpoints(
-        self,
-        rollout_id: str,
-        *,
-        scope: str | None = None,
-        name: str | None = None,
-        view: str = "raw",
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> list[CheckpointRef]:
+    async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
         path = run_requests.path(paths.CHECKPOINTS, rollout_id)
-        asked = run_requests.view(view, as_at, at, scope=scope, name=name)
+        asked = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name)
         return await self.core.see("list_checkpoints", path, asked, encoding.decode_checkpoints)
 
     async def save_artifact(
@@ -218,20 +199,12 @@ class HTTPRuns(StoreRuns):
         body = run_requests.body(reason=reason, key=key)
         return await self.core.do("retract_artifact", path, body, encoding.decode_artifact_ref)
 
-    async def query_artifacts(
-        self,
-        rollout_id: str,
-        *,
-        scope: str | None = None,
-        name: str | None = None,
-        view: str = "head",
-        limit: int = -1,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> list[Artifact]:
-        arguments.part_of_history(0, limit)
+    async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
+        arguments.part_of_history(0, query.limit)
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
-        asked = run_requests.view(view, as_at, at, scope=scope, name=name) | {"limit": limit}
+        asked = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name) | {
+            "limit": query.limit
+        }
         return await self.core.see("query_artifacts", path, asked, encoding.decode_artifacts)
 
     async def scope_history(

@@ -14,6 +14,7 @@ from typing import Any
 from store.errors import Unsupported
 from store.models import Rollout
 from store.models.phases import PhaseGraph
+from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.models.run_frames import RunFrame
 from store.models.runs import (
     Artifact,
@@ -108,6 +109,21 @@ class StoreRuns:
             as_at: as the run stood at this moment of the log.
             at: as the run stood after this one of its events.
         """
+        query = RunEventQuery.of(
+            view=view,
+            after=after,
+            limit=limit,
+            scope=scope,
+            node_id=node_id,
+            kind=kind,
+            bodies=bodies,
+            as_at=as_at,
+            at=at,
+        )
+        return await self.find_events(rollout_id, query)
+
+    async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
+        """Return what `query_events` returns for these arguments."""
         raise Unsupported("runs.query_events", self.backend)
 
     async def get_graph(
@@ -223,6 +239,17 @@ class StoreRuns:
         at: int | None = None,
     ) -> list[CheckpointRef]:
         """Return the checkpoints of a view, in the order they were saved."""
+        query = CheckpointQuery.of(
+            scope=scope,
+            name=name,
+            view=view,
+            as_at=as_at,
+            at=at,
+        )
+        return await self.find_checkpoints(rollout_id, query)
+
+    async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
+        """Return what `list_checkpoints` returns for these arguments."""
         raise Unsupported("runs.list_checkpoints", self.backend)
 
     async def save_artifact(
@@ -261,6 +288,18 @@ class StoreRuns:
 
         With a limit, only the last so many.
         """
+        query = ArtifactQuery.of(
+            scope=scope,
+            name=name,
+            view=view,
+            limit=limit,
+            as_at=as_at,
+            at=at,
+        )
+        return await self.find_artifacts(rollout_id, query)
+
+    async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
+        """Return what `query_artifacts` returns for these arguments."""
         raise Unsupported("runs.query_artifacts", self.backend)
 
     async def scope_history(
@@ -405,15 +444,18 @@ class SyncRuns(Blocking[StoreRuns]):
 
     append_events = blocking(StoreRuns.append_events)
     query_events = blocking(StoreRuns.query_events)
+    find_events = blocking(StoreRuns.find_events)
     get_graph = blocking(StoreRuns.get_graph)
     follow = blocking_iterator(StoreRuns.follow)
     save_checkpoint = blocking(StoreRuns.save_checkpoint)
     get_checkpoint = blocking(StoreRuns.get_checkpoint)
     get_checkpoint_by_id = blocking(StoreRuns.get_checkpoint_by_id)
     list_checkpoints = blocking(StoreRuns.list_checkpoints)
+    find_checkpoints = blocking(StoreRuns.find_checkpoints)
     save_artifact = blocking(StoreRuns.save_artifact)
     retract_artifact = blocking(StoreRuns.retract_artifact)
     query_artifacts = blocking(StoreRuns.query_artifacts)
+    find_artifacts = blocking(StoreRuns.find_artifacts)
     scope_history = blocking(StoreRuns.scope_history)
     plan_fork = blocking(StoreRuns.plan_fork)
     fork = blocking(StoreRuns.fork)

@@ -30,7 +30,16 @@ from store.models.phases import (
     all_of,
     any_of,
 )
-from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
+from store.models.queries import (
+    ArtifactQuery,
+    AttemptQuery,
+    CheckpointQuery,
+    ResourcesQuery,
+    RolloutQuery,
+    RunEventQuery,
+    SpanQuery,
+    WorkerQuery,
+)
 from store.models.resources import (
     LLM,
     NamedResources,
@@ -86,6 +95,7 @@ __all__ = [
     "AnnotateResult",
     "Annotations",
     "Artifact",
+    "ArtifactQuery",
     "ArtifactRef",
     "Attempt",
     "AttemptDiff",
@@ -99,6 +109,7 @@ __all__ = [
     "Attributes",
     "CascadeMask",
     "Checkpoint",
+    "CheckpointQuery",
     "CheckpointRef",
     "Condition",
     "Degraded",
@@ -146,6 +157,7 @@ __all__ = [
     "RolloutStatus",
     "RunEvent",
     "RunEventPage",
+    "RunEventQuery",
     "RunEventRow",
     "RunFrame",
     "RunFrameKind",

@@ -149,6 +149,39 @@ class SpanQuery(PageQuery):
     at: int | None = None
 
 
+class RunEventQuery(RolloutPastQuery):
+    """A query of the events of a run."""
+
+    view: str = "head"
+    after: int = Field(default=0, ge=0, le=_LAST)
+    """The version of the last event that the caller has processed."""
+    limit: int = Field(default=500, ge=-1, le=_LAST)
+    """How many events at most; -1 for all."""
+    scope: str | None = None
+    node_id: str | None = None
+    kind: str | None = None
+    bodies: bool = True
+    """Include messages, prompts, responses and errors."""
+
+
+class CheckpointQuery(RolloutPastQuery):
+    """A query of the checkpoints of a run."""
+
+    scope: str | None = None
+    name: str | None = None
+    view: str = "raw"
+
+
+class ArtifactQuery(RolloutPastQuery):
+    """A query of the artifacts of a run."""
+
+    scope: str | None = None
+    name: str | None = None
+    view: str = "head"
+    limit: int = Field(default=-1, ge=-1, le=_LAST)
+    """The number of latest artifacts; -1 for all."""
+
+
 @cache
 def _conditions(kind: type[PageQuery]) -> tuple[str, ...]:
     others = {*PageQuery.model_fields, *kind.scope, "filter_logic", "at"}

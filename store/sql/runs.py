@@ -36,6 +36,7 @@ from store.models import (
     SearchIn,
     Snapshot,
 )
+from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning import plan as planning
@@ -71,46 +72,35 @@ class SQLRuns(StoreRuns):
         told = await self._tell(run_commands.append(rollout_id, attempt_id, given, key))
         return told.versions
 
-    async def query_events(
-        self,
-        rollout_id: str,
-        *,
-        view: str = "head",
-        after: int = 0,
-        limit: int = 500,
-        scope: str | None = None,
-        node_id: str | None = None,
-        kind: str | None = None,
-        bodies: bool = True,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> RunEventPage:
-        arguments.part_of_history(after, limit)
+    async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
+        arguments.part_of_history(query.after, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunEventPage:
             # One more than asked for tells whether there is more.
-            most = -1 if limit < 0 else limit + 1
+            most = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
                 self.core.dialect,
                 session,
                 rollout_id,
                 seen,
-                after=after,
+                after=query.after,
                 limit=most,
-                scope=scope,
-                node_id=node_id,
-                kind=kind,
+                scope=query.scope,
+                node_id=query.node_id,
+                kind=query.kind,
             )
-            shown = rows if limit < 0 else rows[:limit]
-            payloads, texts = await run_reads.payloads_of(self.core.dialect, session, shown) if bodies else ({}, {})
+            shown = rows if query.limit < 0 else rows[: query.limit]
+            payloads, texts = (
+                await run_reads.payloads_of(self.core.dialect, session, shown) if query.bodies else ({}, {})
+            )
             return RunEventPage(
                 items=[run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
-                next_after=shown[-1][0] if shown else after,
+                next_after=shown[-1][0] if shown else query.after,
                 has_more=len(rows) > len(shown),
                 head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
             )
 
-        return await read_view(self.core, rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
 
     async def get_graph(
         self,
@@ -238,21 +228,14 @@ class SQLRuns(StoreRuns):
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
-    async def list_checkpoints(
-        self,
-        rollout_id: str,
-        *,
-        scope: str | None = None,
-        name: str | None = None,
-        view: str = "raw",
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> list[CheckpointRef]:
+    async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
         async def read(session: ReadSession, seen: View, _: Standing) -> list[CheckpointRef]:
-            rows = await run_views.checkpoints(self.core.dialect, session, rollout_id, seen, scope=scope, name=name)
+            rows = await run_views.checkpoints(
+                self.core.dialect, session, rollout_id, seen, scope=query.scope, name=query.name
+            )
             return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
-        return await read_view(self.core, rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
 
     async def save_artifact(
         self,
@@ -285,29 +268,26 @@ class SQLRuns(StoreRuns):
         saved: int = await self.core.call(run_commands.retract(rollout_id, artifact_id, reason, key))
         return await self._artifact_ref(rollout_id, saved)
 
-    async def query_artifacts(
-        self,
-        rollout_id: str,
-        *,
-        scope: str | None = None,
-        name: str | None = None,
-        view: str = "head",
-        limit: int = -1,
-        as_at: AsAt | None = None,
-        at: int | None = None,
-    ) -> list[Artifact]:
-        arguments.part_of_history(0, limit)
+    async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
+        arguments.part_of_history(0, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> list[Artifact]:
             dialect = self.core.dialect
             cut = END if seen.until == END else await run_views.version_at(dialect, session, rollout_id, seen.until)
             rows = await run_views.artifacts(
-                dialect, session, rollout_id, seen, scope=scope, name=name, limit=limit, cut_version=cut
+                dialect,
+                session,
+                rollout_id,
+                seen,
+                scope=query.scope,
+                name=query.name,
+                limit=query.limit,
+                cut_version=cut,
             )
             payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
             return [run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
 
-        return await read_view(self.core, rollout_id, view, as_at, at, read)
+        return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None

@@ -25,21 +25,6 @@ class AppendEventsBody(Frozen):
     """Idempotency key of the call, kept for ever: a repeated call with it gets the first answer."""
 
 
-class RunEventsQuery(RolloutPastQuery):
-    """GET /rollouts/{rollout_id}/events."""
-
-    view: str = "head"
-    after: int = Field(default=0, ge=0, le=_LAST)
-    """The version of the last event that the caller has processed."""
-    limit: int = Field(default=500, ge=_ALL, le=_LAST)
-    """How many events at most; -1 for all."""
-    scope: str | None = None
-    node_id: str | None = None
-    kind: str | None = None
-    bodies: bool = True
-    """Include messages, prompts, responses and errors."""
-
-
 class RunGraphQuery(RolloutPastQuery):
     """GET /rollouts/{rollout_id}/graph."""
 
@@ -69,14 +54,6 @@ class SaveCheckpointBody(Frozen):
     graph: PhaseGraph | None = None
 
 
-class CheckpointsQuery(RolloutPastQuery):
-    """GET /rollouts/{rollout_id}/checkpoints."""
-
-    scope: str | None = None
-    name: str | None = None
-    view: str = "raw"
-
-
 class LatestCheckpointQuery(RolloutPastQuery):
     """GET /rollouts/{rollout_id}/checkpoints/latest."""
 
@@ -104,16 +81,6 @@ class RetractArtifactBody(Frozen):
 
     reason: str | None = None
     key: str | None = None
-
-
-class ArtifactsQuery(RolloutPastQuery):
-    """GET /rollouts/{rollout_id}/artifacts."""
-
-    scope: str | None = None
-    name: str | None = None
-    view: str = "head"
-    limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
-    """The number of latest versions; -1 for all."""
 
 
 class ScopeHistoryQuery(PastQuery):

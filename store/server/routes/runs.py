@@ -23,7 +23,7 @@ from store.models import (
     RunGraph,
     Snapshot,
 )
-from store.models.queries import RolloutPastQuery
+from store.models.queries import ArtifactQuery, CheckpointQuery, RolloutPastQuery, RunEventQuery
 from store.runtime import context
 from store.server.api_schema import LOCATED
 from store.server.call import Call
@@ -33,8 +33,6 @@ from store.wire import paths
 from store.wire.encoding import Appended, dumps
 from store.wire.run_bodies import (
     AppendEventsBody,
-    ArtifactsQuery,
-    CheckpointsQuery,
     CompareQuery,
     ForkBody,
     LatestCheckpointQuery,
@@ -42,7 +40,6 @@ from store.wire.run_bodies import (
     PlanForkBody,
     ResumeBody,
     RetractArtifactBody,
-    RunEventsQuery,
     RunGraphBody,
     RunGraphQuery,
     SaveArtifactBody,
@@ -71,9 +68,9 @@ async def append_run_events(call: Call, rollout_id: Id, attempt_id: Id, body: Ap
 
 @events.get(paths.RUN_EVENTS, response_model=RunEventPage)
 @needs("reader")
-async def query_run_events(call: Call, rollout_id: Id, query: Annotated[RunEventsQuery, Query()]) -> bytes | Spool:
+async def query_run_events(call: Call, rollout_id: Id, query: Annotated[RunEventQuery, Query()]) -> bytes | Spool:
     """Return the events of a view of the run, in the order they were recorded, after a version."""
-    return await _page(await call.store.runs.query_events(rollout_id, **vars(query)))
+    return await _page(await call.store.runs.find_events(rollout_id, query))
 
 
 async def _page(page: RunEventPage) -> bytes | Spool:
@@ -122,9 +119,9 @@ async def save_checkpoint(call: Call, rollout_id: Id, body: SaveCheckpointBody) 
 
 @outputs.get(paths.CHECKPOINTS, response_model=list[CheckpointRef])
 @needs("reader")
-async def list_checkpoints(call: Call, rollout_id: Id, query: Annotated[CheckpointsQuery, Query()]) -> bytes:
+async def list_checkpoints(call: Call, rollout_id: Id, query: Annotated[CheckpointQuery, Query()]) -> bytes:
     """Return the checkpoints of a view, without their states."""
-    return dumps(await call.store.runs.list_checkpoints(rollout_id, **vars(query)))
+    return dumps(await call.store.runs.find_checkpoints(rollout_id, query))
 
 
 @outputs.get(paths.LATEST_CHECKPOINT, response_model=Snapshot | None)
@@ -165,9 +162,9 @@ async def retract_artifact(
 
 @outputs.get(paths.ARTIFACTS, response_model=list[Artifact])
 @needs("reader")
-async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactsQuery, Query()]) -> bytes:
+async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactQuery, Query()]) -> bytes:
     """Return the artifacts of a view that were not retracted."""
-    return dumps(await call.store.runs.query_artifacts(rollout_id, **vars(query)))
+    return dumps(await call.store.runs.find_artifacts(rollout_id, query))
 
 
 @outputs.get(paths.SCOPE_HISTORY, response_model=list[ArtifactRef])
