@@ -1,5 +1,5 @@
-"""The pages of a store: what people look at, and the same as JSON.
+"""The dashboard: HTML pages about a store, each also available as JSON.
 
-Each page is a function from what was asked (`store.dashboard.request`) to plain values; a template draws them, and the
-page's JSON twin is the values themselves. Nothing here knows of HTTP: `store.server.routes.dashboard` serves it.
+A page is a function from a `PageRequest` to plain values. A template renders them as HTML; the JSON twin of the page is
+the values themselves. This package does not depend on HTTP: `store.server.routes.dashboard` serves the pages.
 """

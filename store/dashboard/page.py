@@ -1,4 +1,4 @@
-"""The pages by their paths, and what a page or an action answers with."""
+"""Page declarations: the path and the role of each page or action, and the results that they return."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from store.sql.api_keys import Role
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page shows."""
+    """The content of a page: its template and the values for it."""
 
     template: str
     values: Mapping[str, Any]
-    """Plain values: dicts, lists, dataclasses, models; the JSON twin is made of them."""
+    """Plain values (dicts, lists, dataclasses, models); the JSON twin contains exactly these."""
     title: str
     status: int = 200
     hidden: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the template needs besides, and the twin leaves out."""
+    """Further values for the template, not included in the JSON twin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An action was carried out: go on there."""
+    """The result of a successful action: a redirect."""
 
     location: str
-    told: str = ""
-    """A sentence to show there."""
+    message: str = ""
+    """A sentence that the target page shows once."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is to be saved."""
+    """A file to download."""
 
     name: str
     body: bytes
@@ -47,27 +47,27 @@ View = Callable[[PageRequest], Awaitable[Answered]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One page or action."""
+    """The route of one page or action."""
 
     method: str
     path: str
-    """A template: `/ui/rollouts/{rollout_id}`."""
+    """A path template: `/ui/rollouts/{rollout_id}`."""
     view: View
     role: Role
 
 
 @dataclass(slots=True)
 class Pages:
-    """The pages of one module."""
+    """The routes of one module."""
 
     routes: list[Route] = field(default_factory=list[Route])
 
     def get(self, path: str, *, role: Role = "reader") -> Callable[[View], View]:
-        """Declare what answers at a path, and with `.json` after it as JSON."""
+        """Declare a page; its JSON twin has the same path with `.json` appended."""
         return self._declare("GET", path, role)
 
     def post(self, path: str, *, role: Role = "algorithm") -> Callable[[View], View]:
-        """Declare an action; the fields of its form are the parameters."""
+        """Declare an action; the form fields are its parameters."""
         return self._declare("POST", path, role)
 
     def _declare(self, method: str, path: str, role: Role) -> Callable[[View], View]:

@@ -1,4 +1,4 @@
-"""From a page to bytes: HTML by its template, or JSON."""
+"""Rendering of pages as HTML and JSON, and the static files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; chars
 
 @cache
 def _environment() -> Environment:
-    # Whatever is shown was written by strangers: everything is escaped that does not say it is markup of our own.
+    # All values are user input: everything except our own Markup is escaped.
     made = Environment(
         loader=PackageLoader("store.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -37,14 +37,14 @@ def _environment() -> Environment:
 
 
 def html(page: PageContent, request: PageRequest, **more: Any) -> bytes:
-    """Return a page as HTML; `more` is what the frame around every page shows."""
+    """Return a page as HTML; `more` holds the values of the frame that all pages share."""
     values = {**page.values, **page.hidden}
     template = _environment().get_template(page.template)
     return template.render(values, request=request, title=page.title, **more).encode()
 
 
 def bare(template: str, **values: Any) -> bytes:
-    """Return a page without the frame, for who is not let in."""
+    """Return a page without the frame, for visitors without access."""
     return _environment().get_template(template).render(values).encode()
 
 
@@ -63,10 +63,10 @@ def _plain(value: Any) -> Any:
         return sorted(cast("frozenset[Any]", value))
     if isinstance(value, bytes):
         return value.hex()
-    raise TypeError(f"{type(value).__name__} is no part of a page")
+    raise TypeError(f"{type(value).__name__} cannot be a value of a page")
 
 
-# -- what pages are drawn with ---------------------------------------------------------------------------------------
+# -- static files ----------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -81,7 +81,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 
 @cache
 def version() -> str:
-    """Return what changes with any of the files: part of their paths, so that browsers may keep them for ever."""
+    """Return a hash of all static files. It is part of their paths, so browsers can cache them without expiry."""
     digest = hashlib.sha256()
     for name, (body, _) in sorted(_files().items()):
         digest.update(name.encode() + b"\0" + body)
@@ -89,12 +89,16 @@ def version() -> str:
 
 
 def static_url(name: str) -> str:
-    """Return the path of a file; one that there is not is a mistake of a template."""
+    """Return the path of a static file.
+
+    Raises:
+        LookupError: a template names a file that does not exist.
+    """
     if name not in _files():
         raise LookupError(name)
     return f"/ui/static/{version()}/{name}"
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Return a file and its media type; None for one that there is not."""
+    """Return a static file and its media type, or None if it does not exist."""
     return _files().get(name)

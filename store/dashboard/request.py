@@ -1,4 +1,4 @@
-"""What a page is asked for: of which store, by whom, with which parameters, and where its links lead."""
+"""The request for a page: its store, visitor and parameters, and the links of the page."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from store.sql.api_keys import ROLES, Role
 from store.sql.store import SQLStore
 
 ROWS: Final = 50
-"""How many rows a page of a table has, unless asked otherwise."""
+"""The default number of rows in a table."""
 MOST_ROWS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who looks."""
+    """The user of the dashboard."""
 
     role: Role = "admin"
-    """What their key lets them do; where no key is needed, everything."""
+    """The role of their API key; admin if the server requires no key."""
     actor: str = "dashboard"
-    """As the log names them: `key:<id>`, or `dashboard` where no key is needed."""
+    """Their name in the log: `key:<id>`, or `dashboard` if the server requires no key."""
     has_key: bool = False
 
     def may(self, role: Role) -> bool:
-        """Say whether they may do what asks for a role."""
+        """Return whether their role includes `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -37,103 +37,103 @@ class PageRequest:
 
     store: SQLStore
     base: str
-    """What the paths of this partition begin with: empty at the root, else `/p/<name>`."""
+    """The path prefix of this partition: empty for the one at the root, else `/p/<name>`."""
     partition: str
     path: str
-    """Of the page, below the base, percent-encoded and without `.json`."""
+    """The path of the page below the base, percent-encoded and without `.json`."""
     ids: Mapping[str, str]
     """The ids in the path."""
     params: Mapping[str, Sequence[str]]
-    """The query parameters; of an action the fields of its form."""
+    """The query parameters, or the form fields of an action."""
     visitor: Visitor
     is_read_only: bool = False
     partitions: Sequence[str] = ()
-    """Those that can be looked at by this visitor, as far as they are open."""
+    """The open partitions that this visitor may read."""
     theme: str = "auto"
     is_twin: bool = False
-    """Its JSON is asked for, which has all of it at once."""
+    """Whether the JSON twin is requested, which contains all data at once."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
     def one(self, name: str, default: str = "") -> str:
-        """Return a parameter; of one that is repeated the last."""
+        """Return a parameter; the last value if it is repeated."""
         given = self.params.get(name)
         return given[-1] if given else default
 
     def several(self, name: str) -> list[str]:
-        """Return all values of a parameter that say something."""
+        """Return all values of a parameter that are not empty."""
         return [value for value in self.params.get(name, ()) if value]
 
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
-        """Return a parameter that is a whole number.
+        """Return a parameter that is an integer.
 
         Raises:
-            Invalid: it is none, or not between the bounds.
+            Invalid: the value is not an integer, or not within the bounds.
         """
         found = self.maybe_whole(name, least=least, most=most)
         return default if found is None else found
 
     def maybe_whole(self, name: str, *, least: int = 0, most: int = 2**53) -> int | None:
-        """As `whole`; None where it was not given."""
+        """Return a parameter as `whole` does, or None if it is missing."""
         text = self.one(name)
         if not text:
             return None
         try:
             number = int(text)
         except ValueError:
-            raise Invalid(name, f"{text[:80]!r} is no whole number") from None
+            raise Invalid(name, f"{text[:80]!r} is not an integer") from None
         if not least <= number <= most:
             raise Invalid(name, f"must lie between {least} and {most}")
         return number
 
     def among(self, name: str, allowed: Sequence[str], default: str) -> str:
-        """Return a parameter that is one of a few words.
+        """Return a parameter that must be one of the allowed values.
 
         Raises:
-            Invalid: it is another one.
+            Invalid: the value is not allowed.
         """
         return _allowed(name, self.one(name, default), allowed)
 
     def several_among(self, name: str, allowed: Sequence[str]) -> list[str]:
-        """Return the values of a parameter, each once, that are of a few words.
+        """Return the distinct values of a parameter, which must all be allowed.
 
         Raises:
-            Invalid: one is another word.
+            Invalid: a value is not allowed.
         """
         return [_allowed(name, given, allowed) for given in dict.fromkeys(self.several(name))]
 
     @property
     def rows(self) -> int:
-        """How many rows of a table are wanted."""
+        """The number of rows to show in a table."""
         return self.whole("limit", ROWS, least=1, most=MOST_ROWS)
 
     # -- links -------------------------------------------------------------------------------------------------------
 
     def url(self, *segments: str, **params: Any) -> str:
-        """Return the path of a page: `url("rollouts", rollout_id, at=3)`; parameters of None are left out."""
+        """Return the path of a page: `url("rollouts", rollout_id, at=3)`; parameters that are None are omitted."""
         path = "/".join(map(segment, segments))
         return f"{self.base}/ui/{path}{_query(params)}"
 
     def here(self, **changed: Any) -> str:
-        """Return this page with some parameters changed, or left out where they are None."""
+        """Return the path of this page with some parameters changed; those that are None are removed."""
         params: dict[str, Any] = {name: list(values) for name, values in self.params.items()}
         return f"{self._address}{_query(params | changed)}"
 
     @property
     def twin(self) -> str:
-        """The path of the same page as JSON."""
+        """The path of the JSON twin of this page."""
         params = {name: list(values) for name, values in self.params.items()}
         path = self._address
         return f"{path}overview.json{_query(params)}" if path.endswith("/ui/") else f"{path}.json{_query(params)}"
 
     @property
     def _address(self) -> str:
-        # Browsers leave this mark as it is, and within a command to copy it would end what it is quoted by.
+        # Browsers do not encode a single quote, and it would end the quoted URL in a command to copy.
         return f"{self.base}{self.path}".replace("'", "%27")
 
     def may(self, role: Role) -> bool:
-        """Say whether an action that asks for a role is offered."""
+        """Return whether the page offers an action that requires `role`."""
         return not self.is_read_only and self.visitor.may(role)
 
 
@@ -144,7 +144,7 @@ def _allowed(name: str, given: str, allowed: Sequence[str]) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a text as one segment of a path; an id that ends like a page's twin is told from it."""
+    """Return a text as one path segment; the dot of a trailing `.json` is encoded, since twins end in `.json`."""
     quoted = quote(text, safe="")
     return f"{quoted[: -len('.json')]}%2Ejson" if quoted.endswith(".json") else quoted
 

@@ -1,4 +1,4 @@
-"""All pages, and the order in which they are found in the navigation."""
+"""All routes of the dashboard, and its navigation."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ NAVIGATION: Final[tuple[tuple[str, str], ...]] = (
     ("audit", "Audit"),
     ("admin", "Admin"),
 )
-"""The first segment of a path, and what it is called."""
+"""The first path segment and the title of each entry."""

@@ -34,7 +34,7 @@ async def test_a_page_that_there_is_not_is_told_as_it_was_asked(api: Api) -> Non
     assert (await api.get("//ui/nothing.json")).detail == "There is no such page"
     wrong = await api.get("//ui/rollouts.json?limit=many")
     assert wrong.status == 422
-    assert "no whole number" in str(wrong.detail)
+    assert "is not an integer" in str(wrong.detail)
     shown = await api.get("//ui/rollouts?limit=%3Cb%3Emany", headers=HTML)
     assert shown.status == 422
     assert "&lt;b&gt;many" in shown.body.decode()

@@ -95,7 +95,7 @@ async def test_long_data_is_cut_and_says_so(api: Api, store: Store, monkeypatch:
     assert row["data"] is None
     assert len(row["data_begins"]) == 12
     assert row["data_length"] > 12
-    assert "characters in all" in Read((await api.get("//ui/audit")).body).text
+    assert "characters in total" in Read((await api.get("//ui/audit")).body).text
 
 
 async def test_the_words_of_strangers_stay_words_in_the_log(api: Api, store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from store.dashboard.diff.span_paths import compare_paths
-from store.dashboard.diff.transcripts import MOST_ROWS, SaidRow, SideMessage, compare_sayings
+from store.dashboard.diff.transcripts import MOST_ROWS, MessageRow, SideMessage, compare_messages
 from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
 from store.db.reports.span_rows import SpanRow
 from store.interface.store import Store
@@ -66,7 +66,7 @@ async def test_two_attempts_of_one_rollout_are_told_apart_by_their_numbers(api: 
 async def test_what_cannot_be_compared_is_named(api: Api, store: Store) -> None:
     rollout = await store.enqueue_rollout("task")
     page = Read((await api.get("//ui/compare")).body)
-    assert "Name two rollouts" in page.text
+    assert "Enter two rollouts" in page.text
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}&b=nobody")).status == 404
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}:7&b={rollout.rollout_id}")).status == 404
     # Two that nobody has worked on yet differ in nothing.
@@ -100,38 +100,38 @@ def said(*words: str) -> list[SideMessage]:
     return [SideMessage("assistant", each, None) for each in words]
 
 
-def kinds(rows: list[SaidRow]) -> list[str]:
+def kinds(rows: list[MessageRow]) -> list[str]:
     return [row.kind for row in rows]
 
 
 def test_what_is_alike_is_left_out_but_for_what_stands_beside_a_difference() -> None:
-    found = compare_sayings(said(*"abcdefg"), said(*"abcXefg"))
+    found = compare_messages(said(*"abcdefg"), said(*"abcXefg"))
     assert kinds(found.rows) == ["gap", "same", "changed", "same", "gap"]
     assert (found.rows[0].skipped, found.rows[-1].skipped, found.differing) == (2, 2, 1)
-    found = compare_sayings(said(*"abcdefg"), said(*"abcXefg"), folds=False)
+    found = compare_messages(said(*"abcdefg"), said(*"abcXefg"), folds=False)
     assert kinds(found.rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
-    found = compare_sayings(said(*"abcd"), said(*"abcde"))
+    found = compare_messages(said(*"abcd"), said(*"abcde"))
     assert kinds(found.rows) == ["gap", "same", "only_b"]
 
 
 def test_what_only_one_side_says_stands_alone() -> None:
-    found = compare_sayings(said("a", "b", "c"), said("a", "c"))
+    found = compare_messages(said("a", "b", "c"), said("a", "c"))
     assert kinds(found.rows) == ["same", "only_a", "same"]
     assert (found.differing, found.rows[1].is_first) == (1, True)
-    found = compare_sayings([], said("a"))
+    found = compare_messages([], said("a"))
     assert (kinds(found.rows), found.differing) == (["only_b"], 1)
 
 
 def test_what_was_not_read_to_its_end_is_not_alike_by_its_beginning() -> None:
-    found = compare_sayings([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
+    found = compare_messages([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
     assert (kinds(found.rows), found.differing) == (["changed"], 1)
 
 
 def test_rows_beyond_those_shown_are_counted_and_what_recurs_too_often_is_not_matched() -> None:
-    found = compare_sayings(said(*map(str, range(MOST_ROWS + 5))), said("x"))
+    found = compare_messages(said(*map(str, range(MOST_ROWS + 5))), said("x"))
     assert (len(found.rows), found.left_out, found.differing, found.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
     often = said("first a", *["again"] * 3_000, "last a"), said("first b", *["again"] * 3_000, "last b")
-    assert compare_sayings(*often).is_rough
+    assert compare_messages(*often).is_rough
 
 
 async def test_a_comparison_says_what_it_leaves_out(api: Api, store: Store) -> None:
@@ -145,7 +145,7 @@ async def test_a_comparison_says_what_it_leaves_out(api: Api, store: Store) -> N
     address = f"//ui/compare?a={sides[0].rollout_id}&b={sides[1].rollout_id}"
     page = Read((await api.get(address)).body)
     assert "101 more rows are not shown." in page.text
-    assert "Only the beginning of what was said is read." in page.text
+    assert "Only the beginnings of the transcripts are read." in page.text
 
 
 def row(number: int, name: str, parent: int | None = None, *, seconds: float = 1.0, status: str = "OK") -> SpanRow:

@@ -78,7 +78,7 @@ async def test_attempts_out_of_time_and_silent_ones_are_kinds_of_their_own(
     text = Read((await api.get("//ui/failures")).body).text
     assert "past the time limit" in text
     assert "no sign of life" in text
-    assert "no reason given" in text
+    assert "no error reported" in text
 
 
 async def test_each_kind_leads_to_as_many_rollouts_as_it_says(api: Api, store: Store, clock: ManualClock) -> None:
@@ -99,7 +99,7 @@ async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store
     assert [kind["type"] for kind in await kinds(api, "?type=KeyError")] == ["KeyError"]
     assert [kind["type"] for kind in await kinds(api, "?q=answer")] == ["ValueError"]
     assert await kinds(api, "?status=timeout") == []
-    assert "No attempt has failed like that." in Read((await api.get("//ui/failures?status=timeout")).body).text
+    assert "No failed attempt matches." in Read((await api.get("//ui/failures?status=timeout")).body).text
 
 
 async def test_what_cannot_be_found_any_more_is_told(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

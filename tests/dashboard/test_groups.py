@@ -83,7 +83,7 @@ async def test_a_place_past_the_last_group_says_so_and_leads_back(api: Api, stor
     await given(store)
     assert (await api.get("//ui/groups.json?offset=50&spread=some")).ok()["total"] == 1
     page = Read((await api.get("//ui/groups?offset=50&sort=mean")).body)
-    assert "There is nothing past this place." in page.text
+    assert "There are no rows beyond this offset." in page.text
     assert "/ui/groups?sort=mean" in page.links
     assert "No group matches." in Read((await api.get("//ui/groups?q=nobody")).body).text
 
@@ -121,8 +121,8 @@ async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_
 
 async def test_equal_rewards_are_said_to_teach_nothing(api: Api, store: Store) -> None:
     await given(store)
-    assert "teach nothing" in Read((await api.get("//ui/groups/agrees")).body).text
-    assert "teach nothing" not in Read((await api.get("//ui/groups/differs")).body).text
+    assert "no training signal" in Read((await api.get("//ui/groups/agrees")).body).text
+    assert "no training signal" not in Read((await api.get("//ui/groups/differs")).body).text
 
 
 async def test_without_groups_the_page_says_how_to_make_one(api: Api) -> None:

@@ -130,7 +130,7 @@ async def test_what_is_being_worked_with_is_drawn_anew_when_that_is_done(page: P
     position = await site.store.core.position()
     await expect(page.locator("body")).to_have_attribute("data-heard", str(position))
     await expect(dialog).to_be_visible()
-    await dialog.get_by_role("button", name="Leave it").click()
+    await dialog.get_by_role("button", name="Close").click()
     await expect(page.locator(".status[data-status=preparing]").first).to_be_visible()
 
 

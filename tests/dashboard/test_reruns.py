@@ -81,7 +81,7 @@ async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api
     refused = await confirm(api, run, form, confirm_side_effects="")
     assert refused.status == 428
     read = Read(refused.body)
-    assert "Tick that they are wanted" in read.text
+    assert "Tick the box that confirms them" in read.text
     assert "confirm_side_effects" in read.marked("name")
     assert len(await store.runs.list_lineage(run.rollout_id)) == 1
     # The others left alone, there is nothing to confirm.
@@ -95,7 +95,7 @@ async def test_a_plan_that_somebody_overtook_is_made_again(api: Api, store: Stor
     await whole_rerun(store, run, "risk", "RIG")
     overtaken = await confirm(api, run, form)
     assert overtaken.status == 412
-    assert "Somebody was faster" in Read(overtaken.body).text
+    assert "Another user changed the run" in Read(overtaken.body).text
     hidden = {str(mark["name"]): mark["value"] for mark in Read(overtaken.body).marks if mark.get("type") == "hidden"}
     assert (form["expected_head"], hidden["expected_head"]) == ("1", "2")
     assert len(await store.runs.list_lineage(run.rollout_id)) == 2
@@ -124,7 +124,7 @@ async def test_without_a_checkpoint_all_of_the_scope_is_offered(api: Api, store:
     page = (await api.get(f"/{offered.replace('/rerun?', '/rerun.json?')}")).ok()
     assert page["plan"]["degraded"]["checkpoint"] == "analysts_checkpoint"
     assert page["plan"]["phases"] == ["analysts", "debate_and_trader", "risk"]
-    assert "all of it runs again" in Read((await api.get(f"/{offered}")).body).text
+    assert "so the whole scope runs again" in Read((await api.get(f"/{offered}")).body).text
 
 
 @pytest.mark.parametrize("patch", ["{", "[1]", '"text"'])

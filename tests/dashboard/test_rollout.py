@@ -91,9 +91,9 @@ async def test_every_tab_shows_the_moment_and_leads_to_the_others_at_it(store: S
     rollout_id = await _story(store)
     for tab in TABS:
         now = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}")).body)
-        assert "You look at the past" not in now.text
+        assert "Past state" not in now.text
         past = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}?at=6")).body)
-        assert "You look at the past: event 6 of" in past.text
+        assert "Past state: event 6 of" in past.text
         for other in TABS:
             if other != "/transcript":
                 assert f"/ui/rollouts/{rollout_id}{other}?at=6" in past.links
@@ -183,11 +183,11 @@ async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: A
 async def test_a_rollout_that_waits_says_what_for(store: SQLStore, api: Api) -> None:
     rollouts = [await store.enqueue_rollout(number) for number in range(3)]
     page = Read((await api.get(f"//ui/rollouts/{rollouts[2].rollout_id}")).body)
-    assert "2 rollouts stand before it in the queue. No worker has ever asked for work" in page.text
+    assert "2 rollouts are ahead of it in the queue. No worker has ever requested work" in page.text
     await store.dequeue_rollout(worker_id="w-1")
     await store.update_worker("w-2")
     page = Read((await api.get(f"//ui/rollouts/{rollouts[1].rollout_id}")).body)
-    assert "It is next in the queue. " in page.text
+    assert "This rollout is next in the queue. " in page.text
     assert "of 2 workers are idle" in page.text
     twin = await _twin(api, rollouts[2].rollout_id)
     assert twin["waiting"]["ahead"] == 1

@@ -173,7 +173,7 @@ async def test_rows_say_why_a_rollout_failed(api: Api, store: Store) -> None:
 
 async def test_an_empty_list_says_what_to_do(api: Api) -> None:
     assert "enqueue_rollout" in Read((await api.get("//ui/rollouts")).body).text
-    assert "No rollout matches." in Read((await api.get("//ui/rollouts?status=failed")).body).text
+    assert "No rollout matches these filters." in Read((await api.get("//ui/rollouts?status=failed")).body).text
 
 
 # -- how inputs begin ------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ async def test_a_run_is_drawn_as_it_was_after_an_event(api: Api, store: Store) -
     for then, told, offered in ((f"&at={at}", True, False), ("", False, True)):
         address = f"//ui/runs/{run.rollout_id}?node={quote(node)}&scope={quote(scope)}{then}"
         text = Read((await api.get(address)).body).text
-        assert ("the attempts above are as they are now" in text, "Run again from here" in text) == (told, offered)
+        assert ("the attempts above are current" in text, "Run again from here" in text) == (told, offered)
 
 
 async def test_a_run_without_a_phase_graph_is_drawn_too(api: Api, store: Store) -> None:
@@ -214,15 +214,15 @@ async def test_two_attempts_are_compared_as_the_api_does(api: Api, store: Store)
 async def test_one_attempt_or_none_has_nothing_to_be_compared_with(api: Api, store: Store) -> None:
     (waiting,) = await api.enqueue()
     told = Read((await api.get(f"//ui/runs/{waiting['rollout_id']}/compare")).body).text
-    assert "Nobody has started this run yet" in told
+    assert "This run has not started yet" in told
     run = await ended(store, await begin(store))
-    assert "This is one attempt" in Read((await api.get(f"//ui/runs/{run.rollout_id}/compare")).body).text
+    assert "Both sides are the same attempt" in Read((await api.get(f"//ui/runs/{run.rollout_id}/compare")).body).text
 
 
 async def test_a_run_that_nobody_started_or_that_there_is_not_says_so(api: Api) -> None:
     (waiting,) = await api.enqueue()
     text = Read((await api.get(f"//ui/runs/{waiting['rollout_id']}")).body).text
-    assert "Nobody has started this run yet" in text
-    assert "No node has said anything" in text
+    assert "This run has not started yet" in text
+    assert "This view has no nodes yet" in text
     missing = await api.get("//ui/runs/ro-none")
     assert missing.status == 404

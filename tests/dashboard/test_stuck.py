@@ -74,8 +74,8 @@ def test_an_attempt_within_its_limits_is_not_named(active: Active) -> None:
 @pytest.mark.parametrize(
     "waits, asked, reason",
     [
-        (90, None, "Waits for 1 min 30 s; no worker has ever asked for work."),
-        (90, 7200, "Waits for 1 min 30 s; no worker has asked for work for 2 h."),
+        (90, None, "Waits for 1 min 30 s; no worker has ever requested work."),
+        (90, 7200, "Waits for 1 min 30 s; no worker has requested work for 2 h."),
     ],
 )
 def test_who_waits_while_nobody_asks_for_work_is_named(waits: float, asked: float | None, reason: str) -> None:

@@ -60,9 +60,9 @@ def test_every_reason_of_the_adapters_has_its_sentence() -> None:
 @pytest.mark.parametrize(
     "spans, said, is_good",
     [
-        ([], "Nothing was recorded", False),
-        ([_span(1, "index", {})], "None of its spans is a call to a model", False),
-        ([_call(1), _reward(2, 1.0)], "1 of 1 spans of calls give a triplet", True),
+        ([], "This attempt recorded no spans", False),
+        ([_span(1, "index", {})], "No span is a call to a model", False),
+        ([_call(1), _reward(2, 1.0)], "1 of 1 spans of calls yield a triplet", True),
         ([_call(1, tokens=False), _reward(2, 1.0)], "1 has no token ids", False),
         ([_call(1)], "None has a reward: none was recorded", False),
     ],

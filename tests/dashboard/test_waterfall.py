@@ -102,7 +102,7 @@ async def test_what_there_is_not_is_said_to_be_missing(api: Api, store: Store, p
     assert (await api.get(f"//ui/rollouts/{queued.rollout_id}/{path}.json")).status == 404
     assert (await api.get(f"//ui/rollouts/nobody/{path}")).status == 404
     page = Read((await api.get(f"//ui/rollouts/{queued.rollout_id}/waterfall")).body)
-    assert "No attempt has begun yet" in page.text
+    assert "No attempt has started yet" in page.text
 
 
 async def test_no_page_of_spans_is_large_even_if_names_are(api: Api, store: Store) -> None:

@@ -23,7 +23,7 @@ async def _listed(api: Api, query: str = "") -> dict[str, Any]:
 
 async def test_an_empty_store_says_when_a_worker_appears(api: Api) -> None:
     assert (await api.get("//ui/workers.json")).ok()["workers"] == []
-    assert "No worker was seen yet" in Read((await api.get("//ui/workers")).body).text
+    assert "No worker is known yet" in Read((await api.get("//ui/workers")).body).text
 
 
 async def test_done_and_failed_attempts_of_the_last_hour_are_counted(
@@ -85,7 +85,7 @@ async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store
     found = (await api.get("//ui/workers.json")).ok()
     assert not found["window"]["is_now"]
     assert found["workers"][0]["hour"]["succeeded"] == 1
-    assert "the last in which anything was done" in Read((await api.get("//ui/workers")).body).text
+    assert "the last hour with activity" in Read((await api.get("//ui/workers")).body).text
 
 
 async def test_workers_are_sorted_filtered_and_told_in_pages(api: Api, store: Store) -> None:

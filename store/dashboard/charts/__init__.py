@@ -1,1 +1,1 @@
-"""Charts: curves and graphs drawn as SVG."""
+"""Charts: curves and run graphs as data for SVG."""

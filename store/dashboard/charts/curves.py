@@ -1,4 +1,4 @@
-"""Curves and a histogram out of counted rollouts: means and quantiles per bucket, bins of a width that reads well."""
+"""Curves and a histogram of rollouts: means and quantiles per bucket, and bins with round bounds."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from typing import Final
 from store.db.reports.curves import Axis, Cell
 
 MOST_BINS: Final = 32
-"""So many different rewards have a bin each; of more, each bin is a range."""
+"""Up to this number of distinct rewards each has its own bin; otherwise each bin is a range."""
 _OUTLYING: Final = 3.0
 _ORDER: Final = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line, of the rollouts of one mode; a list has one value for each place of the chart."""
+    """One line, for the rollouts of one mode; each list has one value per place of the chart."""
 
     mode: str | None
     count: list[int]
-    """Rollouts behind each mean."""
+    """The number of rollouts in each mean."""
     mean: list[float | None]
     low: list[float | None] = field(default_factory=list[float | None])
-    """The tenth part lies below; no values where quantiles are not asked for."""
+    """The 10th percentile; empty if quantiles are not requested."""
     median: list[float | None] = field(default_factory=list[float | None])
     high: list[float | None] = field(default_factory=list[float | None])
-    """The tenth part lies above."""
+    """The 90th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the same places."""
+    """Lines over a common axis."""
 
     id: str
     title: str
     told: str
-    """What exactly is shown."""
+    """A description of the values."""
     unit: str
     by: str
     start: list[float]
-    """Where each bucket begins: steps, or seconds since the epoch."""
+    """The start of each bucket: a step, or seconds since the epoch."""
     width: float
-    """Of a bucket."""
+    """The width of a bucket."""
     series: list[Series]
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A bar of a histogram: the rewards from the least to the greatest, both included."""
+    """A bar of the histogram; both bounds are included."""
 
     least: float
     greatest: float
@@ -63,7 +63,7 @@ class Bin:
 
 
 def edges_for(sample: Sequence[float]) -> list[float]:
-    """Return where bins begin: at each value while they are few, else at round numbers, outliers left to the ends."""
+    """Return the starts of the bins: each value if there are few, else round numbers; outliers go to the outer bins."""
     ordered = sorted(sample)
     distinct = sorted(set(ordered))
     if len(distinct) <= MOST_BINS:
@@ -124,7 +124,7 @@ Measure = Callable[[Group], float | None]
 
 
 def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) -> Chart:
-    """Return the mean of rewards, and between which the middle four fifths of them lie."""
+    """Return the mean of the rewards with their 10th and 90th percentiles."""
     rewarded = [cell for cell in cells if cell.bin is not None]
     places, groups = _grouped(along, rewarded)
     series = [
@@ -142,7 +142,7 @@ def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) 
 
 
 def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
-    """Return length, duration and failures, all of means alone."""
+    """Return the curves of length, duration and failures, which have only means."""
     places, groups = _grouped(along, cells)
 
     def lines(count: Callable[[Cell], int], measure: Measure) -> list[Series]:
@@ -176,10 +176,10 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
 
 
 def quantile(cells: Sequence[Cell], share: float) -> float | None:
-    """Return the value below which a share of the rewards lies.
+    """Return a quantile of the rewards.
 
-    Between the ends of a bin, which are rewards themselves, values are taken to be spread evenly; so a bin that holds
-    one value, or two, is exact.
+    Values are assumed to be spread evenly between the bounds of a bin. The bounds are rewards themselves, so a bin with
+    one or two distinct values is exact.
     """
     filled = sorted((cell for cell in cells if cell.bin is not None), key=lambda cell: cell.bin or 0)
     rank = share * (sum(cell.rollouts for cell in filled) - 1)
@@ -206,7 +206,7 @@ def _share(amount: float, count: float) -> float | None:
 
 
 def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[str | None, list[Group]]]]:
-    """Return the buckets that hold anything, and for each mode what it has in each of them."""
+    """Return the buckets that are not empty, and the values of each mode in each bucket."""
     found: dict[str | None, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         found[cell.mode][cell.bucket].append(cell)

@@ -1,4 +1,4 @@
-"""A run's graph as a page draws it: what runs once above and below, each other scope a column in between."""
+"""Layout of a run's graph: scopes that run once above and below, every other scope as a column in between."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from store.runtime.clock import MICROSECONDS
 Place = Literal["above", "column", "below"]
 
 MOST_NODES: Final = 2000
-"""How many nodes are drawn; whoever has more looks at a scope alone."""
+"""The maximum number of nodes drawn; in larger graphs, select one scope."""
 
 _ABOVE: Final = "MARKET"
 _BELOW: Final = "PORTFOLIO"
-"""Where a run without a phase graph names its scopes so."""
+"""The scope names with this meaning in a run without a phase graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """One node of one scope."""
+    """One drawn node of one scope."""
 
     node_id: str
     scope: str | None
@@ -31,54 +31,54 @@ class DrawnNode:
     executions: int
     errors: int
     attempt: int
-    """Of its last event: an earlier one than the view's where it was not run again."""
+    """The attempt of its last event: older than that of the view if the node was not run again."""
     first_version: int
     last_version: int
     began_at: int | None
     """Microseconds since the epoch."""
     seconds: float | None
-    """How long its last result took, as it says; else from its first event to its last."""
+    """The reported duration of its last result, or else the time from its first to its last event."""
     tokens_in: float | None
     tokens_out: float | None
     model: str | None
     tools: list[str]
-    """What ran under it."""
+    """Its descendants."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnScope:
-    """One scope with its nodes, in the order they were first seen."""
+    """One scope with its nodes, in the order of their first events."""
 
     scope: str | None
     kind: str | None
     place: Place
     done: int
-    """How many of its nodes are completed, never more than there are."""
+    """The number of completed nodes, at most the number of nodes."""
     total: int
     nodes: list[DrawnNode] = field(default_factory=list[DrawnNode])
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The scopes of a run by where they are drawn."""
+    """The scopes of a run by position."""
 
     scopes: list[DrawnScope]
     left_out: int
-    """How many nodes are not drawn."""
+    """The number of nodes that are not drawn."""
 
     def at(self, place: Place) -> list[DrawnScope]:
-        """Return the scopes of a place."""
+        """Return the scopes at a position."""
         return [each for each in self.scopes if each.place == place]
 
 
 def versions(graph: RunGraph) -> list[int]:
-    """Return the versions between which the nodes ran, as far as they are drawn."""
+    """Return the versions of the first and last events of the drawn nodes."""
     nodes = [node for column in graph.columns for node in column.nodes][:MOST_NODES]
     return sorted({version for node in nodes for version in (node.first_version, node.last_version)})
 
 
 def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -> Drawing:
-    """Return a graph as it is drawn; `times` has when events were recorded, by their versions."""
+    """Return the layout of a graph; `times` maps the versions of events to the times at which they were recorded."""
     tools: dict[tuple[str | None, str], list[str]] = {}
     for edge in graph.edges:
         tools.setdefault((edge.scope, edge.parent_node_id), []).append(edge.node_id)
@@ -94,10 +94,10 @@ def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -
 
 
 def _place(column: GraphColumn, phases: PhaseGraph | None) -> Place:
-    """Return where a scope is drawn.
+    """Return the position of a scope.
 
-    What others lead to (a portfolio, a book) comes after all of them and so below, what there is only one of (the
-    market) above; a scope without a name belongs to none.
+    A scope that depends on others (a portfolio, a book) is drawn below them, a shared scope (the market) above. A scope
+    without a name has no position of its own.
     """
     if column.scope is None:
         return "above"

@@ -1,4 +1,4 @@
-"""What two sequences have in common, within bounds: matching takes longer the more often the same recurs in both."""
+"""Matching of two sequences with a limit on the work, since matching is slow if many elements repeat in both."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final
 EQUAL: Final = "equal"
 
 Opcode = tuple[str, int, int, int, int]
-"""As difflib has it: `equal`, `replace`, `delete` or `insert`, from and to in the one, from and to in the other."""
+"""An opcode as in difflib: `equal`, `replace`, `delete` or `insert`, then start and end in each sequence."""
 
 
 @dataclass(slots=True)
 class Work:
-    """How much may still be done."""
+    """A budget of work."""
 
     left: int
-    """Pairs of equal things, one of each side, that may be looked at."""
+    """The number of pairs of equal elements that may still be examined."""
     is_spent: bool = False
-    """Whether something was not matched, since it would have taken more."""
+    """Whether the budget was too small to match everything."""
 
 
 def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Opcode]:
-    """Return how one sequence becomes another; where that is too much work, all between their ends as replaced."""
+    """Return the opcodes from one sequence to another; if that takes too much work, the middle is one replacement."""
     shortest = min(len(a), len(b))
     head = next((at for at in range(shortest) if a[at] != b[at]), shortest)
     tail = next((at for at in range(shortest - head) if a[-1 - at] != b[-1 - at]), shortest - head)
@@ -48,7 +48,7 @@ def _between(a: Sequence[Hashable], b: Sequence[Hashable], at: int, work: Work) 
 
 
 def grouped(found: Sequence[Opcode], context: int) -> Iterator[list[Opcode]]:
-    """Yield what differs, with so much around it that is equal, together with whatever else is as near."""
+    """Yield groups of differences with `context` equal elements around them, as `difflib` does."""
     group: list[Opcode] = []
     for place, (tag, low, high, start, end) in enumerate(found):
         if tag != EQUAL:

@@ -1,4 +1,4 @@
-"""Two traces by the paths of their spans' names: what one did and the other did not, did more often, or slower."""
+"""Comparison of two traces by the paths of their span names: missing, more frequent, failing or slower spans."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ROOT: Final = -1
 
 @dataclass(slots=True)
 class PathCount:
-    """The spans of one path on one side."""
+    """The number, duration and errors of the spans of one path on one side."""
 
     count: int = 0
     seconds: float = 0.0
-    """Of all of them together, as far as they have both times."""
+    """The total duration of the spans that have both times."""
     errors: int = 0
 
 
 @dataclass(slots=True)
 class PathRow:
-    """One path: the span's name below those of its parents."""
+    """One path: the name of a span below the names of its parents."""
 
     name: str
     depth: int
@@ -36,7 +36,7 @@ class PathRow:
 
     @property
     def change(self) -> Change:
-        """What differs most; durations that are within a fifth of each other are alike."""
+        """The most important difference; durations within a fifth of each other count as equal."""
         if not self.b.count:
             return "only a"
         if not self.a.count:
@@ -70,7 +70,7 @@ def _add(tally: PathCount, row: SpanRow) -> None:
 
 
 class _Tree:
-    """The paths of both sides: each is a name below another path."""
+    """The paths of both sides as a tree of names."""
 
     def __init__(self) -> None:
         self.paths: list[PathRow] = []
@@ -78,11 +78,11 @@ class _Tree:
         self._below: dict[int, list[int]] = {_ROOT: []}
 
     def places(self, rows: Sequence[SpanRow]) -> list[int]:
-        """Return where the path of each span stands; a span whose parent is missing begins a path."""
+        """Return the index of each span's path; a span whose parent is missing starts a path."""
         by_id = {row.span_id: index for index, row in enumerate(rows)}
         found: list[int | None] = [None] * len(rows)
         for index in range(len(rows)):
-            # From the span up to the first one that is placed, then down again: traces may be deep, or circular.
+            # Climb to the first span with a known path, then descend. Recursion fails on deep or circular traces.
             above: list[int] = []
             seen: set[int] = set()
             at: int | None = index

@@ -1,4 +1,4 @@
-"""Two texts side by side: lines that left, came or changed, and within changed lines the words that did."""
+"""Comparison of two texts: removed, added and changed lines, and the changed words within lines."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final, Literal
 from store.dashboard.diff.matching import Work, grouped, opcodes
 
 MOST_LINES: Final = 3_000
-"""Of one side."""
+"""The maximum number of lines of one side."""
 MOST_CHARACTERS: Final = 300_000
 MOST_ROWS: Final = 2_000
 MOST_WORK: Final = 2_000_000
-"""Two seconds' worth of matching."""
+"""The work of about two seconds of matching."""
 _CONTEXT: Final = 3
 _LONGEST_LINE: Final = 2_000
-"""In a longer one words are not compared."""
+"""The words of longer lines are not compared."""
 _MOST_PAIRS: Final = 200
 
 Segment = tuple[str, bool]
-"""A piece of a line, and whether it differs."""
+"""A part of a line, and whether it differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """One line of both sides; a side without one has number None."""
+    """One line of both sides; a side without a line has the number None."""
 
     kind: Literal["same", "changed", "removed", "added", "gap"]
-    """`gap` stands for lines that are the same and left out."""
+    """`gap` stands for omitted equal lines."""
     left: int | None
     """Line numbers begin with 1."""
     right: int | None
@@ -39,30 +39,30 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How one text became another."""
+    """The differences between two texts."""
 
     rows: list[DiffRow]
     removed: int
-    """Lines of the old text that are not in the new one."""
+    """The number of lines of the old text that are missing in the new text."""
     added: int
     is_cut: bool
-    """Whether there were more rows than are kept."""
+    """Whether rows were omitted."""
     is_rough: bool
-    """Whether more may be alike than is shown to be: finding it would have taken too long."""
+    """Whether equal parts may be shown as different, because matching would have taken too long."""
 
 
 def is_comparable(text: str) -> bool:
-    """Say whether a text is small enough for `diff`."""
+    """Return whether a text is small enough for `diff`."""
     return len(text) <= MOST_CHARACTERS and len(text.splitlines()) < MOST_LINES
 
 
 def diff(old: str, new: str, work: Work | None = None) -> Diff:
-    """Compare two texts line by line, with three lines around what differs; both must be comparable.
+    """Compare two texts line by line, with three equal lines around each difference; both must be comparable.
 
     Args:
-        old: a text.
-        new: what became of it.
-        work: what this may take, less of it afterwards; `MOST_WORK` unless it is given.
+        old: the old text.
+        new: the new text.
+        work: the budget, which is reduced by the work done; by default `MOST_WORK`.
     """
     own = Work(MOST_WORK if work is None else work.left)
     before, after = old.splitlines(), new.splitlines()
@@ -94,7 +94,7 @@ def _same(left: int, right: int, line: str) -> DiffRow:
 def _block(
     before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], words: Work | None
 ) -> list[DiffRow]:
-    """Return lines that were replaced, in pairs while there are any, then what is left of either side."""
+    """Return the rows of replaced lines: pairs first, then the remaining lines of either side."""
     paired = min(gone[1] - gone[0], come[1] - come[0])
     rows: list[DiffRow] = []
     for index in range(paired):

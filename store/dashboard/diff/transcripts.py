@@ -1,4 +1,4 @@
-"""Two transcripts side by side: what was said alike, and where they part."""
+"""Comparison of two transcripts, message by message."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ Kind = Literal["same", "changed", "only_a", "only_b", "gap"]
 
 MOST_ROWS: Final = 200
 MOST_SHOWN: Final = 250_000
-"""Characters of all rows together; escaped, one may take six bytes."""
+"""The maximum number of characters of all rows; an escaped character may take six bytes."""
 _LONGEST: Final = 4_000
 _SHORTEST: Final = 160
 _MOST_COMPARED: Final = 60_000
-"""Characters of one side that are compared word by word."""
+"""The maximum number of characters of one side that are compared word by word."""
 _CONTEXT: Final = 1
-_SAYS: Final = frozenset({"message", "tool", "reward", "log", "error"})
+_COMPARED_KINDS: Final = frozenset({"message", "tool", "reward", "log", "error"})
 
 
 @dataclass(frozen=True, slots=True)
 class SideMessage:
-    """What one side said at one place."""
+    """A message, tool call, reward, log line or error of one side."""
 
     who: str
     text: str
     span_id: str | None
     unread: int = 0
-    """How many more characters it has."""
+    """The number of characters that were not read."""
 
 
 @dataclass(frozen=True, slots=True)
-class SaidRow:
-    """One place in both transcripts; a side that says nothing there has no segments."""
+class MessageRow:
+    """One row of the comparison; a side without a message in it has no segments."""
 
     kind: Kind
-    """`gap` stands for sayings that are the same and left out."""
+    """`gap` stands for omitted equal messages."""
     who_a: str = ""
     who_b: str = ""
     a: list[Segment] = field(default_factory=list[Segment])
@@ -48,28 +48,28 @@ class SaidRow:
     span_b: str | None = None
     skipped: int = 0
     is_first: bool = False
-    """Whether this is where they part."""
+    """Whether this is the first difference."""
 
 
 @dataclass(frozen=True, slots=True)
-class SaidDiff:
-    """The places of two transcripts."""
+class TranscriptDiff:
+    """The result of comparing two transcripts."""
 
-    rows: list[SaidRow]
+    rows: list[MessageRow]
     differing: int
-    """How many places differ."""
+    """The number of rows that differ."""
     left_out: int
-    """How many rows there are beyond these."""
+    """The number of omitted rows."""
     is_rough: bool
-    """Whether more may be alike than is shown to be."""
+    """Whether equal messages may be shown as different, because matching would have taken too long."""
 
 
-def sayings(entries: Sequence[Entry]) -> list[SideMessage]:
-    """Return what is compared of a transcript: all but the spans that say nothing."""
-    return [_saying(entry) for entry in entries if entry.kind in _SAYS]
+def messages(entries: Sequence[Entry]) -> list[SideMessage]:
+    """Return the entries of a transcript that are compared: all except plain spans."""
+    return [_message(entry) for entry in entries if entry.kind in _COMPARED_KINDS]
 
 
-def _saying(entry: Entry) -> SideMessage:
+def _message(entry: Entry) -> SideMessage:
     texts = (entry.text, entry.thinking, entry.result, *(call.arguments for call in entry.calls))
     unread = sum(text.length - len(text.shown) for text in texts if text is not None)
     return SideMessage(_who(entry), _text(entry), entry.span_id, unread)
@@ -91,15 +91,15 @@ def _text(entry: Entry) -> str:
     return "\n".join(parts)
 
 
-def compare_sayings(a: Sequence[SideMessage], b: Sequence[SideMessage], *, folds: bool = True) -> SaidDiff:
-    """Return the places of two transcripts.
+def compare_messages(a: Sequence[SideMessage], b: Sequence[SideMessage], *, folds: bool = True) -> TranscriptDiff:
+    """Return the comparison of two transcripts.
 
     Args:
-        a: one transcript.
-        b: the other.
-        folds: whether sayings that are the same are left out where none beside them differs.
+        a: the first transcript.
+        b: the second transcript.
+        folds: whether to omit equal messages that are not next to a difference.
     """
-    rows: list[SaidRow] = []
+    rows: list[MessageRow] = []
     differing, budget = 0, _MOST_COMPARED
     work = Work(MOST_WORK)
     keys_a, keys_b = ([(each.who, each.text, each.unread) for each in side] for side in (a, b))
@@ -116,38 +116,38 @@ def compare_sayings(a: Sequence[SideMessage], b: Sequence[SideMessage], *, folds
             rows.append(row)
             differing += 1
             budget -= cost
-    return SaidDiff(list(_bounded(rows[:MOST_ROWS])), differing, max(0, len(rows) - MOST_ROWS), work.is_spent)
+    return TranscriptDiff(list(_bounded(rows[:MOST_ROWS])), differing, max(0, len(rows) - MOST_ROWS), work.is_spent)
 
 
 def _alike(
     a: Sequence[SideMessage], b: Sequence[SideMessage], *, is_first: bool, is_last: bool, folds: bool
-) -> list[SaidRow]:
+) -> list[MessageRow]:
     same = [
-        SaidRow("same", left.who, right.who, _plain(left.text), _plain(right.text), left.span_id, right.span_id)
+        MessageRow("same", left.who, right.who, _plain(left.text), _plain(right.text), left.span_id, right.span_id)
         for left, right in zip(a, b, strict=True)
     ]
     head, tail = 0 if is_first else _CONTEXT, 0 if is_last else _CONTEXT
     skipped = len(same) - head - tail
     if not folds or skipped < 2:
         return same
-    return [*same[:head], SaidRow("gap", skipped=skipped), *same[len(same) - tail :]]
+    return [*same[:head], MessageRow("gap", skipped=skipped), *same[len(same) - tail :]]
 
 
 def _differing(
     left: SideMessage | None, right: SideMessage | None, budget: int, work: Work, *, is_first: bool
-) -> tuple[SaidRow, int]:
-    """Return a row, and how many characters were compared for it."""
+) -> tuple[MessageRow, int]:
+    """Return a row, and the number of characters that were compared for it."""
     if left is None:
-        assert right is not None  # one side has something there
-        return SaidRow("only_b", "", right.who, [], _plain(right.text), None, right.span_id, 0, is_first), 0
+        assert right is not None  # at least one side has a message
+        return MessageRow("only_b", "", right.who, [], _plain(right.text), None, right.span_id, 0, is_first), 0
     if right is None:
-        return SaidRow("only_a", left.who, "", _plain(left.text), [], left.span_id, None, 0, is_first), 0
+        return MessageRow("only_a", left.who, "", _plain(left.text), [], left.span_id, None, 0, is_first), 0
     cost = max(len(left.text), len(right.text))
     if cost <= budget and is_comparable(left.text) and is_comparable(right.text):
         old, new = _compared(left.text, right.text, work)
     else:
         old, new, cost = _plain(left.text), _plain(right.text), 0
-    row = SaidRow("changed", left.who, right.who, old, new, left.span_id, right.span_id, 0, is_first)
+    row = MessageRow("changed", left.who, right.who, old, new, left.span_id, right.span_id, 0, is_first)
     return row, cost
 
 
@@ -155,8 +155,8 @@ def _plain(text: str) -> list[Segment]:
     return [(text, False)]
 
 
-def _bounded(rows: Sequence[SaidRow]) -> Iterator[SaidRow]:
-    """Yield rows with their texts cut: each to what is readable, the last ones to what is left."""
+def _bounded(rows: Sequence[MessageRow]) -> Iterator[MessageRow]:
+    """Yield rows with truncated texts, so that all rows together stay within `MOST_SHOWN`."""
     left = MOST_SHOWN
     for row in rows:
         most = max(min(left // 2, _LONGEST), _SHORTEST)
@@ -183,7 +183,7 @@ def _compared(old: str, new: str, work: Work) -> tuple[list[Segment], list[Segme
             left.append(("⋯\n", False))
             right.append(("⋯\n", False))
             continue
-        # What only one side has differs as a whole.
+        # A line that only one side has differs as a whole.
         left += [(text, differs or row.kind == "removed") for text, differs in row.old]
         right += [(text, differs or row.kind == "added") for text, differs in row.new]
         if row.left is not None:

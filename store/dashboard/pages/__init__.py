@@ -1,1 +1,1 @@
-"""The pages, each with its data and its actions."""
+"""The pages: one module per page, with its data and its actions."""

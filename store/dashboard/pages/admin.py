@@ -1,4 +1,4 @@
-"""What whoever runs a store looks after: keys, partitions, size, and what is kept for how long."""
+"""The admin page: API keys, partitions, and facts about the database."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pages = Pages()
 T = TypeVar("T")
 
 LIFETIMES: Final = {"": "never", "1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
-"""After how many days a key may expire."""
-_ROLES_TOLD: Final[dict[Role, str]] = {
-    "reader": "looks at everything",
-    "runner": "works on what is queued",
-    "algorithm": "enqueues, cancels, runs again",
-    "admin": "all that, and keys and proof",
+"""The lifetimes that the form for a new key offers, by number of days."""
+_ROLE_DESCRIPTIONS: Final[dict[Role, str]] = {
+    "reader": "reads everything",
+    "runner": "runs queued rollouts",
+    "algorithm": "enqueues, cancels and re-runs",
+    "admin": "all of these; also manages keys and verifies the log",
 }
 _DAY: Final = 86_400
 _SHOWN: Final = 500
@@ -36,7 +36,7 @@ _SHOWN: Final = 500
 
 @pages.get("/ui/admin", role="admin")
 async def admin(request: PageRequest) -> PageContent:
-    """Show keys, partitions, and facts about the database."""
+    """Show API keys, partitions, and facts about the database."""
     every = request.among("all", ("0", "1"), "0") == "1"
     keys = await _keys(request)
     shown = [key for key in keys or () if every or key["state"] == "active"]
@@ -52,7 +52,7 @@ async def admin(request: PageRequest) -> PageContent:
         "writer": _writer(request),
     }
     hidden = {
-        "roles": _ROLES_TOLD,
+        "roles": _ROLE_DESCRIPTIONS,
         "lifetimes": LIFETIMES,
         "bound_to": _bound_to(request),
         "own": _own_key(request),
@@ -63,10 +63,10 @@ async def admin(request: PageRequest) -> PageContent:
 
 @pages.post("/ui/admin/keys", role="admin")
 async def create_key(request: PageRequest) -> PageContent:
-    """Make a key, and show it this once.
+    """Create a key, and show it once.
 
     Raises:
-        Conflict: nobody could make keys any more.
+        Conflict: with this key as the only one, no visitor could create keys any more.
     """
     role = _role(request)
     bound_to = _bound_to(request)
@@ -77,12 +77,12 @@ async def create_key(request: PageRequest) -> PageContent:
 
     async def make(keys: Keys) -> tuple[Key, str, bool]:
         known = await keys.unrevoked()
-        # A server asks for a key as soon as there is one that was not revoked, whatever it may do.
+        # The server requires a key as soon as any key exists that is not revoked, whatever its role.
         heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
         if not (heads or request.visitor.has_key) and (role != "admin" or partition is not None or days):
             raise Conflict(
-                "there is no key of an admin of all partitions yet, and this one would close this page to everybody",
-                "make one first: role admin, all partitions, never expiring",
+                "there is no admin key for all partitions yet, so with this key no visitor could open this page",
+                "create one first: role admin, all partitions, never expires",
             )
         expires = float(days) * _DAY if days else None
         made = await keys.create(role, partition=partition, name=name, expires_seconds=expires)
@@ -91,7 +91,7 @@ async def create_key(request: PageRequest) -> PageContent:
     key, text, is_first = await _with_keys(request, make, create=True)
     logger.info("%s made the key %s with the role %s", request.visitor.actor, key.key_id, key.role)
     values = {"key": _shown(key, system_clock(), request), "is_first": is_first}
-    # The secret is no value of the page: what answers as JSON must not be kept with it.
+    # The secret is not a value of the page, so that the JSON twin does not contain it.
     return PageContent("admin_key.html", values, "New key", 201, hidden={"secret": text})
 
 
@@ -100,14 +100,14 @@ async def revoke_key(request: PageRequest) -> Done:
     """End a key for good.
 
     Raises:
-        Conflict: it is the one that this is asked with.
-        Forbidden: it is none of the partition that the visitor's key is good for.
+        Conflict: it is the key of this visitor.
+        Forbidden: it is not a key of the only partition that the visitor's key is valid for.
     """
     key_id = request.ids["key_id"]
     if key_id == _own_key(request):
         raise Conflict(
-            f"{key_id} is the key you are here with",
-            "log in with another key of an admin and revoke it then, or use `rollbook keys revoke`",
+            f"{key_id} is the key that you are logged in with",
+            "log in with another admin key and revoke it there, or use `rollbook keys revoke`",
         )
     bound_to = _bound_to(request)
 
@@ -116,39 +116,39 @@ async def revoke_key(request: PageRequest) -> Done:
         if found is None:
             raise NotFound("key", key_id, f"there is no key {key_id!r}")
         if bound_to is not None and found.partition != bound_to:
-            raise Forbidden(f"the key {key_id} is not one of the partition {bound_to!r} alone")
+            raise Forbidden(f"the key {key_id} is not limited to the partition {bound_to!r}")
         return await keys.revoke(key_id)
 
     key = await _with_keys(request, end)
     logger.info("%s revoked the key %s", request.visitor.actor, key.key_id)
-    return Done(request.url("admin"), f"The key {key.key_id} is revoked; within five seconds it counts nowhere.")
+    return Done(request.url("admin"), f"The key {key.key_id} is revoked. Servers refuse it after at most five seconds.")
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
 
 
 async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
-    """Return what is known of the keys that the visitor may see, the oldest first; None where none are taken."""
+    """Return the keys that the visitor may see, the oldest first; None if the server uses no keys."""
     if not request.extra.get("keys_url"):
         return None
     try:
         found = await _with_keys(request, Keys.all)
     except NotFound:
-        # They lie in the default partition, which is not there yet.
+        # Keys are stored in the default partition, which does not exist yet.
         found = []
     bound_to, now = _bound_to(request), system_clock()
     return [_shown(key, now, request) for key in found if bound_to is None or key.partition == bound_to]
 
 
 async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
-    """Do something with the keys of the server's database.
+    """Return the result of `work` with the keys of the server's database.
 
     Raises:
-        Invalid: this server takes none.
+        Invalid: the server uses no keys.
     """
     url = request.extra.get("keys_url")
     if not url:
-        raise Invalid("keys", "this server takes none: it serves a store in memory, or was told to ask for none")
+        raise Invalid("keys", "this server uses none: its store is in memory, or it was started without keys")
 
     async def run() -> T:
         keys = await Keys.open(url, create=create)
@@ -157,12 +157,12 @@ async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]],
         finally:
             await keys.close()
 
-    # In a thread with a loop of its own: on SQLite writing blocks.
+    # Writing to SQLite blocks, so it runs in a thread with its own event loop.
     return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
 def _shown(key: Key, now: int, request: PageRequest) -> dict[str, Any]:
-    """Return what is told of a key, never its hash."""
+    """Return the public fields of a key, without its hash."""
     return {
         "key_id": key.key_id,
         "role": key.role,
@@ -187,15 +187,15 @@ def _own_key(request: PageRequest) -> str | None:
 
 
 def _bound_to(request: PageRequest) -> str | None:
-    """Return the only partition that the visitor's key is good for; None for one of all."""
+    """Return the only partition that the visitor's key is valid for; None for a key of all partitions."""
     return request.extra.get("key_partition")
 
 
-# -- the rest --------------------------------------------------------------------------------------------------------
+# -- database --------------------------------------------------------------------------------------------------------
 
 
 async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
-    """Return the partitions of the database that the visitor may see; None where that is not known."""
+    """Return the partitions of the database that the visitor may see; None if they are unknown."""
     bound_to, url = _bound_to(request), request.extra.get("keys_url")
     if bound_to is not None:
         return [_partition(request, bound_to)]
@@ -210,7 +210,7 @@ async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
 
 def _partition(request: PageRequest, name: str) -> dict[str, Any]:
     is_here = name == request.partition
-    # The one at the root answers at its own name, too.
+    # The partition at the root is also served under its own name.
     return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
 
 

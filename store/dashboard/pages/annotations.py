@@ -1,4 +1,4 @@
-"""What is said about a rollout: shown on each of its pages, and the action that says more."""
+"""Labels and notes of a rollout, which each of its pages shows, and the action that adds them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from store.models import Note
 pages = Pages()
 
 MOST_NOTES: Final = 20
-"""Of a rollout with more notes the latest are shown."""
+"""The maximum number of notes shown; the latest are kept."""
 _SUGGESTED: Final = 50
 _TABS: Final = ("waterfall", "events", "training", "raw")
-"""Where the form stands on; the first tab has no name in the path."""
+"""The tabs that contain the form; the first tab has no name in the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutAnnotations:
-    """What is said about a rollout, for a template and for the JSON twin."""
+    """The labels and notes of a rollout, for the template and the JSON twin."""
 
     labels: list[str]
     notes: list[Note]
     """The latest, newest first."""
     has_more: bool
-    """Whether there are older ones."""
+    """Whether there are older notes."""
     is_open: bool
-    """Whether this visitor may say more: not about the past."""
+    """Whether this visitor may add annotations; never on a page about the past."""
     choices: list[str] = field(default_factory=list[str])
-    """Labels in use, where they are offered to be added."""
+    """Labels in use, as suggestions for the form."""
 
 
 NOTHING: Final = RolloutAnnotations([], [], has_more=False, is_open=False)
 
 
-async def said(request: PageRequest, rollout_id: str, at: int | None = None) -> RolloutAnnotations:
-    """Return what `annotations.html` needs as `said`: labels and notes as of one of the rollout's events, or now."""
+async def annotations_of(request: PageRequest, rollout_id: str, at: int | None = None) -> RolloutAnnotations:
+    """Return the annotations of a rollout, now or as of its event `at`."""
     found = await request.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
     newest = found.notes[::-1]
     is_open = at is None and request.may("algorithm")
@@ -49,14 +49,14 @@ async def said(request: PageRequest, rollout_id: str, at: int | None = None) -> 
 
 @pages.post("/ui/rollouts/{rollout_id}/annotate")
 async def annotate(request: PageRequest) -> Done:
-    """Make a note of a rollout, put labels on it, take others off."""
+    """Add a note to a rollout, add labels, and remove labels."""
     rollout_id = request.ids["rollout_id"]
-    # Browsers end the lines of a form as mail does.
+    # Browsers send the lines of a form with CRLF endings.
     note = request.one("note").replace("\r\n", "\n").strip()
     add = [label for given in request.several("add") for each in given.split(",") if (label := each.strip())]
     remove = request.several("remove")
     back = request.url("rollouts", rollout_id, *(tab for tab in request.several("tab")[:1] if tab in _TABS))
     if not (note or add or remove):
-        return Done(back, "Nothing was said: write a label or a note.")
+        return Done(back, "Nothing was recorded: enter a label or a note.")
     done = await request.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
-    return Done(back, "Nothing had to change." if done.number is None else f"Recorded as event {done.number}.")
+    return Done(back, "Nothing changed." if done.number is None else f"Recorded as event {done.number}.")

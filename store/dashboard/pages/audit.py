@@ -1,4 +1,4 @@
-"""The log itself: every fact in the order it was recorded, and the proof that nobody has changed any."""
+"""The audit page: the events of the log, and the verification that none was changed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from store.verification import seal as seals
 pages = Pages()
 
 VERIFIED_AT_MOST: Final = 200_000
-"""Events that a page verifies, some ten seconds' worth; more is for the command line, which no browser waits for."""
+"""The maximum number of events that a page verifies, in about ten seconds; use the command line for larger logs."""
 
 _KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
-"""The page of a stream, by its kind."""
+"""The page path of each kind of stream."""
 
-# One at a time of each store: it reads everything there is.
+# Only one verification per store runs at a time, because each reads the whole log.
 _at_work: set[SQLStore] = set()
 
 
@@ -40,7 +40,7 @@ async def audit(request: PageRequest) -> PageContent:
         before=request.maybe_whole("before", least=1),
         limit=request.rows,
     )
-    # The whole first: what is recorded in between is in the list, or news.
+    # The summary is read first, so that events recorded in between appear in the list or as an update.
     whole = await request.store.core.look(log_rows.whole)
     found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
@@ -99,16 +99,16 @@ def _copies(request: PageRequest, sought: Sought) -> list[tuple[str, str]]:
 
 @pages.get("/ui/audit/verify", role="admin")
 async def about_verifying(request: PageRequest) -> PageContent:
-    """Say what verifying does, and offer it."""
+    """Show what a verification checks, with a button to start it."""
     return await _verifying(request, None)
 
 
 @pages.post("/ui/audit/verify", role="admin")
 async def verify(request: PageRequest) -> PageContent:
-    """Compare the database with its log, and show what was found.
+    """Compare the database with its log, and show the result.
 
     Raises:
-        Conflict: it is too large for a page, or is being verified already.
+        Conflict: the log is too large for a page, or another verification is running.
     """
     store = request.store
     whole = await store.core.look(log_rows.whole)
@@ -133,7 +133,7 @@ async def _verifying(request: PageRequest, report: Any) -> PageContent:
 
 @pages.get("/ui/audit/seal", role="admin")
 async def seal(request: PageRequest) -> File:
-    """Give the head of the chain as a file, as `rollbook seal` writes it."""
+    """Return the head of the hash chain as a file, as `rollbook seal` writes it."""
     store = request.store
 
     async def head(dialect: Any, session: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Two rollouts, or two attempts of one, side by side: their facts, what was said, and what was done."""
+"""The comparison page: two rollouts or attempts by their fields, transcripts and spans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from store.dashboard.diff.span_paths import PathRow, compare_paths
-from store.dashboard.diff.transcripts import SaidDiff, SideMessage, compare_sayings, sayings
+from store.dashboard.diff.transcripts import SideMessage, TranscriptDiff, compare_messages, messages
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import compact, pretty
@@ -24,20 +24,20 @@ from store.semconv import GROUP_KEY, STEP_KEY
 pages = Pages()
 
 MOST_SPANS: Final = 10_000
-"""How many spans of each side are compared by their names."""
+"""The maximum number of spans of each side that are compared by name."""
 MOST_READ: Final = 300
-"""How many spans of each side are read for what they say."""
-MOST_SAYINGS: Final = 5_000
-"""How many sayings of each side are compared."""
+"""The maximum number of spans of each side that are read for the transcripts."""
+MOST_MESSAGES: Final = 5_000
+"""The maximum number of messages of each side that are compared."""
 MOST_PATHS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared."""
+    """One side of a comparison."""
 
     given: str
-    """As the page was asked for it."""
+    """The parameter that named it."""
     rollout: Rollout
     attempt: Attempt | None
     rows: Sequence[SpanRow]
@@ -47,11 +47,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """One line of the heads."""
+    """A field of both sides."""
 
     name: str
     kind: str
-    """How its values are drawn: status, number, count, duration, text."""
+    """The format of its values: status, number, count, duration or text."""
     a: Any
     b: Any
 
@@ -63,12 +63,12 @@ class ComparedField:
 
 @pages.get("/ui/compare")
 async def compare(request: PageRequest) -> PageContent:
-    """Compare `a` with `b`, each the id of a rollout, with `:` and an attempt's number after it if not the latest."""
+    """Compare `a` with `b`: each is a rollout id, followed by `:` and an attempt number if not the latest."""
     a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
     if not a or not b:
         return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
     left, right = await _side(request, a), await _side(request, b)
-    # Matching takes a while for long texts; other calls are answered meanwhile.
+    # Matching long texts takes time, so it runs in a thread and does not block other requests.
     said, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
     values = {
@@ -90,19 +90,19 @@ async def compare(request: PageRequest) -> PageContent:
     return PageContent("compare.html", values, f"{a} and {b}", hidden=hidden)
 
 
-def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[SaidDiff, bool, list[PathRow]]:
-    a, b = _sayings(left), _sayings(right)
-    is_whole = max(left.total, right.total) <= MOST_READ and max(len(a), len(b)) <= MOST_SAYINGS
+def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[TranscriptDiff, bool, list[PathRow]]:
+    a, b = _messages(left), _messages(right)
+    is_whole = max(left.total, right.total) <= MOST_READ and max(len(a), len(b)) <= MOST_MESSAGES
     is_whole = is_whole and not any(each.unread for each in (*a, *b))
-    said = compare_sayings(a[:MOST_SAYINGS], b[:MOST_SAYINGS], folds=not shows_all)
+    said = compare_messages(a[:MOST_MESSAGES], b[:MOST_MESSAGES], folds=not shows_all)
     return said, is_whole, compare_paths(left.rows, right.rows)
 
 
-def _sayings(side: Side) -> list[SideMessage]:
+def _messages(side: Side) -> list[SideMessage]:
     given = side.rollout.input
     task = SideMessage("task", given if isinstance(given, str) else pretty(given), None)
-    # In full: two answers may differ behind what a transcript shows of them.
-    return [task, *sayings(transcript(side.spans, whole=[span.span_id for span in side.spans]))]
+    # Texts are compared in full, since two responses may differ beyond the part that a transcript shows.
+    return [task, *messages(transcript(side.spans, whole=[span.span_id for span in side.spans]))]
 
 
 def _named(side: Side) -> dict[str, Any]:
@@ -122,10 +122,10 @@ def _path(path: PathRow) -> dict[str, Any]:
 
 
 async def _side(request: PageRequest, given: str) -> Side:
-    """Return what is compared of one side.
+    """Return one side of the comparison.
 
     Raises:
-        NotFound: no such rollout, or it has no such attempt.
+        NotFound: there is no such rollout, or it has no such attempt.
     """
     store = request.store
     rollout, wanted = await store.get_rollout_by_id(given), ""
@@ -154,7 +154,7 @@ def _chosen(rollout_id: str, attempts: Sequence[Attempt], wanted: str) -> Attemp
     raise NotFound.attempt(wanted, rollout_id)
 
 
-# -- the heads -------------------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------------------------
 
 
 def _facts(left: Side, right: Side) -> list[ComparedField]:
@@ -179,7 +179,7 @@ _FACTS: Final = (
     ("Step", "text"),
     ("Metadata", "text"),
 )
-"""What is said of each side, and how it is drawn."""
+"""The compared fields and their formats."""
 
 
 def _facts_of(side: Side) -> dict[str, Any]:

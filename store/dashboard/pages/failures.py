@@ -1,4 +1,4 @@
-"""What failed: attempts by their kinds of error and what they said."""
+"""The failures page: failed attempts by error type and message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from store.db.reports.rollout_rows import NO_ERROR
 pages = Pages()
 
 MOST: Final = 10_000
-"""How many of the newest failed attempts are looked at."""
-_SAYINGS: Final = 10
+"""The number of newest failed attempts that are read."""
+_MESSAGES: Final = 10
 
 
 @pages.get("/ui/failures")
 async def failures(request: PageRequest) -> PageContent:
-    """Show the failed attempts by kind; of one `type` alone, with all that it said."""
+    """Show the failed attempts by kind, or all messages of one error `type`."""
     wanted, status = request.one("type"), request.one("status")
     text = request.one("q")
 
@@ -31,9 +31,9 @@ async def failures(request: PageRequest) -> PageContent:
         return attempts, total
 
     attempts, total = await request.store.core.look(look, snapshot=True)
-    most_sayings = request.rows if wanted else _SAYINGS
+    most_messages = request.rows if wanted else _MESSAGES
 
-    def put_together() -> tuple[int, list[failing.Kind]]:
+    def grouped() -> tuple[int, list[failing.Kind]]:
         matching = [
             failure
             for failure in map(failing.read, attempts)
@@ -41,10 +41,10 @@ async def failures(request: PageRequest) -> PageContent:
             and (not status or failure.status == status)
             and (not text or text in failure.message or text in (failure.type or ""))
         ]
-        return len(matching), failing.kinds(matching, most_sayings)
+        return len(matching), failing.kinds(matching, most_messages)
 
-    # Of ten thousand messages it takes a while, and the server has others to answer.
-    matching, kinds = await asyncio.to_thread(put_together)
+    # Grouping ten thousand messages takes time, so it runs in a thread and does not block other requests.
+    matching, kinds = await asyncio.to_thread(grouped)
     values = {"kinds": kinds, "matching": matching, "looked_at": len(attempts), "total": total}
     hidden = {
         "no_error": NO_ERROR,

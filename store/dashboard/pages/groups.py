@@ -1,4 +1,4 @@
-"""Groups: rollouts that answer the same task, and how their rewards differ."""
+"""The pages of groups: rollouts of the same task, compared by reward."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from store.errors import NotFound
 pages = Pages()
 
 WIDTH: Final = 100
-"""How wide the field of a bar is, in the units of its drawing."""
+"""The width of a bar's field in SVG units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueBar:
-    """A value as a bar from zero, on the scale that all of its table share."""
+    """A value as a bar from zero, on the common scale of its table."""
 
     x: float
     width: float
@@ -31,26 +31,26 @@ class ValueBar:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From the least value, or zero, to the most, or zero."""
+    """The range of a table's values, always including zero."""
 
     least: float
     most: float
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Scale:
-        """Return the scale on which all values and zero lie."""
+        """Return the smallest scale that includes all values and zero."""
         known = [value for value in values if value is not None]
         return cls(min([0.0, *known]), max([0.0, *known]))
 
     def at(self, value: float) -> float:
-        """Return where a value lies, between 0 and `WIDTH`."""
+        """Return the position of a value, between 0 and `WIDTH`."""
         reach = self.most - self.least
-        # Of two huge values of opposite sign the difference is infinite.
+        # The difference of two huge values of opposite sign is infinite.
         share = value / reach - self.least / reach if reach else 0.0
         return round(WIDTH * share, 2) if 0 <= share <= 1 else 0.0
 
     def bar(self, value: float) -> ValueBar:
-        """Return the bar of a value; one that is zero is a hair wide."""
+        """Return the bar of a value; the bar of zero is a thin line."""
         zero, end = self.at(0.0), self.at(value)
         width = max(abs(end - zero), 0.75)
         return ValueBar(round(min(zero, end, WIDTH - width), 2), round(width, 2), zero)
@@ -58,7 +58,7 @@ class Scale:
 
 @pages.get("/ui/groups")
 async def groups(request: PageRequest) -> PageContent:
-    """Show the groups, newest first unless asked otherwise; the filters are the parameters."""
+    """Show the groups, newest first by default; the filters are the parameters."""
     wanted = GroupsWanted(
         id_contains=request.one("q") or None,
         step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
@@ -78,7 +78,7 @@ async def groups(request: PageRequest) -> PageContent:
 
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """From the least reward of a group to the most, and where its mean lies, on the scale of the table."""
+    """The least, mean and greatest reward of a group on the scale of the table."""
 
     x: float
     width: float
@@ -98,7 +98,7 @@ def _range(row: GroupRow, scale: Scale) -> RewardRange | None:
 
 @pages.get("/ui/groups/{group_id}")
 async def group(request: PageRequest) -> PageContent:
-    """Show one group: its rollouts side by side, best first unless asked otherwise."""
+    """Show one group: its rollouts side by side, best first by default."""
     wanted = MembersWanted(
         request.ids["group_id"],
         sort=request.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
@@ -125,7 +125,7 @@ async def _group(
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:
-    """Return which two are compared unless others are chosen: the best and the worst of those shown."""
+    """Return the two rollouts to compare by default: the best and the worst of those shown."""
     if not rows:
         return "", ""
     by_reward = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)

@@ -1,7 +1,7 @@
-"""What open pages hear: that something has happened, never what. They ask again for what they show.
+"""Server-sent events that make open pages reload: they name the changed streams, not the changes.
 
-A page says up to which position it was drawn, so nothing is lost between drawing and listening, nor while a server is
-away: the browser comes again with the last position it heard of.
+A page sends the log position at which it was rendered, and a browser that reconnects sends the last position it
+received. So no change is lost between rendering and listening, or while the server is down.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import orjson
 from store.sql.store import SQLStore
 
 PAUSE_SECONDS: Final = 0.5
-"""However much happens, a page is told no more often."""
+"""The minimum time between two events, however many changes there are."""
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 200
-"""Of more streams a page is not told which: anything may have changed."""
+"""If more streams changed, the event does not list them: anything may have changed."""
 
 
 async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
-    """Yield server-sent events: `{"position": …, "streams": […] or null}`, the position being their id."""
+    """Yield server-sent events `{"position": …, "streams": […] or null}`; the position is also the event id."""
     yield b"retry: 1000\n\n"
     while True:
         try:
@@ -32,9 +32,9 @@ async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
             yield b"event: heartbeat\ndata: {}\n\n"
             continue
         changed = await store.core.streams_between(after, position, MOST_STREAMS + 1)
-        # Where the log ends before what was heard of, it is another one.
+        # A log that ends before `after` is a different log.
         is_known = after < position and len(changed) <= MOST_STREAMS
-        told = {"position": position, "streams": changed if is_known else None}
-        yield b"id: %d\nevent: news\ndata: %s\n\n" % (position, orjson.dumps(told))
+        event = {"position": position, "streams": changed if is_known else None}
+        yield b"id: %d\nevent: news\ndata: %s\n\n" % (position, orjson.dumps(event))
         after = position
         await asyncio.sleep(PAUSE_SECONDS)

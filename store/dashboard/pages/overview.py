@@ -1,4 +1,4 @@
-"""The first page: what is going on, what does not get on, what failed last."""
+"""The overview page: current activity, stuck rollouts and the latest failures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 
 @pages.get("/ui/")
 async def overview(request: PageRequest) -> PageContent:
-    """Show what the store is doing."""
+    """Show the current state of the store."""
     seen, failed = await request.store.core.look(_look, snapshot=True)
-    not_getting_on = list(stuck(seen))
+    found = list(stuck(seen))
     minutes = _minutes(seen)
     values: dict[str, Any] = {
         "now": seen.now,
@@ -42,9 +42,9 @@ async def overview(request: PageRequest) -> PageContent:
         "throughput": _throughput(minutes),
         "running": seen.active[:_SHOWN],
         "queue": {"waiting": seen.queued, "oldest": seen.waiting[0] if seen.waiting else None},
-        "stuck": not_getting_on[:_SHOWN],
-        "stuck_in_all": len(not_getting_on),
-        "stuck_is_whole": _is_whole(seen, not_getting_on),
+        "stuck": found[:_SHOWN],
+        "stuck_in_all": len(found),
+        "stuck_is_whole": _is_whole(seen, found),
         "failures": [failing.read(attempt) for attempt in failed],
         "workers": seen.workers,
         "log": seen.log,
@@ -63,13 +63,13 @@ async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[
 
 
 def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
-    """Say whether these are all that do not get on: of the queue only its head was looked at."""
+    """Return whether these are all stuck rollouts: only the head of the queue was checked."""
     waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
     return len(seen.active) < _MOST_ACTIVE and all(each.rollout_id != waits for each in found)
 
 
 def _minutes(seen: Overview) -> list[dict[str, int]]:
-    """Return the last hour by minutes: when each begins, in µs, and how many ended in it, by status."""
+    """Return the minutes of the last hour: start in µs and number of rollouts that ended, by status."""
     counted: dict[int, Counter[str]] = {}
     for ended in seen.ended:
         counted.setdefault(ended.minute, Counter())[ended.status] += ended.count
@@ -81,7 +81,7 @@ def _minutes(seen: Overview) -> list[dict[str, int]]:
 
 
 def _bars(minutes: list[dict[str, int]], peak: int) -> list[dict[str, Any]]:
-    """Return what is drawn for each minute: one part per outcome, upon each other, and what a pointer is told."""
+    """Return a stacked bar for each minute, with one part per outcome, and its tooltip."""
     return [
         {
             "x": 10 * index,
@@ -96,7 +96,7 @@ def _parts(minute: dict[str, int], peak: int) -> Iterator[dict[str, Any]]:
     top = float(_BAR_HEIGHT)
     for name in _OUTCOMES:
         if minute[name]:
-            # One among a thousand is still seen.
+            # One rollout among a thousand is still visible.
             height = max(1.0, (_BAR_HEIGHT - 2) * minute[name] / peak)
             top -= height
             yield {"name": name, "y": round(top, 2), "height": round(height, 2)}
@@ -111,7 +111,7 @@ def _sum(minute: dict[str, int]) -> int:
 
 
 def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return what the last hour comes to; the minute that is not over is no part of the rate."""
+    """Return the throughput of the last hour; the rate excludes the current minute."""
     ended = sum(map(_sum, minutes))
     over = minutes[-1 - _RECENT : -1]
     return {

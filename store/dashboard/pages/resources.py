@@ -1,4 +1,4 @@
-"""Resources: what was published, by whom, how rollouts fared with it, and what differs from one version to another."""
+"""The pages of resources: versions with their publishers and rewards, and differences between versions."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from store.errors import Invalid, NotFound
 pages = Pages()
 
 MOST_CHARACTERS: Final = 50_000
-"""Of one text, unless `whole=1` asks for all of it."""
+"""The maximum number of characters shown of one text, unless `whole=1` is given."""
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""A version beyond this is not opened."""
+"""The maximum size of a version that is read."""
 MOST_COMPARED: Final = 1_000_000
-"""Characters of all texts that are compared with each other."""
+"""The maximum number of characters of all compared texts together."""
 MOST_SHOWN: Final = 1_000_000
-"""Of all texts of a version, unless all of them are asked for."""
+"""The maximum number of characters of all texts of a version, unless `whole=1` is given."""
 _SECRETS: Final = ("api_key",)
 _HIDDEN: Final = "•••"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceContent:
-    """One of the resources of a version."""
+    """One resource of a version."""
 
     name: str
     kind: str
     text: str | None
-    """Of a prompt template."""
+    """The text of a prompt template."""
     fields: dict[str, Any]
-    """All else it says; secrets are left out."""
+    """All other fields, without secrets."""
     is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one of the resources."""
+    """The change of one resource between two versions."""
 
     name: str
     state: str
-    """`same`, `changed`, `added`, `removed`, or `too large` to be compared."""
+    """`same`, `changed`, `added`, `removed` or `too large` (not compared)."""
     diff: Diff | None
 
 
@@ -80,7 +80,7 @@ class _Found:
 
 @pages.get("/ui/resources/{resources_id}")
 async def one(request: PageRequest) -> PageContent:
-    """Show one version of resources, its history, and how it differs from another version, or from another id."""
+    """Show one version of resources, its history, and its differences from another version or another id."""
     resources_id = request.ids["resources_id"]
     view = request.among("view", ("unified", "side"), "unified")
     found = await request.store.core.look(partial(_found, request=request), snapshot=True)
@@ -88,7 +88,7 @@ async def one(request: PageRequest) -> PageContent:
     against = found.against
     changes = None
     if against is not None and found.content is not None and found.old is not None:
-        # Matching long texts takes a while, and the server has others to answer.
+        # Matching long texts takes time, so it runs in a thread and does not block other requests.
         changes = await asyncio.to_thread(compared, found.old, found.content)
     values = {
         "resources_id": resources_id,
@@ -145,11 +145,11 @@ async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> di
     return await resource_rows.content(dialect, session, row.position)
 
 
-# -- what is in a version --------------------------------------------------------------------------------------------
+# -- contents of a version -------------------------------------------------------------------------------------------
 
 
 def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:
-    """Return what is to be shown of resources, texts cut to `most` characters, and to `MOST_SHOWN` in all."""
+    """Return resources for display; each text has at most `most` characters, all together at most `MOST_SHOWN`."""
     found: list[ResourceContent] = []
     left = MOST_SHOWN
     for name, resource in resources.items():
@@ -174,7 +174,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return a value of resources with its keys to other services hidden."""
+    """Return a value with the API keys of other services hidden."""
     if name in _SECRETS:
         return None if value is None else _HIDDEN
     if isinstance(value, dict):
@@ -189,7 +189,7 @@ def _each(value: Any) -> list[Any]:
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Return what became of each of the resources, those that are the same last."""
+    """Return the change of each resource, unchanged resources last."""
     changes: list[Change] = []
     work, left = Work(MOST_WORK), MOST_COMPARED
     for name in dict.fromkeys((*new, *old)):
@@ -209,8 +209,8 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _text(resource: Any) -> str:
-    """Return a resource as lines: what it says field by field, then its text."""
+    """Return a resource as text: one line per field, then its text."""
     kind, text, fields = _parts(resource)
-    # One field a line, so that a change of one leaves the lines of the others alone.
+    # Each field has its own line, so that a change of one field does not affect the lines of the others.
     head = "\n".join(f"{name}: {value if isinstance(value, str) else pretty(value)}" for name, value in fields.items())
     return "\n".join(part for part in (f"type: {kind}", head, text) if part)

@@ -1,4 +1,4 @@
-"""Rewards, length, duration and failures by step or by time, and how the rewards are spread."""
+"""The rewards page: rewards, lengths, durations and failures by step or by time, and the distribution of rewards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from store.models import RolloutMode
 pages = Pages()
 
 MOST_CHARTS: Final = 6
-"""Of chosen dimensions of rewards."""
+"""The maximum number of reward dimensions with a chart."""
 MANY: Final = 20_000
-"""Of more rollouts the page stands before they are counted, says so, and asks for itself once more."""
-TOLD_ROWS: Final = 24
-"""How many buckets the tables under the charts have; the JSON has all."""
+"""With more rollouts, the page appears before the curves are computed and then loads them by a second request."""
+TABLE_ROWS: Final = 24
+"""The number of buckets in the tables below the charts; the JSON twin contains all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class _Wanted:
     names: list[str]
     modes: list[str]
     at_once: bool
-    """However many there are."""
+    """Whether to compute the curves in this request, however many rollouts there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class _Found:
     charts: list[curves.Chart]
     bins: list[curves.Bin]
     uncounted: int = 0
-    """Rollouts that are to be counted yet."""
+    """The number of rollouts, if the curves are not computed yet."""
 
 
 @pages.get("/ui/rewards")
 async def rewards(request: PageRequest) -> PageContent:
-    """Show the curves of all rollouts; `by`, `mode` and the names of dimensions are the parameters.
+    """Show the curves of all rollouts; the parameters are `by`, `mode` and the names of dimensions.
 
-    `whole=1` waits for the curves, however many rollouts there are.
+    `whole=1` computes the curves in this request, however many rollouts there are.
     """
     by = request.among("by", ("", *get_args(counted.By)), "")
     wanted = _Wanted(
@@ -73,7 +73,7 @@ async def rewards(request: PageRequest) -> PageContent:
         "bars": _bars(request, found.bins, wanted.modes),
         "latest": _latest(found.charts),
         "all_modes": get_args(RolloutMode),
-        "told_rows": TOLD_ROWS,
+        "table_rows": TABLE_ROWS,
         "rows": {chart.id: _rows(request, chart) for chart in found.charts},
         "target": request.url("rollouts"),
     }
@@ -119,7 +119,7 @@ def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> lis
 
 
 def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
-    """Return the last mean of each mode, and where it stands."""
+    """Return the last mean of each mode, and its place on the axis."""
     if not charts:
         return []
     chart = charts[0]
@@ -135,9 +135,9 @@ def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
 
 
 def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
-    """Return the newest buckets as rows of a table, one for each mode that has anything there."""
+    """Return the newest buckets as table rows, one for each mode with rollouts in the bucket."""
     found: list[dict[str, Any]] = []
-    for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TOLD_ROWS), -1):
+    for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TABLE_ROWS), -1):
         found += [
             {
                 "start": chart.start[index],
@@ -153,7 +153,7 @@ def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
 
 
 def place(chart: curves.Chart, index: int) -> dict[str, float]:
-    """Return the parameters by which the list of rollouts shows those of a bucket."""
+    """Return the parameters with which the list of rollouts shows the rollouts of a bucket."""
     start = chart.start[index]
     if chart.by == "time":
         return {"ended_min": start, "ended_max": start + chart.width}

@@ -1,4 +1,4 @@
-"""What every tab of a rollout shows around its own: the rollout and its attempts, now or as of one of its events."""
+"""The frame of all tabs of a rollout: the rollout and its attempts, now or as of one of its events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 import orjson
 
 from store.dashboard.page import PageContent
-from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations
-from store.dashboard.pages.annotations import said as said_of
+from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annotations_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import Dialect, ReadSession
@@ -35,7 +34,7 @@ TABS: Final = (
     ("raw", "Raw"),
 )
 MOST_ATTEMPTS: Final = 200
-"""Of a rollout with more attempts the latest are shown."""
+"""The maximum number of attempts shown; the latest are kept."""
 _MOST_SIGNS: Final = 300
 _LATEST: Final = frozenset({"", "latest"})
 
@@ -58,31 +57,31 @@ class AttemptShown:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A rollout as a page looks at it."""
+    """A rollout and its attempts at the selected moment."""
 
     request: PageRequest
     rollout: Rollout
     row: Mapping[str, Any]
-    """Its row by the columns of the table, as of the moment: reward, tokens, spans, group, step, error."""
+    """Its table row by column, as of the moment: reward, tokens, spans, group, step, error."""
     attempts: Sequence[AttemptShown]
     attempt: AttemptShown | None
-    """The chosen one: the latest unless asked otherwise; None before the first."""
+    """The selected attempt, by default the latest; None before the first."""
     is_latest: bool
     at: int | None
-    """Which of its events is the last to be seen; None for now."""
+    """The number of the last event to include; None for now."""
     last: int
     """The number of its newest event."""
     position: int | None
-    """What `as_at` takes for the same moment; None for now."""
+    """The log position of the same moment; None for now."""
     event: Mapping[str, Any] | None
-    """The event `at`."""
+    """The event with the number `at`."""
     waiting: rollout_story.RolloutWait | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
-    said: RolloutAnnotations = NOTHING
+    annotations: RolloutAnnotations = NOTHING
 
     @property
     def rollout_id(self) -> str:
-        """Whose page it is."""
+        """The id of the rollout."""
         return self.rollout.rollout_id
 
     async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
@@ -102,7 +101,7 @@ class Looked:
         return self.request.url(*segments, **({"at": self.at, "attempt": chosen} | params))
 
     def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> PageContent:
-        """Return the page of a tab: `values` are its own and join the frame's in the JSON twin."""
+        """Return the page of a tab; the JSON twin contains the values of the frame and `values`."""
         row, rollout = self.row, self.rollout
         when = "" if self.at is None else f"?at={self.at}"
         summary = {name: row[name] for name in _SUMMARY}
@@ -115,10 +114,10 @@ class Looked:
             "last": self.last,
             "event": self.event,
             "waiting": self.waiting,
-            "annotations": {"labels": self.said.labels, "notes": self.said.notes},
+            "annotations": {"labels": self.annotations.labels, "notes": self.annotations.notes},
         }
         frame: dict[str, Any] = {
-            "said": self.said,
+            "annotated": self.annotations,
             "tab": tab,
             "tabs": TABS,
             "looked": self,
@@ -149,11 +148,11 @@ _SUMMARY: Final = (
 
 
 async def look(request: PageRequest) -> Looked:
-    """Return the rollout that a page asks for, as of `at=` if that is given.
+    """Return the rollout that the path names, as of `at=` if that is given.
 
     Raises:
-        NotFound: no such rollout, or none of its attempts is `attempt=`.
-        Invalid: it has no event of this number.
+        NotFound: there is no such rollout.
+        Invalid: the rollout has no event `at=`, or no attempt `attempt=` at that moment.
     """
     rollout_id = request.ids["rollout_id"]
     at = request.maybe_whole("at", least=1)
@@ -178,14 +177,14 @@ async def look(request: PageRequest) -> Looked:
         event,
         waiting,
         lanes_of(attempts, turns, _until(rollout, event)),
-        await said_of(request, rollout_id, at),
+        await annotations_of(request, rollout_id, at),
     )
 
 
 def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
     if event is not None:
         return event["at"]
-    # An attempt of a cancelled rollout may never be reported; it is not drawn on for ever.
+    # The attempt of a cancelled rollout may never end; its lane ends with the rollout.
     return rollout.end_time if rollout.status in TERMINAL else None
 
 
@@ -229,11 +228,11 @@ async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int
 async def _attempts(
     dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None, limit: int = MOST_ATTEMPTS
 ) -> list[AttemptShown]:
-    asked = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=limit)
+    query = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=limit)
     if until is None:
-        page = await pages.attempts(dialect, session, rollout_id, asked, _attempt)
+        page = await pages.attempts(dialect, session, rollout_id, query, _attempt)
     else:
-        page = await as_at.attempts(dialect, session, rollout_id, asked, until, _attempt)
+        page = await as_at.attempts(dialect, session, rollout_id, query, until, _attempt)
     return page.items[::-1]
 
 
@@ -268,29 +267,27 @@ _VERSION, _STATUS, _QUEUED, _SPANS = map(
 )
 
 
-# -- what is said of it ----------------------------------------------------------------------------------------------
+# -- state and actions -----------------------------------------------------------------------------------------------
 
 
 def why(looked: Looked) -> str:
-    """Return in a sentence what a rollout that waits waits for; nothing for one that does not."""
+    """Return a sentence on what a queued rollout waits for; empty if it is not queued."""
     waiting = looked.waiting
     if waiting is None or waiting.ahead is None or looked.rollout.status not in WAITING:
         return ""
-    place = "It is next in the queue"
+    place = "This rollout is next in the queue"
     if waiting.ahead:
-        place = (
-            f"{waiting.ahead:,} {'rollout stands' if waiting.ahead == 1 else 'rollouts stand'} before it in the queue"
-        )
+        place = f"{waiting.ahead:,} {'rollout is' if waiting.ahead == 1 else 'rollouts are'} ahead of it in the queue"
     latest = looked.attempts[-1] if looked.attempts else None
     if latest is not None:
-        place += f", for attempt {latest.sequence_id + 1}: the last one ended as {latest.status}"
+        place += f", for attempt {latest.sequence_id + 1}; the last attempt ended as {latest.status}"
     if waiting.workers == 0:
-        return f"{place}. No worker has ever asked for work: start a runner."
+        return f"{place}. No worker has ever requested work: start a runner."
     return f"{place}. {waiting.idle_workers:,} of {waiting.workers:,} workers are idle."
 
 
 def _can(looked: Looked) -> list[str]:
-    """Return what may be done to it by this visitor, now."""
+    """Return the actions that this visitor may take now."""
     if looked.at is not None or not looked.request.may("algorithm"):
         return []
     return ["retry"] if looked.rollout.status in TERMINAL else ["cancel"]

@@ -1,4 +1,4 @@
-"""The list of rollouts, and how their inputs begin."""
+"""The list of rollouts, and previews of their inputs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _FILTERS: Final = (
     ("worker", "Worker"),
     ("error", "Error type"),
 )
-"""What is written into a form, by parameter."""
+"""The text fields of the filter form, by parameter."""
 _NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
 _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
-"""The parameters that say where in the list, not which list."""
+"""The parameters that select the page of the list, not the list."""
 
 
 @pages.get("/ui/rollouts")
 async def rollouts(request: PageRequest) -> PageContent:
-    """Show rollouts, newest first unless asked otherwise; the filters are the parameters."""
+    """Show rollouts, newest first by default; the filters are the parameters."""
     wanted = _wanted(request)
     found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     if wanted.before is not None and not found.has_more:
-        # Back at the near end: the first page, and not the few rows that are left over there.
+        # Paging back reached the start: show a full first page instead of the few remaining rows.
         wanted = replace(wanted, before=None)
         found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
@@ -56,7 +56,7 @@ async def rollouts(request: PageRequest) -> PageContent:
         "limit": wanted.limit,
         "offset": wanted.offset,
     }
-    # A form sends what was left empty as well.
+    # Forms also send empty fields.
     plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
     hidden = {
         "wanted": wanted,
@@ -100,14 +100,14 @@ def _wanted(request: PageRequest) -> RolloutListQuery:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Where a page of the list leads."""
+    """The links from one page of the list to others."""
 
     first: str | None
-    """The first page; None for itself."""
+    """The first page; None on the first page itself."""
     near: str | None
     far: str | None
     again: str | None
-    """Where the first page is found again without what came meanwhile."""
+    """The first page without rollouts that were added meanwhile."""
 
 
 def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
@@ -127,7 +127,7 @@ def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[Rollout
 
 
 def _reason(row: RolloutRow) -> str | None:
-    """Return in a word why a rollout failed, or is tried again."""
+    """Return the reason, in one word, why a rollout failed or is retried."""
     if row.status not in {"failed", "requeuing"}:
         return None
     error: dict[str, Any] = orjson.loads(row.error) if row.error else {}
@@ -136,7 +136,7 @@ def _reason(row: RolloutRow) -> str | None:
 
 @pages.get("/ui/previews")
 async def previews(request: PageRequest) -> PageContent:
-    """Show how the inputs of some rollouts begin, up to 100 at a time; lists ask for them once they are drawn."""
+    """Show the beginnings of the inputs of up to 100 rollouts; lists load them after rendering."""
     wanted = list(dict.fromkeys(request.several("id")))[:_MOST_PREVIEWS]
     found: dict[str, str] = {}
     if wanted:

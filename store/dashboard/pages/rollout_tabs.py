@@ -1,4 +1,4 @@
-"""The tabs of a rollout that show how it is trained on and what is stored as it is; and what may be done to it."""
+"""The tabs of a rollout with its events, training data and raw data, and the actions on a rollout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.models import Rollout
 pages = Pages()
 
 ADAPTED: Final = 2_000
-"""How many spans of an attempt the training view reads."""
+"""The maximum number of spans of an attempt that the training view reads."""
 RAW_SPANS: Final = 50
 
 
@@ -55,11 +55,11 @@ async def _events(
 
 @pages.get("/ui/rollouts/{rollout_id}/training")
 async def training(request: PageRequest) -> PageContent:
-    """Show what an adapter makes of an attempt; `adapter` is tracer or proxy."""
+    """Show the training data that an adapter extracts from an attempt; `adapter` is tracer or proxy."""
     looked = await look(request)
     adapter = request.among("adapter", list(ADAPTERS), "tracer")
     found = await looked.spans(limit=ADAPTED)
-    # Of two thousand spans it takes a while, and the server has others to answer.
+    # Adapting two thousand spans takes time, so it runs in a thread and does not block other requests.
     view = await asyncio.to_thread(training_view, found.items, adapter)
     values = {"view": view, "read": len(found.items), "total": found.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
@@ -70,7 +70,7 @@ async def training(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")
 async def raw(request: PageRequest) -> PageContent:
-    """Show a rollout, its attempts and its spans as they are; `span` is the id of one to be shown, `offset` a page."""
+    """Show a rollout, its attempts and its spans as stored; `span` selects a span, `offset` a page of spans."""
     looked = await look(request)
     offset, span_id = request.whole("offset", 0), request.one("span")
     chosen = None
@@ -106,7 +106,7 @@ def _attempts(looked: Looked) -> list[tuple[str, list[json_tree.Node]]]:
     return [(f"Attempt {looked.attempt.sequence_id}", json_tree.tree(shown))]
 
 
-# -- what may be done ------------------------------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------------------------
 
 
 @pages.post("/ui/rollouts/{rollout_id}/cancel")
@@ -114,7 +114,7 @@ async def cancel(request: PageRequest) -> Done:
     """Cancel a rollout that has not ended."""
     rollout = await _found(request)
     if rollout.status in TERMINAL:
-        raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status} already; there is nothing to cancel")
+        raise Conflict(f"rollout {rollout.rollout_id} is already {rollout.status}; it cannot be cancelled")
     await request.store.update_rollout(rollout.rollout_id, status="cancelled")
     return Done(request.url("rollouts", rollout.rollout_id), "The rollout is cancelled.")
 
@@ -124,9 +124,9 @@ async def retry(request: PageRequest) -> Done:
     """Put a rollout that has ended at the end of the queue."""
     rollout = await _found(request)
     if rollout.status not in TERMINAL:
-        raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only one that has ended can be tried again")
+        raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only an ended rollout can be retried")
     await request.store.update_rollout(rollout.rollout_id, status="requeuing")
-    return Done(request.url("rollouts", rollout.rollout_id), "The rollout waits in the queue again.")
+    return Done(request.url("rollouts", rollout.rollout_id), "The rollout is in the queue again.")
 
 
 async def _found(request: PageRequest) -> Rollout:

@@ -1,4 +1,4 @@
-"""The first tab of a rollout: what was said, called and rewarded in one of its attempts."""
+"""The first tab of a rollout: the transcript of one attempt, with messages, tool calls and rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.dashboard.views.transcript import Text, transcript
 pages = Pages()
 
 SPANS: Final = 200
-"""How many spans a page of the transcript reads."""
+"""The number of spans per page of the transcript."""
 _TASK: Final = 4_000
 
 
@@ -29,7 +29,7 @@ async def rollout(request: PageRequest) -> PageContent:
     task = given if isinstance(given, str) else pretty(given)
     values = {
         "task": Text(task[:_TASK], len(task)),
-        # Texts may be long, and the server has others to answer.
+        # Long texts take time, so this runs in a thread and does not block other requests.
         "entries": await asyncio.to_thread(transcript, found.items, whole=full),
         "spans": {"offset": offset, "limit": SPANS, "total": found.total},
     }

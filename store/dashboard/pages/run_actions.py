@@ -1,4 +1,4 @@
-"""Running a part of a run again: what would happen, and then that; and moving the head, to undo it."""
+"""The actions on a run: preview and start a re-run of a part, and move the head."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from store.models.runs import ForkPlan, OnMissing
 pages = Pages()
 
 _CURES: Final[dict[type[Conflict], str]] = {
-    AttemptActive: "Wait for its end, or tick that it is to be ended.",
-    CheckpointMissing: "Start from an earlier phase, or run all of the scope again.",
-    GraphChanged: "Start from an earlier phase, or tick that the checkpoint's state still fits.",
-    HeadMoved: "Somebody was faster. This is the plan as it now is: look again.",
-    SideEffectsUnconfirmed: "Tick that they are wanted, or leave the other scopes alone.",
+    AttemptActive: "Wait until the attempt ends, or tick the box that ends it.",
+    CheckpointMissing: "Start from an earlier phase, or run the whole scope again.",
+    GraphChanged: "Start from an earlier phase, or tick the box that the state of the checkpoint is still valid.",
+    HeadMoved: "Another user changed the run meanwhile. Check the updated plan below.",
+    SideEffectsUnconfirmed: "Tick the box that confirms them, or do not re-run the other scopes.",
 }
-"""What to do on the page, where the store's own text says what to write in Python."""
+"""Advice for the page; the store's own messages give advice for Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node of the base, and what becomes of it."""
+    """A node of the base attempt, and whether it runs again."""
 
     scope: str | None
     node_id: str
@@ -56,7 +56,7 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class _What:
-    """What shall run again; the arguments of `runs.plan_fork`."""
+    """The part to re-run: the arguments of `runs.plan_fork`."""
 
     node: str | None
     phase: str | None
@@ -83,13 +83,13 @@ def _what(request: PageRequest) -> _What:
 
 @pages.get("/ui/runs/{rollout_id}/rerun")
 async def preview(request: PageRequest) -> PageContent:
-    """Show what a re-run would keep and what would run again; nothing is done."""
+    """Show what a re-run would reuse and what would run again, without starting it."""
     return await _preview(request)
 
 
 @pages.post("/ui/runs/{rollout_id}/rerun")
 async def rerun(request: PageRequest) -> PageContent | Done:
-    """Start the re-run that was looked at; sent twice, it starts once."""
+    """Start the previewed re-run; a repeated request does not start a second one."""
     rollout_id, what = request.ids["rollout_id"], _what(request)
     try:
         started = await request.store.runs.fork(
@@ -106,13 +106,13 @@ async def rerun(request: PageRequest) -> PageContent | Done:
     except (Conflict, Invalid) as error:
         return await _preview(request, refused=error)
     number = started.attempt.sequence_id
-    told = f"Attempt {number} has begun. It waits for the program of this pipeline, which goes on with it."
-    return Done(request.url("runs", rollout_id, view=f"attempt:{number}"), told)
+    message = f"Attempt {number} has started. It waits for the program of this pipeline to continue it."
+    return Done(request.url("runs", rollout_id, view=f"attempt:{number}"), message)
 
 
 @pages.post("/ui/runs/{rollout_id}/head")
 async def move_head(request: PageRequest) -> Done:
-    """Make another attempt's view the run's."""
+    """Make another attempt the head of the run."""
     rollout_id, number = request.ids["rollout_id"], request.whole("attempt", 0, least=1)
     lineage = await request.store.runs.list_lineage(rollout_id)
     named = next((node for node in lineage if node.sequence_id == number), None)
@@ -122,8 +122,8 @@ async def move_head(request: PageRequest) -> Done:
     reason = request.one("reason").strip() or None
     request_id = request.one("request_id") or None
     await request.store.runs.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
-    told = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} stays.")
-    return Done(request.url("runs", rollout_id), told)
+    message = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} is kept.")
+    return Done(request.url("runs", rollout_id), message)
 
 
 def _patch(text: str) -> dict[str, Any] | None:
@@ -134,7 +134,7 @@ def _patch(text: str) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         raise Invalid("state_patch", 'is not JSON; write an object: {"news": "a strike"}') from None
     if not isinstance(found, dict):
-        raise Invalid("state_patch", 'is no JSON object; write {"news": "a strike"}')
+        raise Invalid("state_patch", 'is not a JSON object; write {"news": "a strike"}')
     return cast("dict[str, Any]", found) or None
 
 
@@ -166,7 +166,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
         "choices": None if plan is not None else await _choices(request, rollout),
     }
     hidden = {
-        # Of this look at the plan: its form, sent twice, starts one attempt.
+        # The id belongs to this preview, so submitting its form twice starts one attempt.
         "request_id": uuid4().hex,
         "given": {name: request.one(name) for name in ("state_patch", "reason")},
         "command": _command(rollout_id, what),
@@ -176,7 +176,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
 
 
 async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | None:
-    """Return the phases and scopes that can be named; None where the run has no phase graph."""
+    """Return the phases and scopes to choose from; None if the run has no phase graph."""
     phases = await phase_graph(request, rollout)
     if phases is None:
         return None

@@ -1,4 +1,4 @@
-"""Runs: the list of them, the graph of one with its attempts, what a node said, and two attempts side by side."""
+"""The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store.planning.plan import of_fork
 pages = Pages()
 
 _TEXT: Final = 4000
-"""Characters of a text that are shown; the rest is asked for by itself."""
+"""The maximum number of characters shown of a text; the rest has its own request."""
 _EVENTS: Final = 100
 _TOOLS: Final = 10
 _DIFFERENCES: Final = 2000
@@ -31,7 +31,7 @@ _NOTHING: Final = AttemptDiff(a=0, b=0, nodes=[], counts={}, totals={})
 
 @pages.get("/ui/runs")
 async def runs(request: PageRequest) -> PageContent:
-    """Show the rollouts that have said something as runs do, newest first."""
+    """Show the rollouts that have run events, newest first."""
     limit = request.rows
     found = await request.store.core.look(partial(run_rows, before=request.one("before") or None, limit=limit + 1))
     shown = found[:limit]
@@ -49,7 +49,7 @@ class Branch:
     attempt: int
     attempt_id: str
     depth: int
-    """How many attempts it builds on."""
+    """The number of attempts that it builds on."""
     kind: str
     base: int | None
     status: str
@@ -57,14 +57,14 @@ class Branch:
     started: float
     events: int
     again: str
-    """What it ran again, in words."""
+    """A description of what it ran again."""
     reason: str | None
     degraded: bool
 
 
 @pages.get("/ui/runs/{rollout_id}")
 async def run(request: PageRequest) -> PageContent:
-    """Show a view of a run as a graph, its attempts, and what the chosen node said."""
+    """Show a view of a run as a graph, its attempts, and the events of the selected node."""
     rollout_id, view, at = request.ids["rollout_id"], request.one("view", "head"), request.maybe_whole("at", least=1)
     rollout = await found_rollout(request, rollout_id)
     lineage = await request.store.runs.list_lineage(rollout_id)
@@ -86,7 +86,7 @@ async def run(request: PageRequest) -> PageContent:
     }
     hidden = {
         "drawing": drawing,
-        # Which attempt was the head then is not known.
+        # The attempt that was the head at a past moment is unknown.
         "viewed": _viewed(view, values["head"] if at is None else None),
         "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
         "may_rerun": at is None and phases is not None and request.may("algorithm"),
@@ -100,7 +100,7 @@ async def found_rollout(request: PageRequest, rollout_id: str) -> Rollout:
     """Return the rollout of a run.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such rollout.
     """
     rollout = await request.store.get_rollout_by_id(rollout_id)
     if rollout is None:
@@ -109,7 +109,7 @@ async def found_rollout(request: PageRequest, rollout_id: str) -> Rollout:
 
 
 async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | None:
-    """Return the phase graph among a run's resources, the first of several; None where there is none."""
+    """Return the first phase graph among a run's resources, or None."""
     if rollout.resources_id is None:
         return None
     published = await request.store.get_resources_by_id(rollout.resources_id)
@@ -118,7 +118,7 @@ async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | No
 
 
 async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
-    """Return a view of the run of the path as it is drawn."""
+    """Return the drawing of a view of the run that the path names."""
     rollout_id = request.ids["rollout_id"]
     graph = await request.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
     times = await request.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
@@ -126,7 +126,7 @@ async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None,
 
 
 def summary(rollout: Rollout) -> dict[str, Any]:
-    """Return of a rollout what the head of a page shows."""
+    """Return the fields of a rollout that the head of a page shows."""
     metadata = rollout.metadata or {}
     return {
         "rollout_id": rollout.rollout_id,
@@ -139,7 +139,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
 
 
 def branches(lineage: Sequence[AttemptNode]) -> list[Branch]:
-    """Return attempts with how deep each lies in the tree, each after the one it builds on."""
+    """Return the attempts with their depths in the tree, each after the attempt it builds on."""
     below: dict[int | None, list[AttemptNode]] = {}
     for node in lineage:
         below.setdefault(node.base, []).append(node)
@@ -192,7 +192,7 @@ def _copies(request: PageRequest, rollout_id: str, view: str) -> list[tuple[str,
 async def _said(
     request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
-    """Return a node with its events and those of what ran under it."""
+    """Return a node with its events and the events of its descendants."""
     everything = (each for one in drawing.scopes for each in one.nodes)
     drawn = next((each for each in everything if (each.scope, each.node_id) == (scope, node)), None)
     found: dict[int, RunEventRow] = {}
@@ -249,7 +249,7 @@ def _events_path(request: PageRequest, rollout_id: str, view: str, scope: str | 
 
 @pages.get("/ui/runs/{rollout_id}/compare")
 async def compare(request: PageRequest) -> PageContent:
-    """Show what changed from one attempt's view to another's."""
+    """Show the differences between the views of two attempts."""
     rollout_id = request.ids["rollout_id"]
     rollout = await found_rollout(request, rollout_id)
     lineage = await request.store.runs.list_lineage(rollout_id)
@@ -274,7 +274,7 @@ async def compare(request: PageRequest) -> PageContent:
 
 
 def _pair(request: PageRequest, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
-    """Return the attempts that are asked for; unless told otherwise the head, and what it builds on."""
+    """Return the attempts to compare; by default the head and the attempt it builds on."""
     if not lineage:
         return 0, 0
     head = next((node for node in lineage if node.is_head), lineage[-1])

@@ -1,4 +1,4 @@
-"""The waterfall of a rollout: the spans of one attempt as a tree beside their times, and each span by itself."""
+"""The waterfall of a rollout: the spans of one attempt as a tree on a time axis, and the page of a single span."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from store.models.queries import SpanQuery
 pages = Pages()
 
 ROWS: Final = 200
-"""How many spans a page shows where no program draws them, and a twin has unless asked otherwise."""
+"""The number of spans on a page without JavaScript, and the default number in the JSON twin."""
 MOST_ROWS: Final = 10_000
 _MOST_BYTES: Final = 1_500_000
 _BYTES_OF_ROW: Final = 110
@@ -28,7 +28,7 @@ _MOST_EVENTS: Final = 50
 
 @pages.get("/ui/rollouts/{rollout_id}/waterfall")
 async def waterfall(request: PageRequest) -> PageContent:
-    """Show an attempt's spans on an axis of time; `span`, `q`, `kind` and `errors` choose what is seen of them."""
+    """Show an attempt's spans on a time axis; the filters are `span`, `q`, `kind` and `errors`."""
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
@@ -41,7 +41,7 @@ async def waterfall(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/spans")
 async def spans(request: PageRequest) -> PageContent:
-    """Give an attempt's spans as columns, page by page: those after the position `after`, and up to `until`."""
+    """Return a page of an attempt's spans as columns, after the position `after` and up to `until`."""
     rollout_id = request.ids["rollout_id"]
     attempt_id = await _attempt_id(request)
     limit = request.whole("limit", ROWS, least=1, most=MOST_ROWS)
@@ -59,7 +59,7 @@ async def spans(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/spans/{span_id}")
 async def span(request: PageRequest) -> PageContent:
-    """Show all that a span holds; long values are cut unless `all=1`."""
+    """Show all fields of a span; long values are truncated unless `all=1`."""
     rollout_id, span_id = request.ids["rollout_id"], request.ids["span_id"]
     attempt_id = await _attempt_id(request)
     found = await request.store.find_spans(
@@ -100,10 +100,10 @@ _HEAD: Final = {
 
 
 async def _attempt_id(request: PageRequest) -> str:
-    """Return which attempt is asked for: by its id or its number, else the latest.
+    """Return the id of the requested attempt, given by id or number; by default the latest.
 
     Raises:
-        NotFound: no such rollout, or it has no such attempt.
+        NotFound: there is no such rollout, or it has no such attempt.
     """
     rollout_id, wanted = request.ids["rollout_id"], request.one("attempt")
     attempts = (await request.store.query_attempts(rollout_id)).items
@@ -118,7 +118,7 @@ async def _attempt_id(request: PageRequest) -> str:
 
 
 def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
-    """Return rows as columns; `name` and `kind` are places in `names` and `kinds`, since few are many spans'."""
+    """Return rows as columns; `name` and `kind` are indexes into `names` and `kinds`, which spans share."""
     names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
     kinds = {kind: place for place, kind in enumerate(span_rows.KINDS)}
     return {
@@ -141,7 +141,7 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
 
 
 def _within_budget(rows: list[SpanRow]) -> list[SpanRow]:
-    """Return as many rows as one answer should carry: at least one."""
+    """Return as many rows as fit into one response, at least one."""
     left = _MOST_BYTES
     for place, row in enumerate(rows):
         left -= _BYTES_OF_ROW + sum(map(_bytes_of, (row.span_id, row.parent_id, row.name, row.model)))
@@ -151,12 +151,12 @@ def _within_budget(rows: list[SpanRow]) -> list[SpanRow]:
 
 
 def _bytes_of(text: str | None) -> int:
-    # An escaped character takes six bytes at most.
+    # An escaped character takes at most six bytes.
     return 0 if text is None else len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
 def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
-    """Return events as a page shows them; many of them, so less of each."""
+    """Return events for display; values are truncated further than those of the span, since events are many."""
     return [
         {
             "name": each.name,

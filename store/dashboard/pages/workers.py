@@ -1,4 +1,4 @@
-"""Workers: who is there, what they do, what they did in the last hour, and how they fare."""
+"""The pages of workers: their state, their activity in the last hour, and their failure rates."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from store.runtime.clock import MICROSECONDS, system_clock
 pages = Pages()
 
 LANE_WIDTH: Final = worker_rows.HOUR // worker_rows.CELL
-"""Of an hour, in the units of the drawing."""
+"""The width of one hour in SVG units."""
 STALE_SECONDS: Final = 60
-"""A busy worker that was silent for longer is marked."""
+"""A busy worker without a sign of life for longer is marked."""
 Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityBar:
-    """A stretch of a lane, as it is drawn."""
+    """A period of activity, drawn as a bar."""
 
     x: float
     width: float
@@ -38,7 +38,7 @@ class ActivityBar:
     start_at: int
     end_at: int
     rollout_id: str | None
-    """Where it is one attempt: whose."""
+    """The rollout, if the bar is a single attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Found:
 
 @pages.get("/ui/workers")
 async def workers(request: PageRequest) -> PageContent:
-    """List workers, those heard of last first, with what they did in the last hour."""
+    """List workers with their activity in the last hour, the most recently active first."""
     status = request.among("status", ("", *get_args(WorkerStatus)), "")
     sort = request.among("sort", get_args(Sort), "last_heartbeat_time")
     is_descending = request.among("desc", ("0", "1"), "1") == "1"
@@ -72,7 +72,7 @@ async def workers(request: PageRequest) -> PageContent:
     )
     lanes = lanes_of(did.stretches, did.window)
     values = {
-        "workers": [_told(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
+        "workers": [_summary(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
         "total": found.total,
         "limit": found.limit,
         "offset": found.offset,
@@ -91,14 +91,14 @@ async def workers(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/workers/{worker_id}")
 async def one(request: PageRequest) -> PageContent:
-    """Show a worker, its last hour, its newest attempts, and what its heartbeat says."""
+    """Show a worker, its last hour, its newest attempts and its heartbeat statistics."""
     worker_id = request.ids["worker_id"]
     worker = await request.store.get_worker_by_id(worker_id)
     if worker is None:
         raise NotFound("worker", worker_id)
     did = await request.store.core.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
     values = {
-        **_told(worker, did),
+        **_summary(worker, did),
         "lane": lanes_of(did.stretches, did.window).get(worker_id, []),
         "window": did.window,
         "attempts": did.attempts,
@@ -120,7 +120,7 @@ async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], ne
     )
 
 
-def _told(worker: Worker, did: _Found) -> dict[str, Any]:
+def _summary(worker: Worker, did: _Found) -> dict[str, Any]:
     tally = did.tallies.get(worker.worker_id, WorkerTally())
     return {"worker": worker, "hour": tally, "failure_rate": tally.failure_rate}
 
@@ -133,7 +133,7 @@ def _drawing() -> dict[str, Any]:
 
 
 def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[ActivityBar]]:
-    """Return the lanes of workers: what is too close together to be told apart is one bar, failures drawn last."""
+    """Return the lanes of workers; periods too close to distinguish are one bar, and failures are drawn last."""
     found: dict[str, list[BusyPeriod]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
     for each in stretches:
@@ -158,7 +158,7 @@ def _joined(before: BusyPeriod, after: BusyPeriod) -> BusyPeriod:
 def _bar(stretch: BusyPeriod, window: Window) -> ActivityBar:
     scale = LANE_WIDTH / (window.until - window.since)
     start = max(stretch.start_at - window.since, 0) * scale
-    # As thin as half a cell it can still be seen.
+    # A bar of half a cell is still visible.
     width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
     x = min(start, LANE_WIDTH - width)
     whose = stretch.rollout_id if stretch.attempts == 1 else None

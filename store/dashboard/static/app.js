@@ -1,4 +1,4 @@
-// What every page does: times that stay current, switches, copies, dialogs, keys, and news.
+// Behaviour of all pages: current times, switches, copying, dialogs, keys and live updates.
 
 import { startClock } from "./times.js";
 import { startKeys } from "./keys.js";

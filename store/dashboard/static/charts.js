@@ -1,4 +1,4 @@
-// Curves: each [data-chart] is drawn from what it carries. What is on the page is asked for again when there is news.
+// Curves: each [data-chart] is drawn from the data in its attribute, and reloaded when there are new events.
 
 import { isLocal, redrawTimes } from "./times.js";
 
@@ -15,7 +15,7 @@ function colour(name) {
 }
 
 function faint(value) {
-  // The colours of the page are written #rrggbb.
+  // The colours of the page have the form #rrggbb.
   return /^#[0-9a-f]{6}$/i.test(value) ? `${value}22` : value;
 }
 
@@ -136,7 +136,7 @@ function options(chart, width) {
   };
 }
 
-// -- a point leads to its rollouts ------------------------------------------------------------------------------------
+// -- links from points to rollouts ------------------------------------------------------------------------------------
 
 function nearest(plot, at) {
   const { series } = plot.chart;
@@ -219,7 +219,7 @@ function redrawAll() {
   drawAll();
 }
 
-// -- news ------------------------------------------------------------------------------------------------------------
+// -- live updates ----------------------------------------------------------------------------------------------------
 
 let isAsking = false;
 let isStale = false;
@@ -235,7 +235,7 @@ async function refresh() {
     if (!answer.ok || answer.redirected) return;
     put(new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("figures"));
   } finally {
-    // What takes a server long is asked of it more rarely.
+    // Expensive pages are reloaded less often.
     setTimeout(() => {
       isAsking = false;
       if (isStale) refresh();
@@ -255,12 +255,12 @@ function put(fresh) {
 }
 
 drawAll();
-// Of many rollouts the page stood before they were counted.
+// With many rollouts, the page loads the curves by a second request.
 if (document.querySelector("#figures[data-awaited]")) refresh();
 document.addEventListener("rollbook:news", refresh);
 document.addEventListener("rollbook:theme", redrawAll);
 document.addEventListener("click", (event) => {
-  // The switch turns after this event has reached the document.
+  // The theme changes only after this event has reached the document.
   if (event.target.closest("[data-switch=zone]")) setTimeout(redrawAll);
 });
 document.addEventListener("visibilitychange", () => { if (isStale) refresh(); });

@@ -1,4 +1,4 @@
-// Buttons: theme and zone, copying, dialogs. All by delegation, so that what is drawn later works too.
+// Buttons: theme and time zone, copying, dialogs. Events are delegated, so that later elements work too.
 
 import { isLocal, redrawTimes } from "./times.js";
 
@@ -32,7 +32,7 @@ async function copy(button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Browsers give the clipboard only to pages of this machine or over TLS.
+    // Browsers allow clipboard access only on localhost or over TLS.
     const area = Object.assign(document.createElement("textarea"), { value: text });
     document.body.append(area);
     area.select();
@@ -57,7 +57,7 @@ function onClick(event) {
   else if (target.dataset.closes !== undefined) target.closest("dialog")?.close();
 }
 
-// Where the sections or tabs are wider than the page, the one that is open is in sight.
+// Scroll to the open section or tab if they are wider than the page.
 function showWhereWeAre() {
   for (const link of document.querySelectorAll(".sections [aria-current], .tabs [aria-current]")) {
     const row = link.parentElement;
@@ -70,7 +70,7 @@ export function startControls() {
   showZone();
   showWhereWeAre();
   document.addEventListener("click", onClick);
-  // A select or a box in a form of filters applies at once.
+  // A select or checkbox in a filter form applies at once.
   document.addEventListener("change", (event) => {
     if (event.target.matches("form[data-applies] select, form[data-applies] input[type=checkbox]")) event.target.form.requestSubmit();
   });

@@ -1,4 +1,4 @@
-// Keys: j and k move through the rows of the first table that has any, Enter opens, / goes to the search.
+// Keys: j and k move through the rows of the first table, Enter opens a row, / focuses the search field.
 
 function rows() {
   return [...document.querySelectorAll("table[data-keys] tbody tr")];

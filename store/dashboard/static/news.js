@@ -1,8 +1,8 @@
-// News: one stream per page says that something has happened; parts marked data-live are then asked for again.
+// Live updates: one event stream per page reports changes; parts marked data-live are then reloaded.
 //
-// data-live="rollout/ID …" names the streams a part depends on; "" stands for any. Each such part has an id. The page
-// itself is asked for again, and the parts taken out of the answer, so whatever was missed meanwhile is in it. A page
-// that would rather be found again as it was says where: data-again on any part.
+// data-live="rollout/ID …" names the streams that a part depends on; "" stands for any. Each such part has an id. The
+// whole page is requested again and the parts are taken from the response, so missed changes are included. A part with
+// data-again gives another URL to request instead.
 
 const PAUSE = 700;
 const SCROLLED = ".scroll, .notes, .attempt-lanes";
@@ -57,19 +57,19 @@ export async function refresh(streams = null) {
     if (answer.redirected) { location.reload(); return; }
     if (!answer.ok) { owed = true; return; }
     const text = await answer.text();
-    // Somebody has gone on meanwhile, through time or to another node: this is no longer what they look at.
+    // The user has moved on, through time or to another node: this response is outdated.
     if (address() !== wantedAt) { again = true; return; }
     const page = new DOMParser().parseFromString(text, "text/html");
     for (const part of wanted) {
       const fresh = page.getElementById(part.id);
       if (!fresh || !part.isConnected) continue;
-      // What somebody works with is left to them, and drawn when they have done.
+      // A part that the user works with is replaced later.
       if (isInUse(part)) owed = true;
       else put(part, document.adoptNode(fresh));
     }
     document.dispatchEvent(new CustomEvent("rollbook:refreshed"));
   } catch {
-    // The server is away, and is asked once more when it is back.
+    // The server is down; the page is requested again when it is back.
     owed = true;
   } finally {
     setTimeout(() => {
@@ -79,7 +79,7 @@ export async function refresh(streams = null) {
   }
 }
 
-// What was not drawn when it was news is drawn at the next occasion.
+// Parts that could not be replaced are replaced at the next opportunity.
 function catchUp() {
   if (!owed) return;
   owed = false;
@@ -109,10 +109,10 @@ function listen(base) {
   });
   source.addEventListener("error", () => {
     show("lost", "reconnecting");
-    // A server that answers with a refusal ends the stream for good; it is tried again all the same.
+    // An error response ends an EventSource permanently, so a new one is opened.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(base), 2000);
   });
-  // Browsers allow six connections to one server: a page that nobody sees gives its own back.
+  // Browsers allow six connections to one server, so a hidden page closes its stream.
   const close = () => source.close();
   window.addEventListener("pagehide", close, { once: true });
 }

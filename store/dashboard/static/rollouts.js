@@ -1,4 +1,4 @@
-// The list of rollouts: how inputs begin, asked for once per rollout; and what can be done with those that are picked.
+// The list of rollouts: input previews, loaded once per rollout, and actions on selected rollouts.
 
 const MOST = 50;
 

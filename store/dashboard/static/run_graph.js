@@ -1,4 +1,4 @@
-// The graph of a run: a node is chosen without losing one's place, and arrow keys go from node to node.
+// The graph of a run: selecting a node keeps the scroll position, and arrow keys move between nodes.
 
 const places = new Map();
 
@@ -28,7 +28,7 @@ async function show(url) {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.querySelector(".rg");
   const shown = document.querySelector(".rg");
-  // Whoever has clicked again meanwhile wants the other one.
+  // Another node was selected meanwhile.
   if (turn !== latest || !fresh || !shown) return;
   const focused = document.activeElement?.closest(".rg-node")?.id;
   shown.replaceWith(document.adoptNode(fresh));

@@ -1,5 +1,5 @@
-// Time travel: the slider steps through the numbers of a rollout's events, and every part marked data-at is drawn again
-// as of that event. The page is asked for as a link to it would, so what is shown and what is shared are the same.
+// Time travel: the slider steps through the event numbers of a rollout, and every part marked data-at is rendered again
+// as of that event. The page is requested by its own URL, so a shared link shows the same.
 
 import { put } from "./news.js";
 
@@ -66,7 +66,7 @@ function step(by) {
 }
 
 function follow() {
-  // While one looks, the rollout may go on.
+  // The rollout may continue while the page is open.
   const last = document.getElementById("rollout-last")?.value;
   if (!last || last === range().max) return;
   const stays = new URL(location.href).searchParams.has("at");

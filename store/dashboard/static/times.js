@@ -1,4 +1,4 @@
-// Times: how long ago, in UTC or in the time of this machine.
+// Times: ages, and exact times in UTC or in local time.
 
 const UNITS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
 

@@ -1,5 +1,5 @@
-// The waterfall: spans as a tree beside their times. Its rows come page by page from the twin of the list of spans, and
-// only those in sight are drawn. What a reader did to it outlives that the part around it is drawn again.
+// The waterfall: spans as a tree on a time axis. Its rows are loaded page by page from the JSON twin of the span list,
+// and only visible rows are drawn. The state of the view survives when the part around it is rendered again.
 
 import { fill, make, makeRow } from "./waterfall_draw.js";
 import { Panel } from "./waterfall_panel.js";
@@ -77,7 +77,7 @@ class Waterfall {
     new ResizeObserver(() => this.drawAxis()).observe(this.axis);
   }
 
-  // Put it where the part that was just drawn has its place, and show what has been recorded since.
+  // Move the view into the newly rendered part, and load the spans recorded since.
   attach(part) {
     this.part = part;
     this.until = part.dataset.until === "" ? null : Number(part.dataset.until);
@@ -90,7 +90,7 @@ class Waterfall {
     return this.load();
   }
 
-  // -- what is shown --------------------------------------------------------------------------------------------------
+  // -- data -----------------------------------------------------------------------------------------------------------
 
   async load() {
     if (this.loading) { this.again = true; return; }
@@ -112,7 +112,7 @@ class Waterfall {
       this.isWhole = true;
       this.openAddressed();
     } catch (error) {
-      this.tools.tell(`Not all spans could be read: ${error.message}. Load the page again.`);
+      this.tools.tell(`Not all spans could be read: ${error.message}. Reload the page.`);
     } finally {
       this.loading = false;
       if (this.again) { this.again = false; this.load(); }
@@ -120,7 +120,7 @@ class Waterfall {
   }
 
   grow() {
-    // The table that stands there without this program, or before it has anything to show.
+    // The table that is shown without JavaScript, or until there are rows.
     this.part.querySelector(".wf-plain")?.remove();
     const count = this.trace.upTo(this.until);
     this.tree = plant(this.trace, count);
@@ -161,9 +161,9 @@ class Waterfall {
     }));
   }
 
-  // -- what is done to it ---------------------------------------------------------------------------------------------
+  // -- actions --------------------------------------------------------------------------------------------------------
 
-  // The shown row of the chosen span; -1 if it is not shown.
+  // The visible row of the selected span; -1 if it is hidden.
   at() {
     if (this.chosen === null || !this.tree) return -1;
     const row = this.rowOf(this.chosen);
@@ -192,7 +192,7 @@ class Waterfall {
     if (opens || this.panel.isOpen) this.panel.open(this.chosen);
   }
 
-  // Choose a span wherever it lies: what hides it is expanded, and no filter hides it.
+  // Select any span: collapsed ancestors are expanded, and filters that hide it are removed.
   find(id, opens = false) {
     const row = this.tree ? this.rowOf(id) : -1;
     if (row < 0) return false;
@@ -277,7 +277,7 @@ class Waterfall {
     }
   }
 
-  // Whether a key meant something here.
+  // Whether the key was handled.
   key(key) {
     const at = this.at();
     const acts = {
@@ -322,7 +322,7 @@ class Waterfall {
 
   openAddressed() {
     if (this.addressed === null) return;
-    if (!this.find(this.addressed, true)) this.tools.tell(`There is no span ${this.addressed} here.`);
+    if (!this.find(this.addressed, true)) this.tools.tell(`This attempt has no span ${this.addressed}.`);
     this.addressed = null;
   }
 
@@ -339,7 +339,7 @@ let current = null;
 
 function start() {
   const part = document.querySelector("[data-waterfall]");
-  // The part says itself that there is no span yet.
+  // The surrounding part already states that there are no spans.
   if (!part || part.querySelector(".wf, .empty")) return;
   const { rollout, attempt } = part.dataset;
   const name = JSON.stringify([rollout, attempt]);

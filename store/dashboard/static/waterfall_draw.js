@@ -1,4 +1,4 @@
-// How one span is drawn into a row of the waterfall.
+// Drawing of one span in a row of the waterfall.
 
 import { duration } from "./waterfall_time.js";
 
@@ -62,18 +62,18 @@ function fillBar(stretch, bar, start, end) {
 }
 
 function hint({ trace, tree }, span, depth) {
-  const said = [trace.name[span]];
-  if (tree.adrift[span]) said.push(`its parent ${trace.parent[span]} is not above it`);
-  if (trace.start[span] !== null && trace.end[span] < trace.start[span] && trace.end[span] !== null) said.push("it ends before it starts");
-  if (depth > DEEPEST) said.push(`level ${depth + 1}`);
-  return said.join("\n");
+  const notes = [trace.name[span]];
+  if (tree.adrift[span]) notes.push(`its parent ${trace.parent[span]} is missing or among its descendants`);
+  if (trace.start[span] !== null && trace.end[span] < trace.start[span] && trace.end[span] !== null) notes.push("it ends before it starts");
+  if (depth > DEEPEST) notes.push(`level ${depth + 1}`);
+  return notes.join("\n");
 }
 
 function remarks({ trace, tree }, span, hidden) {
-  const said = [];
-  if (hidden) said.push(`+${hidden.toLocaleString("en")}`);
-  if (trace.reward[span] !== null) said.push(`reward ${Number(trace.reward[span].toPrecision(4))}`);
-  if (trace.tokens_out[span] !== null) said.push(`${trace.tokens_in[span] ?? "–"}/${trace.tokens_out[span]} tokens`);
-  if (tree.adrift[span]) said.push("no parent");
-  return said.join(" · ");
+  const notes = [];
+  if (hidden) notes.push(`+${hidden.toLocaleString("en")}`);
+  if (trace.reward[span] !== null) notes.push(`reward ${Number(trace.reward[span].toPrecision(4))}`);
+  if (trace.tokens_out[span] !== null) notes.push(`${trace.tokens_in[span] ?? "–"}/${trace.tokens_out[span]} tokens`);
+  if (tree.adrift[span]) notes.push("no parent");
+  return notes.join(" · ");
 }

@@ -1,4 +1,4 @@
-// What a chosen span holds, beside the waterfall: the page of the span, without what is around it.
+// The details of the selected span beside the waterfall: the page of the span without its frame.
 
 function path(part, id) {
   const quoted = encodeURIComponent(id).replace(/\.json$/, "%2Ejson");
@@ -9,7 +9,7 @@ export class Panel {
   constructor(waterfall) {
     this.waterfall = waterfall;
     this.element = Object.assign(document.createElement("aside"), { className: "wf-panel", hidden: true, tabIndex: -1 });
-    this.element.setAttribute("aria-label", "The chosen span");
+    this.element.setAttribute("aria-label", "Selected span");
     this.body = Object.assign(document.createElement("div"), { className: "wf-panel-body" });
     const close = Object.assign(document.createElement("button"), { type: "button", className: "quiet wf-close", textContent: "✕", title: "Close: Escape" });
     close.setAttribute("aria-label", "Close");
@@ -37,7 +37,7 @@ export class Panel {
     if (hadFocus) this.waterfall.scroller.focus({ preventScroll: true });
   }
 
-  // Only what was asked for last is shown, whichever answer comes first.
+  // Only the response to the latest request is shown.
   async show(url) {
     this.asked = url;
     this.element.setAttribute("aria-busy", "true");

@@ -1,10 +1,10 @@
-// The rows of a list that are in sight: as many elements as the window shows, however many rows there are.
+// Virtual rows of a list: only the visible rows have elements, however many rows there are.
 
 export const ROW_HEIGHT = 24;
 const BEYOND = 10;
 
 export class Rows {
-  // `scroller` scrolls `body`; `make()` gives an element for a row, and `fill(element, row)` draws a row into one.
+  // `scroller` scrolls `body`; `make()` returns an element for a row, and `fill(element, row)` draws a row into it.
   constructor(scroller, body, make, fill) {
     Object.assign(this, { scroller, body, make, fill, count: 0, slots: [], waiting: false });
     scroller.addEventListener("scroll", () => this.soon(), { passive: true });
@@ -17,7 +17,7 @@ export class Rows {
     requestAnimationFrame(() => { this.waiting = false; this.draw(); });
   }
 
-  // Draw anew: there are so many rows, and any may have changed.
+  // Draw all visible rows again: the number of rows and any row may have changed.
   show(count) {
     this.count = count;
     this.body.style.height = `${count * ROW_HEIGHT}px`;
@@ -35,7 +35,7 @@ export class Rows {
       this.slots.push({ element, row: -1 });
       this.body.append(element);
     }
-    // A row keeps its element while it is in sight: scrolling by one row draws one.
+    // A row keeps its element while it is visible, so scrolling by one row draws one row.
     const size = this.slots.length;
     const top = Math.max(Math.min(first, count - size), 0);
     for (let row = top; row < top + size; row += 1) {
@@ -49,7 +49,7 @@ export class Rows {
     }
   }
 
-  // Bring a row into sight, in the middle if it was far away.
+  // Scroll to a row; a distant row is centred.
   reveal(row, head) {
     const { scroller } = this;
     const above = row * ROW_HEIGHT;

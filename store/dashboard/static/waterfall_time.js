@@ -1,7 +1,7 @@
-// The time axis of a waterfall: which stretch of time is in view, where a bar lies in it, and what times are called.
+// The time axis of a waterfall: the visible period, the positions of bars in it, and the labels of times.
 
 const UNITS = [[3600, 60, "min", 1, "s"], [86400, 3600, "h", 60, "min"], [Infinity, 86400, "d", 3600, "h"]];
-// Round steps of an axis beyond a minute, in seconds.
+// Tick steps longer than a minute, in seconds.
 const STEPS = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400];
 
 export function duration(seconds) {
@@ -21,7 +21,7 @@ export function duration(seconds) {
 }
 
 export class Stretch {
-  // What is in view of the time from `from` to `to`.
+  // The visible part of the time from `from` to `to`.
   constructor() {
     this.whole = { from: 0, to: 1 };
     this.view = null;
@@ -53,7 +53,7 @@ export class Stretch {
     return this.from + share * this.length;
   }
 
-  // Where a bar begins and how wide it is, as shares of what is in view; null if nothing of it is.
+  // The start and width of a bar as fractions of the visible period; null if it is not visible.
   place(start, end) {
     if (start === null) return null;
     const left = (start - this.from) / this.length;
@@ -63,7 +63,7 @@ export class Stretch {
     return { left: begin, width: Math.min(right, 1) - begin };
   }
 
-  // Round moments in view, as shares of it, with what they are called.
+  // The visible ticks, as fractions of the visible period, with their labels.
   ticks(most) {
     const rough = this.length / Math.max(most, 1);
     const power = 10 ** Math.floor(Math.log10(rough));

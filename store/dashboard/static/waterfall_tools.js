@@ -1,4 +1,4 @@
-// What stands above a waterfall: filters, buttons, and how much there is.
+// The toolbar of a waterfall: filters, buttons and the number of spans.
 
 import { duration } from "./waterfall_time.js";
 
@@ -44,16 +44,16 @@ export function toolbar(waterfall, kinds) {
   const spread = Object.assign(document.createElement("span"), { className: "wf-buttons" });
   spread.append(
     button("Expand", "Expand all spans", () => waterfall.collapseAll(false)),
-    button("Collapse", "Collapse all below the first level", () => waterfall.collapseAll(true)),
+    button("Collapse", "Collapse everything below the first level", () => waterfall.collapseAll(true)),
   );
   const zoom = Object.assign(document.createElement("span"), { className: "wf-buttons" });
-  const smaller = button("−", "Show more of the time: -", () => waterfall.zoom(2));
-  const larger = button("+", "Show less of the time: +, or drag over the axis", () => waterfall.zoom(0.5));
+  const smaller = button("−", "Show a longer period: -", () => waterfall.zoom(2));
+  const larger = button("+", "Show a shorter period: +, or drag over the axis", () => waterfall.zoom(0.5));
   smaller.setAttribute("aria-label", "Zoom out");
   larger.setAttribute("aria-label", "Zoom in");
   zoom.append(smaller, larger,
-    button("Span", "Show the time of the chosen span: z", () => waterfall.fit(true)),
-    button("All", "Show all of the time: 0", () => waterfall.fit(false)));
+    button("Span", "Show the period of the selected span: z", () => waterfall.fit(true)),
+    button("All", "Show the whole period: 0", () => waterfall.fit(false)));
   element.append(text, kind, labelled("errors", errors), spread, zoom, none, told, sum);
 
   return {

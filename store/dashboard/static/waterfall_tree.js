@@ -1,9 +1,9 @@
-// A trace as a tree: which spans stand in which row, whatever parents are missing, go in circles or come late.
+// A trace as a tree of rows, also if parents are missing, circular or recorded late.
 
 const COLUMNS = ["position", "id", "parent", "name", "kind", "start", "end", "status", "sequence", "reward", "tokens_in", "tokens_out", "model"];
 
 export class Trace {
-  // The spans of one attempt in the order in which they were recorded, as columns.
+  // The spans of one attempt as columns, in the order in which they were recorded.
   constructor() {
     this.count = 0;
     for (const name of COLUMNS) this[name] = [];
@@ -17,7 +17,7 @@ export class Trace {
     const { names, kinds } = columns;
     const from = this.last;
     for (let at = 0; at < columns.position.length; at += 1) {
-      // What was asked for twice is taken once.
+      // Rows that were requested twice are added once.
       if (columns.position[at] <= from) continue;
       for (const name of COLUMNS) {
         const value = columns[name][at];
@@ -27,7 +27,7 @@ export class Trace {
     }
   }
 
-  // How many were recorded up to a position; null stands for all.
+  // The number of spans recorded up to a position; null stands for all.
   upTo(position) {
     if (position === null) return this.count;
     let low = 0;
@@ -50,9 +50,9 @@ function earlierFirst(trace) {
   };
 }
 
-// The first `count` spans of a trace as rows from top to bottom: `order` names the span of each row, `depth` how deep
-// it lies, `end` the row after its last descendant, `row` the row of each span. `adrift` marks spans whose parent is
-// not there, or is a descendant of theirs.
+// The first `count` spans of a trace as rows from top to bottom: `order` has the span of each row, `depth` its depth,
+// `end` the row after its last descendant, `row` the row of each span. `adrift` marks spans whose parent is missing or
+// one of their descendants.
 export function plant(trace, count) {
   const places = new Map();
   for (let span = 0; span < count; span += 1) places.set(trace.id[span], span);
@@ -96,7 +96,7 @@ export function plant(trace, count) {
     }
   };
   for (const root of roots) descend(root);
-  // Whatever no root reaches lies on a circle or hangs from one: it is cut open at its earliest span.
+  // Spans that no root reaches belong to a cycle or descend from one: the cycle is cut at its earliest span.
   for (const span of sorted) {
     if (row[span] >= 0) continue;
     adrift[span] = 1;
@@ -116,7 +116,7 @@ function ends(depth) {
   return end;
 }
 
-// The rows that are shown: without what lies in collapsed spans, and of a filter only what matches and what leads there.
+// The visible rows: without descendants of collapsed spans; with a filter, only matches and their ancestors.
 export function shown(trace, tree, collapsed, matches) {
   const found = [];
   const keeps = matches && kept(tree, matches);
@@ -139,7 +139,7 @@ function kept(tree, matches) {
   return keeps;
 }
 
-// The rows above one, the outermost first.
+// The ancestors of a row, the outermost first.
 export function above(tree, row) {
   const found = [];
   let level = tree.depth[row];
@@ -152,7 +152,7 @@ export function above(tree, row) {
   return found;
 }
 
-// From the earliest time of any span to the latest, in seconds since the epoch.
+// The earliest and the latest time of all spans, in seconds since the epoch.
 export function extent(trace, count) {
   let from = Infinity;
   let to = -Infinity;

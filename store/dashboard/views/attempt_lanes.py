@@ -1,4 +1,4 @@
-"""Attempts as lanes on one axis of time: which status they had when, and when they gave signs of life."""
+"""Lanes of attempts on a common time axis, with status changes and signs of life."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from store.runtime.clock import MICROSECONDS, system_clock
 
 WIDTH: Final = 1000.0
-"""Of the axis, in the units of the drawing."""
+"""The width of the axis in SVG units."""
 _LEAST: Final = 2.0
 _OPEN: Final = frozenset({"preparing", "running"})
 
@@ -32,7 +32,7 @@ class _Attempt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of one status."""
+    """A period with one status."""
 
     x: float
     width: float
@@ -43,18 +43,18 @@ class Band:
 
 @dataclass(slots=True)
 class Lane:
-    """One attempt."""
+    """One attempt on the time axis."""
 
     attempt_id: str
     sequence_id: int
     seconds: float
-    """From its start to its end, or to the moment looked at while it is open."""
+    """From its start to its end, or to the displayed moment while it is open."""
     bands: list[Band] = field(default_factory=list[Band])
     ticks: list[float] = field(default_factory=list[float])
 
 
 @dataclass(slots=True)
-class _Course:
+class _History:
     changes: list[tuple[float, str]]
     signs: list[float]
 
@@ -65,55 +65,55 @@ def lanes_of(
     """Return a lane for each attempt.
 
     Args:
-        attempts: in their order.
-        turns: events of the rollout that tell of status changes and spans.
-        until: the moment looked at, in seconds since the epoch; None for now.
+        attempts: the attempts in order.
+        turns: events of the rollout about status changes and spans.
+        until: the displayed moment, in seconds since the epoch; None for now.
     """
     if not attempts:
         return []
     now = system_clock() / MICROSECONDS if until is None else until
-    courses = _courses(attempts, turns)
-    ends = {each.attempt_id: _end(each, courses[each.attempt_id], now) for each in attempts}
+    histories = _histories(attempts, turns)
+    ends = {each.attempt_id: _end(each, histories[each.attempt_id], now) for each in attempts}
     first, last = min(each.start_time for each in attempts), max(ends.values())
     scale = WIDTH / max(last - first, 1e-6)
     made: list[Lane] = []
     for each in attempts:
-        course, end = courses[each.attempt_id], ends[each.attempt_id]
+        history, end = histories[each.attempt_id], ends[each.attempt_id]
         lane = Lane(each.attempt_id, each.sequence_id, max(end - each.start_time, 0.0))
-        lane.bands = _bands(course, each, end, first, scale)
-        lane.ticks = sorted({round(_within((sign - first) * scale), 1) for sign in course.signs})
+        lane.bands = _bands(history, each, end, first, scale)
+        lane.ticks = sorted({round(_within((sign - first) * scale), 1) for sign in history.signs})
         made.append(lane)
     return made
 
 
-def _courses(attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]]) -> dict[str, _Course]:
-    courses = {each.attempt_id: _Course([(each.start_time, "preparing")], []) for each in attempts}
+def _histories(attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]]) -> dict[str, _History]:
+    histories = {each.attempt_id: _History([(each.start_time, "preparing")], []) for each in attempts}
     for turn in turns:
-        course = courses.get(turn["data"].get("attempt_id", ""))
-        if course is None:
+        history = histories.get(turn["data"].get("attempt_id", ""))
+        if history is None:
             continue
         if turn["type"] == "attempt.status_changed":
-            course.changes.append((turn["at"], turn["data"]["to"]))
+            history.changes.append((turn["at"], turn["data"]["to"]))
         elif turn["type"] == "span.recorded":
-            course.signs.append(turn["at"])
+            history.signs.append(turn["at"])
     for each in attempts:
         if each.last_heartbeat_time is not None:
-            courses[each.attempt_id].signs.append(each.last_heartbeat_time)
-    return courses
+            histories[each.attempt_id].signs.append(each.last_heartbeat_time)
+    return histories
 
 
-def _end(attempt: _Attempt, course: _Course, now: float) -> float:
+def _end(attempt: _Attempt, history: _History, now: float) -> float:
     if attempt.status in _OPEN:
         return max(now, attempt.start_time)
     if attempt.end_time is not None:
         return max(attempt.end_time, attempt.start_time)
-    # One that timed out or fell silent has no end; it was given up with its last change.
-    return max(course.changes[-1][0], attempt.start_time)
+    # An attempt that timed out or became unresponsive has no end time; its last status change ended it.
+    return max(history.changes[-1][0], attempt.start_time)
 
 
-def _bands(course: _Course, attempt: _Attempt, end: float, first: float, scale: float) -> list[Band]:
+def _bands(history: _History, attempt: _Attempt, end: float, first: float, scale: float) -> list[Band]:
     made: list[Band] = []
-    changes = [*course.changes, (end, "")]
+    changes = [*history.changes, (end, "")]
     for (since, status), (until, _) in pairwise(changes):
         x = _within((since - first) * scale)
         width = _within((until - first) * scale) - x
@@ -121,7 +121,7 @@ def _bands(course: _Course, attempt: _Attempt, end: float, first: float, scale: 
             made.append(Band(round(x, 2), round(width, 2), status, until - since, since))
     closing = attempt.status not in _OPEN
     if closing or not made:
-        # How it ended is seen however short its last status lasted.
+        # The final status stays visible even if it lasted only briefly.
         x = min(_within((end - first) * scale), WIDTH - _LEAST)
         made.append(Band(round(x, 2), _LEAST, attempt.status, 0.0, end))
     return made

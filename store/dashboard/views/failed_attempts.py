@@ -1,4 +1,4 @@
-"""Failed attempts, read and put together by what they said."""
+"""Failed attempts, grouped by error type and by message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import orjson
 from store.db.reports.failure_rows import FailedAttempt
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
-"""What differs between messages that say the same: numbers, addresses, ids."""
+"""The parts in which otherwise equal messages differ: numbers, addresses, ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """An attempt that came to nothing, and what it said."""
+    """A failed attempt and its error."""
 
     rollout_id: str
     attempt_id: str
@@ -25,19 +25,19 @@ class AttemptFailure:
     status: str
     worker_id: str | None
     at: int
-    """When it was last heard of, in µs."""
+    """When it failed or was last active, in µs since the epoch."""
     type: str | None
-    """The kind of error; None where no reason was given."""
+    """The error type; None if no error was reported."""
     message: str
     span_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class FailureMessage:
-    """Failures with the same message, but for the numbers and ids in it."""
+    """Failures whose messages are equal except for numbers and ids."""
 
     message: str
-    """With `#` for what differs."""
+    """The message with `#` in place of numbers and ids."""
     count: int
     first_at: int
     last_at: int
@@ -46,25 +46,25 @@ class FailureMessage:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Failures of one kind: those that ended with the same status and the same type of error."""
+    """Failures with the same status and the same error type."""
 
     status: str
     type: str | None
     count: int
     rollouts: int
-    """How many rollouts they belong to."""
+    """The number of rollouts that they belong to."""
     workers: int
     first_at: int
     last_at: int
     newest: AttemptFailure
     sayings: Sequence[FailureMessage]
-    """The most frequent first."""
+    """The most frequent messages first."""
     left_out: int
-    """How many other messages there are."""
+    """The number of further messages."""
 
 
 def read(attempt: FailedAttempt) -> AttemptFailure:
-    """Return a failed attempt with what its error says."""
+    """Return a failed attempt with its decoded error."""
     error: dict[str, Any] = orjson.loads(attempt.error) if attempt.error else {}
     return AttemptFailure(
         attempt.rollout_id,
@@ -80,24 +80,24 @@ def read(attempt: FailedAttempt) -> AttemptFailure:
 
 
 def alike(message: str) -> str:
-    """Return a message with `#` for its numbers and ids."""
+    """Return a message with `#` in place of numbers and ids."""
     return _VARIES.sub("#", message)
 
 
-def kinds(failures: Iterable[AttemptFailure], most_sayings: int) -> list[Kind]:
-    """Return failures, which come newest first, by their kinds: the most frequent kind first."""
+def kinds(failures: Iterable[AttemptFailure], most_messages: int) -> list[Kind]:
+    """Return failures grouped by kind, the most frequent kind first; `failures` are sorted newest first."""
     found: dict[tuple[str, str | None], list[AttemptFailure]] = {}
     for failure in failures:
         found.setdefault((failure.status, failure.type), []).append(failure)
-    made = [_kind(status, error_type, members, most_sayings) for (status, error_type), members in found.items()]
+    made = [_kind(status, error_type, members, most_messages) for (status, error_type), members in found.items()]
     return sorted(made, key=lambda kind: (-kind.count, -kind.last_at))
 
 
-def _kind(status: str, error_type: str | None, members: list[AttemptFailure], most_sayings: int) -> Kind:
-    by_saying: dict[str, list[AttemptFailure]] = {}
+def _kind(status: str, error_type: str | None, members: list[AttemptFailure], most_messages: int) -> Kind:
+    by_message: dict[str, list[AttemptFailure]] = {}
     for member in members:
-        by_saying.setdefault(alike(member.message), []).append(member)
-    sayings = sorted((_saying(text, said) for text, said in by_saying.items()), key=lambda saying: -saying.count)
+        by_message.setdefault(alike(member.message), []).append(member)
+    messages = sorted((_message(text, same) for text, same in by_message.items()), key=lambda message: -message.count)
     return Kind(
         status,
         error_type,
@@ -107,13 +107,13 @@ def _kind(status: str, error_type: str | None, members: list[AttemptFailure], mo
         min(member.at for member in members),
         max(member.at for member in members),
         members[0],
-        sayings[:most_sayings],
-        max(0, len(sayings) - most_sayings),
+        messages[:most_messages],
+        max(0, len(messages) - most_messages),
     )
 
 
-def _saying(message: str, members: list[AttemptFailure]) -> FailureMessage:
+def _message(message: str, members: list[AttemptFailure]) -> FailureMessage:
     times = [member.at for member in members]
-    # A message that is there once is shown as it was.
+    # A message that occurs once is shown unchanged.
     shown = members[0].message if len(members) == 1 else message
     return FailureMessage(shown, len(members), min(times), max(times), members[0])

@@ -1,4 +1,4 @@
-"""How values read: numbers with units, spans of time, sizes. What does not change while one looks is drawn here."""
+"""Formatting of values: numbers, durations, sizes, times and ids. These functions are the filters of the templates."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from markupsafe import Markup, escape
 
 from store.runtime.clock import MICROSECONDS, system_clock
 
-NOTHING: Final = "–"  # noqa: RUF001 - what stands where nothing is
+NOTHING: Final = "–"  # noqa: RUF001 - the placeholder for a missing value
 
 
 def count(value: float | None) -> str:
-    """Return a number with its thousands apart: `12,345`."""
+    """Return a number with thousands separators: `12,345`."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def _three(value: float) -> str:
-    """Return a number in three digits, or as many as stand before its point, never as a power of ten if it is large."""
+    """Return a number with three significant digits, or all integer digits if there are more; no exponent if large."""
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 def short(value: float | None) -> str:
-    """Return a number in three digits: `12.3k`."""
+    """Return a number with three significant digits and a unit: `12.3k`."""
     if value is None:
         return NOTHING
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -37,7 +37,7 @@ def short(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a measured number in four significant digits, without digits that say nothing."""
+    """Return a measured number with four significant digits, without trailing zeros."""
     if value is None:
         return NOTHING
     if math.isinf(value) or math.isnan(value):
@@ -48,12 +48,12 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share: `12.5 %`."""
+    """Return a fraction as a percentage: `12.5 %`."""
     return NOTHING if value is None else f"{_three(100 * value)} %"
 
 
 def size(value: float | None) -> str:
-    """Return bytes: `1.2 MiB`."""
+    """Return a number of bytes: `1.2 MiB`."""
     if value is None:
         return NOTHING
     if abs(value) < 1024:
@@ -66,7 +66,7 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a span of time by its two largest units: `820 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Return a duration in its two largest units: `820 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
     if seconds is None:
         return NOTHING
     sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
@@ -88,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long something is past, roughly: `3 min ago`."""
+    """Return an approximate age: `3 min ago`."""
     if seconds is None:
         return NOTHING
     if seconds < 0:
@@ -100,11 +100,11 @@ def ago(seconds: float | None) -> str:
 
 
 def when(at: float | None, *, absolute: bool = False) -> Markup:
-    """Return a time as an element that the page keeps current: how long ago, and in its title when exactly.
+    """Return a `<time>` element that shows an age and has the exact time as its title; a script keeps the age current.
 
     Args:
-        at: float seconds since the epoch; of whole microseconds see `stamp`.
-        absolute: show when exactly, not how long ago.
+        at: float seconds since the epoch; for integer microseconds see `stamp`.
+        absolute: show the exact time instead of the age.
     """
     if at is None:
         return escape(NOTHING)
@@ -121,19 +121,19 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
 
 
 def stamp(at: int | None, *, absolute: bool = False) -> Markup:
-    """As `when`, of whole microseconds."""
+    """Return a `<time>` element as `when` does, for a time in integer microseconds."""
     return when(None if at is None else at / MICROSECONDS, absolute=absolute)
 
 
 def status(name: str | None) -> Markup:
-    """Return a status as a mark in its colour."""
+    """Return a status as a coloured badge."""
     if name is None:
         return escape(NOTHING)
     return Markup('<span class="status" data-status="{0}">{0}</span>').format(name)
 
 
 def brief(value: str | None, most: int = 24) -> Markup:
-    """Return an id shortened in the middle, whole in its title."""
+    """Return an id shortened in the middle, with the full id as its title."""
     if value is None:
         return escape(NOTHING)
     if len(value) <= most:
@@ -148,7 +148,7 @@ def pretty(value: Any) -> str:
 
 
 def compact(value: Any, most: int = 200) -> str:
-    """Return a value as JSON on one line, cut where it is too long."""
+    """Return a value as JSON on one line, truncated if it is too long."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -169,4 +169,4 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "compact": compact,
     "shell": shlex.quote,
 }
-"""What templates know, by name."""
+"""The filters of the templates, by name."""

@@ -1,4 +1,4 @@
-"""JSON as a tree that opens part by part, within a budget of characters and parts."""
+"""Collapsible trees of JSON values, limited in characters and nodes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final, cast
 import orjson
 
 LONGEST: Final = 4_000
-"""How many characters of a text are shown."""
+"""The maximum number of characters shown of one string."""
 BUDGET: Final = 200_000
-"""Characters of a whole tree."""
+"""The maximum number of characters in a tree."""
 MOST: Final = 3_000
-"""Parts of a whole tree."""
+"""The maximum number of nodes in a tree."""
 _DEEPEST: Final = 24
 _LONGEST_NAME: Final = 400
 
 
 @dataclass(slots=True)
 class Node:
-    """A value by its name: one with parts, or a text of JSON."""
+    """A named value: an object or array with children, or a scalar as JSON text."""
 
     name: str
     text: str = ""
@@ -28,7 +28,7 @@ class Node:
     """object, array, text or value."""
     parts: list[Node] = field(default_factory=list["Node"])
     count: int = 0
-    """How many parts or characters it has in all."""
+    """The total number of its children or characters."""
     is_cut: bool = False
 
 
@@ -39,12 +39,12 @@ class _Left:
 
 
 def tree(value: Any, *, budget: int = BUDGET, longest: int = LONGEST) -> list[Node]:
-    """Return the parts of an object; of anything else itself.
+    """Return a node for each member of an object, or one node for any other value.
 
     Args:
         value: plain JSON.
-        budget: how many characters the whole tree may have; what comes after it is left out, and said so.
-        longest: how many characters of one text are shown.
+        budget: the maximum number of characters in the tree; the rest is omitted and marked as omitted.
+        longest: the maximum number of characters shown of one string.
     """
     root = _node("", value, _Left(budget), longest, 0)
     return root.parts or [root]
@@ -74,7 +74,7 @@ def _branch(name: str, value: Any, left: _Left, longest: int, depth: int) -> Nod
         node.is_cut = bool(items)
         return node
     if not is_object and len(items) > 8 and all(type(item) in {int, float, bool} for _, item in items):
-        # Token ids and the like: a line, not a thousand parts.
+        # Arrays of numbers such as token ids are shown on one line instead of one node per number.
         text = _json(value)
         shown = text[: min(longest, max(left.characters, 0))]
         left.characters -= len(shown)

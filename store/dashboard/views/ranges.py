@@ -1,4 +1,4 @@
-"""Ranges as parameters of a page: `reward_min`, `reward_max` and their like."""
+"""Range filters of a page: the parameters `reward_min`, `reward_max` and so on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MOST: Final = {"step": 2.0**53, "ended": 1e12}
 
 
 def ranges_of(request: PageRequest) -> list[Range]:
-    """Return the ranges that were asked for.
+    """Return the ranges given by the parameters.
 
     Raises:
-        Invalid: an end of one is no number, or none that its column can hold.
+        Invalid: a bound is not a number, or outside the range of its column.
     """
     found = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
     return [each for each in found if each.least is not None or each.most is not None]
 
 
 def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
-    """Return parameter, label and text of each end that was given, for a form that keeps them."""
+    """Return parameter, label and text of each given bound, so that a form can repeat them."""
     labels = {"min": "from", "max": "to"}
     found: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:

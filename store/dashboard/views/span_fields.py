@@ -1,4 +1,4 @@
-"""Attributes as people read them: JSON laid out, long values cut."""
+"""Attributes for display: JSON values indented, long values truncated."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import orjson
 from store.dashboard.views.formats import pretty
 
 LONGEST: Final = 2_000
-"""How many characters of a value are shown unless all of it is asked for."""
+"""The maximum number of characters shown of a value, unless the full value is requested."""
 MOST_FIELDS: Final = 300
 _LARGEST_LAID_OUT: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class SpanField:
-    """One attribute."""
+    """One attribute for display."""
 
     name: str
     text: str
-    """Its value: a text as it is, but JSON laid out in lines."""
+    """Its value: strings unchanged, JSON indented."""
     length: int
-    """How many characters the value has in all."""
+    """The length of the full value in characters."""
     is_cut: bool
 
 
 def fields_of(
     attributes: Mapping[str, Any], *, whole: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
 ) -> list[SpanField]:
-    """Return attributes in the order of their names' parts, numbers by their value.
+    """Return attributes sorted by the parts of their names; parts that are numbers are sorted as numbers.
 
     Args:
-        attributes: of a span, an event or a resource.
-        whole: cut nothing, neither values nor the list.
-        longest: how many characters of a value are shown.
-        most: how many attributes are shown.
+        attributes: the attributes of a span, an event or a resource.
+        whole: truncate neither the values nor the list.
+        longest: the maximum number of characters shown of a value.
+        most: the maximum number of attributes.
     """
     found: list[SpanField] = []
     for name in sorted(attributes, key=_order):
@@ -58,12 +58,12 @@ def _text(value: Any) -> str:
         try:
             return pretty(orjson.loads(value))
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-            # It is none, or one that nests deeper than is written again.
+            # The text is not JSON, or is nested too deeply to be written again.
             return value
     return value
 
 
 def _order(name: str) -> list[tuple[int, int, str]]:
-    """Return what sorts `prompt.2` before `prompt.10`."""
+    """Return a sort key that puts `prompt.2` before `prompt.10`."""
     parts = name.split(".")
     return [(0, int(part), "") if part.isdecimal() and len(part) < 10 else (1, 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""Which rollouts do not get on, and why, in words."""
+"""Rollouts that make no progress, each with a sentence that gives the reason."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from store.db.reports.overview_rows import Active, Overview, QueuedRollout
 from store.runtime.clock import MICROSECONDS
 
 QUIET_SECONDS: Final = 300.0
-"""After this long without a sign of life an attempt is shown as stuck where no limit of its own says otherwise."""
+"""An attempt without a limit of its own counts as stuck after this time without a sign of life."""
 UNASKED_SECONDS: Final = 60.0
-"""Who waits this long while nobody asks for work is shown as stuck."""
+"""A queued rollout counts as stuck if it waits this long while no worker requests work."""
 _LATEST: Final = 1e11
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A rollout that does not get on."""
+    """A rollout that makes no progress."""
 
     rollout_id: str
     status: str
     attempt: int | None
     worker_id: str | None
     since: int
-    """Since when, in µs."""
+    """When it stopped making progress, in µs since the epoch."""
     reason: str
 
 
 def stuck(seen: Overview) -> Iterator[Stuck]:
-    """Yield the rollouts that do not get on, those that are worked on first."""
+    """Yield the rollouts that make no progress, the running ones first."""
     for active in seen.active:
         reason = _why_active(active, seen.now)
         if reason is not None:
@@ -46,7 +46,7 @@ def stuck(seen: Overview) -> Iterator[Stuck]:
 
 
 def _sign(active: Active) -> int:
-    # Whoever reports a sign of life names its time, and may name any.
+    # The caller chooses the time of a heartbeat, so it may lie in the future.
     return active.started_at if active.last_sign is None else int(min(max(active.last_sign, 0), _LATEST) * MICROSECONDS)
 
 
@@ -79,11 +79,11 @@ def _why_waiting(waiting: QueuedRollout, seen: Overview) -> str | None:
     if waits <= UNASKED_SECONDS:
         return None
     if asked is None:
-        return f"Waits for {duration(waits)}; no worker has ever asked for work."
+        return f"Waits for {duration(waits)}; no worker has ever requested work."
     unasked = _seconds(seen.now - asked)
     if unasked <= UNASKED_SECONDS:
         return None
-    return f"Waits for {duration(waits)}; no worker has asked for work for {duration(unasked)}."
+    return f"Waits for {duration(waits)}; no worker has requested work for {duration(unasked)}."
 
 
 def _seconds(micros: int) -> float:

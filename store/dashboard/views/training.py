@@ -1,4 +1,4 @@
-"""What a trainer would learn from an attempt: each call that gives a triplet, and why the others give none."""
+"""Training data of an attempt: the model calls that yield triplets, and the reasons why other calls yield none."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models import Span
 
 ADAPTERS: Final = {"tracer": TracerTraceToTriplet, "proxy": LlmProxyTraceToTriplet}
-"""By what a page calls them; the first is the trainer's own choice."""
+"""The adapters by their names on the page; the first is the trainer's default."""
 
 RULES: Final[Mapping[str, str]] = {
-    "same_response": "Another span recorded the same answer; what this one knows went there.",
-    "same_tokens": "Another span recorded the same tokens; what this one knows went there.",
-    "inside_a_call": "It lies inside another call and has no answer of its own.",
-    "in_a_reward": "It was made while a reward was found: a judge's call is not trained on.",
-    "other_agent": "It was made by an agent that is not trained.",
-    "failed": "It failed and has no answer.",
-    "no_token_ids": "It has no token ids of prompt and response: have the engine return them, or go through the proxy.",
-    "duplicate_span": "A second span has the same id; one of them was kept.",
-    "not_a_span": "It is no span.",
-    "no_call_before": "No call without a reward had ended by then.",
-    "linked_call_missing": "The call that it names is not among the calls kept.",
-    "call_has_a_reward": "The call that it names has a reward already.",
-    "not_the_last_reward": "A later reward was taken in its place.",
+    "same_response": "Another span recorded the same response; the data of both spans was merged.",
+    "same_tokens": "Another span recorded the same tokens; the data of both spans was merged.",
+    "inside_a_call": "The span is nested in another call and has no response of its own.",
+    "in_a_reward": "The call was made while a reward was computed; calls of a judge are not used for training.",
+    "other_agent": "The call was made by an agent that is not trained.",
+    "failed": "The call failed and has no response.",
+    "no_token_ids": "Token ids of prompt or response are missing: let the engine return them, or use the proxy.",
+    "duplicate_span": "Several spans have this id; one of them was kept.",
+    "not_a_span": "The record is not a span.",
+    "no_call_before": "No call without a reward ended before this reward.",
+    "linked_call_missing": "The linked call is not among the calls that were kept.",
+    "call_has_a_reward": "The linked call already has a reward.",
+    "not_the_last_reward": "A later reward replaced it.",
 }
-"""What each reason of an adapter means, in a sentence."""
+"""A sentence that explains each reason of an adapter."""
 
 
 _NO_CALLS: Final = (
-    "None of its spans is a call to a model: the adapter takes spans named openai.chat.completion, and those with "
-    "token ids. Trace the agent's client, or let it go through the proxy."
+    "No span is a call to a model. The adapter uses spans named openai.chat.completion and spans with token ids. "
+    "Trace the agent's client, or send its calls through the proxy."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A call that gives a triplet."""
+    """A call that yields a triplet."""
 
     span_ids: Sequence[str]
     sequence_id: int
@@ -55,7 +55,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class UnusedSpan:
-    """A span of a call, or a reward, that comes to nothing."""
+    """A call or a reward that is not used for training."""
 
     span_id: str
     name: str
@@ -68,11 +68,11 @@ class UnusedSpan:
 
 @dataclass(frozen=True, slots=True)
 class TrainingView:
-    """What an adapter makes of the spans of an attempt."""
+    """The training data that an adapter extracts from the spans of an attempt."""
 
     adapter: str
     verdict: str
-    """What to make of it, in a sentence or two."""
+    """A summary in one or two sentences."""
     is_good: bool
     """Whether every triplet has token ids and a reward."""
     kept: Sequence[Kept] = field(default_factory=list[Kept])
@@ -81,7 +81,7 @@ class TrainingView:
 
 
 def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingView:
-    """Return what the trainer's adapter makes of the spans of one attempt: its very answer, not a guess at it."""
+    """Return the result of the trainer's own adapter for the spans of one attempt."""
     report: AdaptReport = ADAPTERS[adapter]().adapt_report(spans)
     by_id = {span.span_id: span for span in spans}
     kept = [_kept(triplet.prompt, triplet.response, triplet.reward, triplet.metadata) for triplet in report.triplets]
@@ -97,18 +97,18 @@ def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingVie
     return TrainingView(adapter, verdict, is_good, kept, dropped, lost)
 
 
-def _kept(prompt: Any, response: Any, reward: float | None, said: Mapping[str, Any]) -> Kept:
+def _kept(prompt: Any, response: Any, reward: float | None, metadata: Mapping[str, Any]) -> Kept:
     return Kept(
-        cast("list[str]", said["span_ids"]),
-        said["sequence_id"],
-        said["agent_name"],
+        cast("list[str]", metadata["span_ids"]),
+        metadata["sequence_id"],
+        metadata["agent_name"],
         len(prompt["token_ids"]),
         len(response["token_ids"]),
         "logprobs" in response,
         reward,
-        said["rewards"],
-        said["response_id"],
-        said["model_version"],
+        metadata["rewards"],
+        metadata["response_id"],
+        metadata["model_version"],
     )
 
 
@@ -121,21 +121,22 @@ def _verdict(
     kept: Sequence[Kept], dropped: Sequence[UnusedSpan], lost: Sequence[UnusedSpan], spans: Sequence[Span]
 ) -> tuple[str, bool]:
     if not spans:
-        return "Nothing was recorded in this attempt, so there is nothing to train on.", False
+        return "This attempt recorded no spans, so there is no training data.", False
     if not kept and not dropped:
         return _NO_CALLS, False
     if not kept:
-        return f"All {len(dropped):,} spans of calls were left out; the rules are below.", False
-    told = [f"{len(kept):,} of {len(kept) + len(dropped):,} spans of calls give a triplet."]
+        return f"All {len(dropped):,} spans of calls were dropped; the reasons are below.", False
+    sentences = [f"{len(kept):,} of {len(kept) + len(dropped):,} spans of calls yield a triplet."]
     bare = sum(not (each.prompt_tokens and each.response_tokens) for each in kept)
     if bare:
-        told.append(f"{_have(bare)} no token ids: a trainer of weights leaves that out.")
+        sentences.append(f"{_have(bare)} no token ids; training of weights skips them.")
     unpaid = sum(each.reward is None for each in kept)
     if unpaid == len(kept):
-        told.append("None has a reward: " + ("the rewards there are were lost." if lost else "none was recorded."))
+        reason = "the recorded rewards could not be assigned." if lost else "none was recorded."
+        sentences.append(f"None has a reward: {reason}")
     elif unpaid:
-        told.append(f"{_have(unpaid)} no reward of its own.")
-    return " ".join(told), not bare and unpaid < len(kept)
+        sentences.append(f"{_have(unpaid)} no reward of its own.")
+    return " ".join(sentences), not bare and unpaid < len(kept)
 
 
 def _have(count: int) -> str:

@@ -1,4 +1,4 @@
-"""An attempt as it reads: what was said in its order, tools, rewards, and all else in a line each."""
+"""Transcript of an attempt: messages in order, tool calls and rewards; every other span takes one line."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITE
 Kind = Literal["message", "tool", "reward", "log", "error", "span", "same"]
 
 LONGEST: Final = 6_000
-"""How many characters of a text are shown unless all of it is asked for."""
+"""The maximum number of characters shown of a text, unless the full text is requested."""
 WHOLE: Final = 400_000
-"""How many of one that is asked for as a whole; the raw tab and the API have the rest."""
+"""The maximum number of characters of a text requested in full; the raw tab and the API show the rest."""
 BUDGET: Final = 1_000_000
-"""Characters of one page; what comes after it is cut short."""
+"""The number of characters on one page; later texts are truncated."""
 _SHORTEST: Final = 300
 _CONVERSATIONS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, perhaps its beginning only."""
+    """A text, possibly truncated."""
 
     shown: str
     length: int
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more of it."""
+        """Whether the text is truncated."""
         return len(self.shown) < self.length
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedTool:
-    """A tool that was asked for."""
+    """A tool call that the model requested."""
 
     name: str
     arguments: Text
@@ -47,13 +47,13 @@ class RequestedTool:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened. What is not known, or not of this kind, is empty."""
+    """One entry of a transcript. Fields that are unknown, or do not apply to its kind, are empty."""
 
     kind: Kind
     span_id: str
     sequence_id: int
     title: str
-    """Of a message its role; else the name of the span or the tool."""
+    """The role of a message; else the name of the span or the tool."""
     at: float | None
     seconds: float | None
     text: Text | None = None
@@ -67,7 +67,7 @@ class Entry:
     is_answer: bool = False
     attached: int = 0
     skipped: int = 0
-    """How many messages before it were said in an earlier call already, and are not shown again."""
+    """The number of preceding messages that an earlier call already contained; they are not shown again."""
     is_error: bool = False
 
 
@@ -89,13 +89,13 @@ class _Budget:
 
 @dataclass(slots=True)
 class _Memory:
-    """What was said so far: conversations by their messages, newest last."""
+    """The conversations so far, each as the keys of its messages, newest last."""
 
     conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
     calls: dict[str, str] = field(default_factory=dict[str, str])
 
     def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Return how many messages a call begins with that an earlier one had."""
+        """Return the length of the longest common prefix with an earlier conversation."""
         return max((_shared(each, keys) for each in self.conversations), default=0)
 
     def remember(self, keys: list[tuple[Any, ...]]) -> None:
@@ -103,10 +103,10 @@ class _Memory:
 
 
 def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entry]:
-    """Return the entries of some spans of one attempt, in the order of time.
+    """Return the entries of spans of one attempt, in the order of time.
 
-    A message that a call repeats from an earlier one is not shown again; a second span of the same answer (a proxy's
-    beside the agent's) is one line. `whole` names spans whose texts are wanted in full.
+    Messages that a call repeats from an earlier call are not shown again. A second span of the same response (the
+    proxy's beside the agent's) is one line. `whole` holds the ids of spans whose texts are shown in full.
     """
     budget, memory = _Budget(frozenset(whole)), _Memory()
     entries: list[Entry] = []
@@ -116,12 +116,12 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
 
 
 def _place(span: Span) -> tuple[float, int]:
-    # One without a time stands where its number puts it among those that were not timed either: first.
+    # Spans without a time come first, in the order of their numbers.
     return (span.start_time or 0.0, span.sequence_id)
 
 
 def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
-    said = summarise(span.name, span.attributes)
+    summary = summarise(span.name, span.attributes)
     plain = Entry(
         "span",
         span.span_id,
@@ -129,7 +129,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         span.name,
         span.start_time,
         None if span.start_time is None or span.end_time is None else span.end_time - span.start_time,
-        rewards=said.rewards,
+        rewards=summary.rewards,
         is_error=span.status.status_code == "ERROR",
     )
     exchange = exchange_of(span.attributes)
@@ -138,7 +138,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         first = None if answer is None else memory.calls.setdefault(answer, span.span_id)
         if first not in {None, span.span_id}:
             return [replace(plain, kind="same")]
-        called = replace(plain, model=said.model, tokens_in=said.tokens_in, tokens_out=said.tokens_out)
+        called = replace(plain, model=summary.model, tokens_in=summary.tokens_in, tokens_out=summary.tokens_out)
         return [*_conversation(called, exchange, budget, memory), *_failure(plain, span, budget)]
     return [_other(plain, span, budget), *_failure(plain, span, budget)]
 
@@ -159,7 +159,7 @@ def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
 
 
 def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
-    """Return what a span says of the error it ended with."""
+    """Return an entry for the error of a span, if it has one."""
     attributes = dict(span.attributes)
     for event in span.events:
         if event.name == "exception":
@@ -167,8 +167,8 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
     kind, message = attributes.get("exception.type"), attributes.get("exception.message")
     if not plain.is_error and span.name != EXCEPTION_SPAN and kind is None:
         return []
-    told = [str(each) for each in (message, attributes.get("exception.stacktrace")) if each]
-    text = "\n".join(told) or (span.status.description or "")
+    texts = [str(each) for each in (message, attributes.get("exception.stacktrace")) if each]
+    text = "\n".join(texts) or (span.status.description or "")
     if not text and kind is None:
         return []
     title = str(kind) if kind else "error"
@@ -176,11 +176,11 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
 
 
 def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory: _Memory) -> list[Entry]:
-    keys = [said.key for said in exchange.prompt]
+    keys = [message.key for message in exchange.prompt]
     known = memory.known(keys)
-    memory.remember([*keys, *(said.key for said in exchange.answer)])
-    made = [_message(plain, said, budget) for said in exchange.prompt[known:]]
-    answers = [replace(_message(plain, said, budget), is_answer=True) for said in exchange.answer]
+    memory.remember([*keys, *(message.key for message in exchange.answer)])
+    made = [_message(plain, message, budget) for message in exchange.prompt[known:]]
+    answers = [replace(_message(plain, message, budget), is_answer=True) for message in exchange.answer]
     entries = [*made, *answers]
     if not entries:
         return [replace(plain, kind="message", title="assistant", skipped=known)]
@@ -188,15 +188,15 @@ def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory
     return entries
 
 
-def _message(plain: Entry, said: ChatMessage, budget: _Budget) -> Entry:
+def _message(plain: Entry, message: ChatMessage, budget: _Budget) -> Entry:
     return replace(
         plain,
         kind="message",
-        title=said.role or "message",
-        text=budget.maybe(said.text, plain.span_id),
-        thinking=budget.maybe(said.thinking, plain.span_id),
-        calls=tuple(_call(call, plain.span_id, budget) for call in said.tool_calls),
-        attached=said.attached,
+        title=message.role or "message",
+        text=budget.maybe(message.text, plain.span_id),
+        thinking=budget.maybe(message.thinking, plain.span_id),
+        calls=tuple(_call(call, plain.span_id, budget) for call in message.tool_calls),
+        attached=message.attached,
         is_error=False,
         rewards=(),
     )

@@ -187,7 +187,7 @@ class DashboardLayer:
 
     def _drawn(self, call: Call, page: PageContent, request: PageRequest, **frame: Any) -> _Answer:
         message = unquote(_cookies(call.scope).get(MESSAGE, ""))
-        body = rendering.html(page, request, navigation=NAVIGATION, told=message, **frame)
+        body = rendering.html(page, request, navigation=NAVIGATION, message=message, **frame)
         forget = (_cookie(MESSAGE, "", call.scope, seconds=0),) if message else ()
         return _Answer(page.status, body, headers=forget)
 
