@@ -257,7 +257,7 @@ def test_every_kind_that_can_be_listed_is_named() -> None:
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
     assert (OK, USAGE, NOT_INTACT, UNAVAILABLE, NOT_FOUND) == (0, 2, 3, 4, 5)
-    told = "Exit codes: 0 ok, 1 error, 2 usage, 3 the database is not what its log says, 4 unavailable, 5 not found"
+    told = "Exit codes: 0 ok, 1 error, 2 usage, 3 the database does not match its log, 4 unavailable, 5 not found"
     assert told in re.sub(r"\s+", " ", DOCS)
     assert f"{told}." == app.info.epilog
 

@@ -1,7 +1,7 @@
-"""The program `rollbook`: finds the commands of `store.cli.commands` and imports only the one that is called.
+"""The command-line program `rollbook`, which imports only the module of the command that is called.
 
-A command lies whole in one module, which imports the store. That takes longer than to print help, so names, panels
-and help lines are read from the text of the modules.
+Each command is one module of `store.cli.commands`. Importing these modules takes longer than printing help, so names,
+panels and help lines are read from their source.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ORDER: Final = (
     *("train", "runner", "proxy", "guess-number", "trading"),
     *("import-runs", "export-run", "mirror", "ls", "partitions", "keys"),
 )
-"""The order of the commands in the help; any other comes behind them."""
+"""The order of the commands in the help; any other command follows."""
 
 
 class _Declared(TyperCommand):
-    """The line of a command in the help. It stands for the command, whose module is not imported."""
+    """A placeholder for a command whose module is not imported yet; it provides the help line."""
 
     def __init__(self, module: str, name: str, **attributes: Any) -> None:
         super().__init__(name, **attributes)
@@ -51,7 +51,7 @@ class Program(Commands):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Import the module of the command that is called."""
+        """Return the called command after importing its module."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
@@ -87,18 +87,18 @@ def _keywords(call: ast.Call) -> dict[str, Any]:
 
 app = typer.Typer(
     cls=Program,
-    help="The rollout store of a training run: see what is in it and how it came to be, and prove it.",
-    epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 the database is not what its log says, 4 unavailable, 5 not found.",
+    help="The rollout store of a training run: inspect its contents and history, and verify them.",
+    epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 the database does not match its log, 4 unavailable, 5 not found.",
     no_args_is_help=True,
     add_completion=False,
-    # A bug's traceback is shown as Python writes it, without the values of all variables.
+    # The traceback of a bug is printed by Python, without the values of all variables.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib import metadata
 
         typer.echo(f"rollbook {metadata.version('rollbook')}")

@@ -1,7 +1,7 @@
-"""What an error becomes for a shell: one message on standard error and an exit code.
+"""Errors of commands: one message on standard error, and an exit code.
 
-0 ok · 1 error · 2 usage · 3 integrity: the database is not what its log says · 4 unavailable · 5 not found ·
-130 interrupted · 141 nobody reads the output any more
+0 ok · 1 error · 2 usage · 3 integrity: the database does not match its log · 4 unavailable · 5 not found ·
+130 interrupted · 141 the reader of the output has closed the pipe
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ _CODES: tuple[tuple[type[StoreError], int], ...] = (
 
 
 class Ambiguous(StoreError):
-    """The beginning of an id that several things share."""
+    """The given beginning of an id matches several ids."""
 
     def __init__(self, kind: str, given: str, candidates: list[str], *, are_all: bool) -> None:
         more = "" if are_all else "\n  …"
         listed = "".join(f"\n  {candidate}" for candidate in candidates)
-        super().__init__(f"{given!r} begins more than one {kind} id; write more of it:{listed}{more}")
+        super().__init__(f"{given!r} is the beginning of several {kind} ids; add more characters:{listed}{more}")
 
 
 class Commands(TyperGroup):
-    """The commands, none of which handles an error: all are told here."""
+    """A group of commands that reports the errors of all of them."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; errors of the store, of files and of a closed pipe become exits."""
+        """Run the command, and turn errors of the store, of files and of a closed pipe into exit codes."""
         try:
             result = super().invoke(ctx)
-            # Here rather than at interpreter exit, where a closed pipe can no longer be caught.
+            # A closed pipe cannot be caught at interpreter exit, so flush now.
             sys.stdout.flush()
         except StoreError as error:
-            raise typer.Exit(_tell(error, exit_code(error))) from error
+            raise typer.Exit(_report(error, exit_code(error))) from error
         except BrokenPipeError as error:
             _discard_output()
             raise typer.Exit(PIPE_CLOSED) from error
         except OSError as error:
-            raise typer.Exit(_tell(error, FAILED)) from error
+            raise typer.Exit(_report(error, FAILED)) from error
         return result
 
 
 def exit_code(error: StoreError) -> int:
-    """Return what a shell is told of an error of the store."""
+    """Return the exit code for an error of the store."""
     if isinstance(error, Ambiguous):
         return USAGE
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
-def _tell(error: Exception, code: int) -> int:
+def _report(error: Exception, code: int) -> int:
     if os.environ.get("ROLLBOOK_DEBUG"):
         import traceback
 
@@ -73,7 +73,7 @@ def _tell(error: Exception, code: int) -> int:
 
 
 def _discard_output() -> None:
-    # What is still buffered would fail once more when the interpreter exits.
+    # Flushing the remaining buffer would fail again at interpreter exit.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

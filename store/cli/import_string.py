@@ -1,4 +1,4 @@
-"""From `package.module:NAME`, as a user types it, to the thing itself."""
+"""Import of objects that users name as `package.module:NAME`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from store.errors import Invalid
 
 
 def imported(option: str, name: str) -> Any:
-    """Return the module of this name, which may lie where the user stands.
+    """Return the module of this name; the current directory is importable.
 
     Raises:
-        Invalid: it cannot be imported; the text names the option.
+        Invalid: the module cannot be imported; the message names the option.
     """
-    # As `python -m` does: what lies where the user stands can be imported, here and in processes of runners.
+    # As with `python -m`, modules in the current directory are importable, here and in runner processes.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -26,10 +26,10 @@ def imported(option: str, name: str) -> Any:
 
 
 def named(option: str, target: str, kind: type[Any]) -> Any:
-    """Return what `package.module:NAME` names; of a class of this kind, one that was made without arguments.
+    """Return the object that `package.module:NAME` names; a class of this kind is instantiated without arguments.
 
     Raises:
-        Invalid: it leads nowhere, or to something of another kind.
+        Invalid: there is no such object, or it is of another kind.
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute:
@@ -40,5 +40,5 @@ def named(option: str, target: str, kind: type[Any]) -> Any:
     if isinstance(found, type) and issubclass(cast("type[Any]", found), kind):
         found = found()
     if not isinstance(found, kind):
-        raise Invalid(option, f"{target!r} is {'missing' if found is None else f'no {kind.__name__}'}")
+        raise Invalid(option, f"{target!r} is {'missing' if found is None else f'not a {kind.__name__}'}")
     return found

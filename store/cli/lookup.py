@@ -1,4 +1,4 @@
-"""From what the user typed to the id that is meant: an id, or a beginning that only one thing has."""
+"""Lookup of ids that users abbreviate: an id, or a unique beginning of one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _LISTED: Final = 10
 
 
 async def rollout(store: Store, given: str) -> str:
-    """Return the id of the rollout that `given` is, or the only one that it begins.
+    """Return the id of the rollout whose id is `given`, or begins with it.
 
-    The letters before the first `-` may be left out.
+    The prefix up to the first `-` may be omitted.
 
     Raises:
-        NotFound: no rollout's id begins so.
-        Ambiguous: several do.
+        NotFound: no rollout id begins with it.
+        Ambiguous: several rollout ids begin with it.
     """
     return (await anything(store, given, ("rollout",)))[1]
 
 
 async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:
-    """Return the kind and the id of the thing that `given` is, or the only one that it begins; else as `rollout`."""
+    """Return the kind and the id of the thing whose id is `given`, or begins with it; raises as `rollout` does."""
     if not given:
-        raise Invalid("ID", "is empty; write at least the beginning of an id")
+        raise Invalid("ID", "is empty; give at least the beginning of an id")
     found: list[Found] = []
     are_all = True
     for kind in kinds:
@@ -46,13 +46,13 @@ async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout",
 
 
 async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
-    """Return the id of the attempt of a rollout that `given` is or begins; `latest` and its number will do, too.
+    """Return the id of an attempt of a rollout, given by its id, a beginning of it, its number, or `latest`.
 
-    A number is never the beginning of an id: it names an attempt, or it is all the digits of an id.
+    A number is never the beginning of an id: it is an attempt number, or all characters after the prefix of an id.
 
     Raises:
-        NotFound: no attempt of the rollout is called so.
-        Ambiguous: several ids begin so.
+        NotFound: the rollout has no such attempt.
+        Ambiguous: several attempt ids begin with it.
     """
     attempts = await store.query_attempts(rollout_id, as_at=as_at)
     if given == "latest" and attempts:
@@ -62,14 +62,14 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
     if numbered or exact:
         return (numbered or exact)[0]
     if given.isascii() and given.isdigit():
-        listing = f"`rollbook ls attempts --rollout {rollout_id}` shows them"
+        listing = f"`rollbook ls attempts --rollout {rollout_id}` lists them"
         raise NotFound("attempt", given, f"{rollout_id} has no attempt {given}; {listing}")
     found: list[Found] = [("attempt", each.attempt_id) for each in attempts if _begins(each.attempt_id, given)]
     return _only(found, given, ("attempt",), are_all=True)[1]
 
 
 async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
-    """Return the id itself if there is one, else those that begin so: all, or more than one, and which."""
+    """Return the matching ids, and whether these are all: the id itself if it exists, else ids that begin with it."""
     if await _EXISTS[kind](store, given):
         return [given], True
     matching: list[str] = []
@@ -93,7 +93,7 @@ def _only(found: Sequence[Found], given: str, kinds: Sequence[Kind], *, are_all:
     match found:
         case []:
             listed = "attempts --rollout ID" if kinds == ("attempt",) else "rollouts"
-            text = f"no id of a {name} begins with {given!r}; `rollbook ls {listed}` shows what there is"
+            text = f"no id of a {name} begins with {given!r}; `rollbook ls {listed}` lists them"
             raise NotFound(name, given, text)
         case [only]:
             return only

@@ -1,4 +1,4 @@
-"""The options that commands share, and the words they accept."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _moment(text: str) -> int | datetime:
 
 
 def lifetime(text: str) -> float:
-    """Return the seconds that `30d` or `12h` names."""
+    """Return a lifetime such as `30d` or `12h` in seconds."""
     try:
         return seconds_in(text)
     except ValueError as error:
@@ -46,42 +46,38 @@ Db = Annotated[
     typer.Option(
         envvar="ROLLBOOK_DB",
         metavar="URL",
-        help="Which store: sqlite:///run.db or postgresql://host/database?partition=name.",
+        help="The store: sqlite:///run.db or postgresql://host/database?partition=name.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Typer asks for one class; with a parser its name only stands for what the parser returns.
+# Typer requires a single class; with a parser any class will do.
 AsAt = Annotated[
     Any,
     typer.Option(
         parser=_moment,
         metavar="POSITION|TIME",
-        help="As the store stood then: at a position of the log, or by 2026-11-20T02:00:00Z, '2026-11-20 03:00' (local"
+        help="Show the store as of a position of the log or a time: 2026-11-20T02:00:00Z, '2026-11-20 03:00' (local"
         " time), '10m ago'.",
     ),
 ]
-Sort = Annotated[
-    str | None, typer.Option(metavar="FIELD", help="Sort by any field that --json shows and has an order.")
-]
-Descending = Annotated[bool, typer.Option("--desc", help="The greatest or newest first.")]
+Sort = Annotated[str | None, typer.Option(metavar="FIELD", help="Sort by this field; --json shows the fields.")]
+Descending = Annotated[bool, typer.Option("--desc", help="Sort in descending order: the greatest or newest first.")]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", "-n", metavar="N", min=-1, help="At most N, -1 for all; on a terminal 50 if not given."),
+    typer.Option(
+        "--limit", "-n", metavar="N", min=-1, help="Show at most N, -1 for all; the default is 50 on a terminal."
+    ),
 ]
-Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first N.")]
+Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N.")]
 RolloutStatuses = Annotated[list[Any] | None, _statuses(RolloutStatus)]
 WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]
-AnyOf = Annotated[bool, typer.Option("--any", help="What meets any condition, rather than all of them.")]
+AnyOf = Annotated[bool, typer.Option("--any", help="Match any condition instead of all.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")]
-IdContains = Annotated[str | None, typer.Option("--id-contains", metavar="TEXT", help="With this in the id.")]
-OfRollout = Annotated[
-    str, typer.Option("--rollout", metavar="ID", help="Of this rollout; the beginning of its id will do.")
-]
+IdContains = Annotated[str | None, typer.Option("--id-contains", metavar="TEXT", help="With an id that contains this.")]
+OfRollout = Annotated[str, typer.Option("--rollout", metavar="ID", help="Of this rollout: its id or the beginning.")]
 OfAttempt = Annotated[
     str | None, typer.Option(metavar="ID", help="Of this attempt: its id or the beginning, its number, or latest.")
 ]
 RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]
-RunId = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, which is that of its rollout; or the beginning.")
-]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the log.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id (that of its rollout), or the beginning.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, for the log.")]

@@ -1,4 +1,4 @@
-"""The process that serves: the database it opens, the application, and its limits."""
+"""The server process: its database, its application and its limits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def run(
     seat: Seat | None = None,
     on_started: Callable[[], None] | None = None,
 ) -> None:
-    """Serve on a socket until the end.
+    """Serve on a socket until a signal, or the parent process, ends the server.
 
     Args:
-        settings: what to serve.
-        listener: where.
-        seat: of a worker, which says when it is ready and hears of the end; else signals end it.
-        on_started: called once requests are answered.
+        settings: the settings of the server.
+        listener: the listening socket.
+        seat: the connection of a worker process to its parent; None for the only process, which handles signals.
+        on_started: called when the server accepts requests.
     """
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(settings, listener, seat, on_started or (lambda: None)))
@@ -70,7 +70,7 @@ async def _serve(
     is_local = is_loopback(settings.host)
     try:
         if not is_private:
-            # Without that a server would be open to everybody once its last key was revoked.
+            # Otherwise the server would accept every client after its last key is revoked.
             ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
         app = build_app(
             partitions,
@@ -105,7 +105,7 @@ async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | Non
 
 
 def _allow_many_sockets() -> None:
-    # Systems give a program 1,024 files unless it asks for more, and every runner holds a connection or two.
+    # The default limit is 1,024 open files, and every runner holds one or two connections.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -113,7 +113,7 @@ def _allow_many_sockets() -> None:
 
 
 def _tune_collector() -> None:
-    # What is there now stays; and a full collection in the middle of a request is what its client notices.
+    # Existing objects live until the end, and a full collection during a request delays its response.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -1,4 +1,4 @@
-"""The settings of a server process, its logs, and the line that announces it."""
+"""Settings of the server process, JSON logs, and the startup message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """What a server was told."""
+    """The options of `rollbook serve`."""
 
     db: str
     host: str
@@ -34,15 +34,14 @@ class ServeSettings:
     certificate: Certificate | None = None
 
 
-def tell(text: str) -> None:
-    """Print a line that whoever started the server waits for."""
+def announce(text: str) -> None:
+    """Print the startup message, and flush it for a reader at the other end of a pipe."""
     line(text)
-    # Whoever reads it through a pipe waits for it.
     sys.stdout.flush()
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON document per record: when, how grave, what, for which request; never what users sent."""
+    """A JSON document per record with time, level, message and request id; never with contents of requests."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -60,7 +59,7 @@ class _JsonLines(logging.Formatter):
 
 
 def log_as_json(level: str) -> None:
-    """Log from this level on, each record as one line of JSON on standard error."""
+    """Log records of at least this level as JSON lines on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

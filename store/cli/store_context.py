@@ -1,4 +1,4 @@
-"""Opening a store for the length of a command."""
+"""Stores opened for the duration of a command."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 
 def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return what `work` returns on the store, opened for reading: nothing is created, upgraded or swept.
+    """Return the result of `work` on the store, opened for reading: nothing is created, upgraded or swept.
 
     Raises:
-        NotFound: there is no such store; the text says how to make one.
-        Incompatible: it is behind this program; the text names the command.
+        NotFound: there is no such store; the message names the command that creates one.
+        Incompatible: its schema is older than this program; the message names the command that upgrades it.
     """
     return asyncio.run(_run(db, work, read_only=True))
 
 
 def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """As `run_reading`, on a store that is opened for writing; one that is missing or behind stays so."""
+    """Return the result of `work` on the store, opened for writing; a missing or older store is refused."""
 
     async def both() -> T:
-        # Opening for writing would upgrade a file; opening for reading refuses one that is behind.
+        # Opening for writing would upgrade an older file; opening for reading refuses it.
         async with await _open(db, read_only=True):
             pass
         return await _run(db, work, read_only=False)
@@ -38,7 +38,7 @@ def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def dialect_of(db: str) -> Dialect:
-    """Return the database itself, not yet opened, for what no method of a store tells; it only reads."""
+    """Return the dialect of a database, read-only and not yet opened, for data that no method of a store returns."""
     url = parse(_shared(db))
     return dialect_for(url)(url, None, read_only=True)
 
@@ -54,5 +54,5 @@ async def _open(db: str, *, read_only: bool) -> Store:
 
 def _shared(db: str) -> str:
     if db.startswith("memory:"):
-        raise Invalid("--db", "a memory:// store lives and dies inside its program; name one that others can open")
+        raise Invalid("--db", "a memory:// store exists only inside its program; name a file or a database")
     return db

@@ -32,7 +32,7 @@ def test_labels_are_taken_off(rollbook: Rollbook, filled: Filled) -> None:
     assert done["labels"] == ["good"]
     assert done["rollout_id"] == filled.retried
     again = rollbook("annotate", filled.retried, "--remove-label", "new")
-    assert (again.code, "nothing to change" in again.out) == (0, True)
+    assert (again.code, "nothing changed" in again.out) == (0, True)
 
 
 def test_the_past_is_shown_without_what_was_said_since(rollbook: Rollbook, filled: Filled) -> None:
@@ -50,7 +50,7 @@ def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> 
 
 @pytest.mark.parametrize(
     "arguments, code, said",
-    [((), 2, "say something"), (("-l", " x"), 2, "spaces"), (("-l", "x", "--remove-label", "x"), 2, "decide")],
+    [((), 2, "give --note TEXT"), (("-l", " x"), 2, "spaces"), (("-l", "x", "--remove-label", "x"), 2, "decide")],
     ids=["nothing", "untrimmed", "both"],
 )
 def test_what_cannot_be_said_is_refused(

@@ -63,7 +63,7 @@ def test_migrate_makes_an_empty_store_and_leaves_one_alone(durable_url: str, mon
     assert (made[0]["before"], made[0]["copy"]) == (None, None)
     again = rollbook("migrate")
     assert again.code == 0
-    assert f"was at revision {made[0]['after']} already" in again.out
+    assert f"already at revision {made[0]['after']}" in again.out
     assert rollbook("stats", "--json").json["events"] == 0
     assert rollbook("ls", "rollouts").table == []
     assert rollbook("tail").table == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.cli.output.events import TOLD, Narrator
+from store.cli.output.events import DESCRIBED_TYPES, Narrator
 from store.domain.events import FACTS
 from store.models import HistoryEvent
 
@@ -20,7 +20,7 @@ def event(type_: str, /, at: float = AT, **data: Any) -> HistoryEvent:
 
 
 def test_every_type_of_event_is_told() -> None:
-    assert set(FACTS) == TOLD
+    assert set(FACTS) == DESCRIBED_TYPES
 
 
 STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue", worker_id="worker-2")
@@ -42,7 +42,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
             ),
             (
                 "enqueued, for train, with rs-1 version 2, group g, step 3, timeout 1 min 00 s, up to 3 attempts, "
-                "again if failed or timeout"
+                "retry if failed or timeout"
             ),
         ),
         (event("rollout.enqueued", input_sha256="0", config={}), "enqueued"),
@@ -58,7 +58,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         ),
         (
             event("rollout.status_changed", from_="running", to="requeuing", reason="attempt"),
-            "running → requeuing: to be tried again",
+            "running → requeuing: to be retried",
         ),
         (
             event("rollout.status_changed", from_="failed", to="failed", reason="manual"),
@@ -122,7 +122,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         ),
         (
             event("claim.released", attempt_id="at-1", sequence=1, from_="preparing", to="requeuing", queued_at=4),
-            "claim of attempt 1 undone, nobody waited for it → requeuing, at its old place",
+            "claim of attempt 1 undone, its client had left → requeuing, at its old place",
         ),
         (
             event(
@@ -153,12 +153,12 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         (event("worker.status_changed", from_="busy", to="idle", rollout_id="ro-1"), "busy → idle"),
         (
             event("body.dropped", position=12, policy="older than 30 days"),
-            "payload of the event at position 12 dropped: older than 30 days",
+            "payload of the event at position 12 deleted: older than 30 days",
         ),
         (event("moon.landed", crew=3), '{"crew":3}'),
     ],
 )
 def test_an_event_is_told_in_a_sentence(told: HistoryEvent, sentence: str) -> None:
     narrator = Narrator()
-    narrator.say(STARTED)
-    assert narrator.say(told) == sentence
+    narrator.describe(STARTED)
+    assert narrator.describe(told) == sentence

@@ -53,7 +53,7 @@ def test_what_is_damaged_is_told_on_standard_error_and_what_is_refused_by_the_ex
 def test_a_directory_without_runs_is_said_to_be_one(rollbook: Rollbook, tmp_path: Path) -> None:
     done = rollbook("import-runs", str(tmp_path), "--json")
     assert (done.code, done.json) == (0, [])
-    assert "holds no run" in done.err
+    assert "contains no run" in done.err
 
 
 def test_any_rollout_can_be_exported(rollbook: Rollbook, filled: Filled, tmp_path: Path) -> None:

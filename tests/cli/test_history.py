@@ -22,7 +22,7 @@ def test_history_tells_every_event_with_its_number(rollbook: Rollbook, filled: F
     for sentence in (
         "attempt 1 claimed by worker-1 → preparing",
         "attempt 1 unresponsive: silent for 3.50 s (limit 3 s)",
-        "preparing → requeuing: to be tried again",
+        "preparing → requeuing: to be retried",
         "attempt 2 claimed by worker-2 → preparing",
         'attempt 2: span 3 "tool", 1.25 s, ERROR (no such tool)',
         "attempt 2 reported succeeded",

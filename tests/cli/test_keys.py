@@ -46,10 +46,10 @@ def test_a_key_alone_is_printed_and_all_else_is_said_aside(rollbook: Rollbook, u
     assert printed.code == 0
     assert found
     assert asyncio.run(_kept(url)) == {found[1]: digest(printed.out.strip())}
-    assert "shown this once" in printed.err
-    assert "the first one" in printed.err
+    assert "shown only once" in printed.err
+    assert "the first key" in printed.err
     assert printed.out.strip() not in printed.err
-    assert "the first one" not in rollbook("keys", "create", "--role", "admin").err
+    assert "the first key" not in rollbook("keys", "create", "--role", "admin").err
 
 
 def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) -> None:
@@ -91,7 +91,7 @@ def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
     firsts = [row["id"][0] for row in rollbook("keys", "list").table]
     twice = next(each for each in firsts if firsts.count(each) > 1)
     ambiguous = rollbook("keys", "revoke", twice)
-    assert (ambiguous.code, "write more of it" in ambiguous.err) == (2, True)
+    assert (ambiguous.code, "add more characters" in ambiguous.err) == (2, True)
 
 
 @pytest.mark.parametrize(

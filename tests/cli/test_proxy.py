@@ -156,7 +156,11 @@ BACKEND = ("--backend", "main=http://127.0.0.1:9/v1")
         (("--backend", "main=http://127.0.0.1:9,"), 2, "is not of the form NAME=URL or NAME=URL,model,model"),
         (("--backend", "main=127.0.0.1:9"), 2, "is no URL of HTTP"),
         ((*BACKEND, *BACKEND), 2, "two are named 'main'"),
-        ((*BACKEND, "--host", "0.0.0.0"), 2, "--host: 0.0.0.0 is reached from other machines; set ROLLBOOK_PROXY_KEY"),
+        (
+            (*BACKEND, "--host", "0.0.0.0"),
+            2,
+            "--host: 0.0.0.0 is reachable from other machines; set ROLLBOOK_PROXY_KEY",
+        ),
         ((*BACKEND, "--port", "65536"), 2, "--port"),
         (BACKEND, 5, "rollbook migrate"),
         ((*BACKEND, "--store", "http://127.0.0.1:1"), 4, "http://127.0.0.1:1"),

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from store.cli.output.run_events import TOLD, told
+from store.cli.output.run_events import TYPES, describe
 from store.domain.run_events import RUN_FACTS
 
 WHERE: dict[str, Any] = {"attempt_id": "at-1", "scope": "RIG"}
 
 
 def test_every_fact_of_a_run_is_told() -> None:
-    assert {fact.type for fact in RUN_FACTS} == TOLD
+    assert {fact.type for fact in RUN_FACTS} == TYPES
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_every_fact_of_a_run_is_told() -> None:
                 "cascade": ["portfolio"],
                 "degraded": {"reason": "checkpoint_missing"},
             },
-            "attempt 1 is a rerun on attempt 1: risk of RIG, TSDD, then portfolio, from further back than asked",
+            "attempt 1 is a rerun on attempt 1: risk of RIG, TSDD, then portfolio, from an earlier phase than requested",
         ),
         ("rollout.head_moved", {"from": 2, "to": 1}, "head moved from attempt 2 to attempt 1"),
     ],
 )
 def test_an_event_of_a_run_is_told_in_a_sentence(type_: str, data: dict[str, Any], sentence: str) -> None:
-    assert told(type_, data, "attempt 1") == sentence
+    assert describe(type_, data, "attempt 1") == sentence

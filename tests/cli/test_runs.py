@@ -167,7 +167,7 @@ def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -
 def test_a_scope_that_nobody_spells_so_is_told(looking: Rollbook) -> None:
     printed = looking("runs", "--scope", "rig")
     assert (printed.code, printed.table) == (0, [])
-    assert "scopes are spelled as the log has them" in printed.err
+    assert "give the exact name of the scope" in printed.err
 
 
 def test_the_lineage_tells_what_each_attempt_builds_on(looking: Rollbook, shared: Runs) -> None:
@@ -191,7 +191,7 @@ def test_two_attempts_are_compared_node_by_node(looking: Rollbook, shared: Runs)
     assert {row["answer"] for row in replaced if row["scope"] == "RIG"} == {"other"}
     assert {row["answer"] for row in printed.table if row["change"] == "kept"} == {"same"}
     assert "30 kept, 17 replaced, 0 added, 0 removed" in printed.err
-    assert "attempt 2 was told: news_report" in printed.err
+    assert "attempt 2 started with changes of the state: news_report" in printed.err
     assert looking("compare", shared.rerun, "1", "2", "--json").json["counts"]["replaced"] == 17
 
 
@@ -231,8 +231,8 @@ def test_a_rerun_starts_the_attempt_that_was_planned(rollbook: Rollbook, kept: R
     printed = rollbook("rerun", kept.rerun, "--phase", "risk", "--scope", "TSDD", *options)
     assert printed.code == 0
     assert "sets        news_report" in printed.out
-    assert "attempt 3 has begun: at-" in printed.out
-    assert "--with MODULE:PIPELINE runs it here" in printed.err
+    assert "attempt 3 has started: at-" in printed.out
+    assert "--with MODULE:PIPELINE executes it here" in printed.err
     node = ask(kept.url, lambda store: store.runs.list_lineage(kept.rerun))[-1]
     assert node.fork is not None
     assert (node.status, node.is_head, node.fork.base, node.fork.phase) == ("preparing", True, 2, "risk")
@@ -274,7 +274,7 @@ def test_what_a_pipeline_raises_is_told_and_the_attempt_has_failed(
 
 
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
-    (RIG, 1, "give --confirm-side-effects if that is wanted, or --no-cascade"),
+    (RIG, 1, "give --confirm-side-effects to repeat them, or --no-cascade"),
     (("--node", "Nobody", "--scope", "RIG"), 2, "no phase of graph 'tradingagents' lists 'Nobody'"),
     (("--phase", "risk"), 2, "name the scopes for which phase 'risk' shall run again"),
     (("--phase", "risk", "--scope", "XX"), 2, "the run has nothing about XX; it knows MARKET, RIG, TSDD"),
@@ -308,7 +308,7 @@ def test_a_missing_checkpoint_is_refused_or_all_is_run(looking: Rollbook, shared
     options = ("--phase", "risk", "--scope", "RIG", "--plan")
     printed = looking("rerun", shared.at_work, *options)
     assert printed.code == 1
-    assert "give --on-missing full to run all of the scope" in printed.err
+    assert "give --on-missing full to run the whole scope" in printed.err
     degraded = looking("rerun", shared.at_work, *options, "--on-missing", "full").out
     assert "risk needs trader_checkpoint, which RIG does not have" in degraded
 
@@ -317,7 +317,7 @@ def test_a_pipeline_is_not_begun_while_it_is_unknown_what_it_is_about(looking: R
     options = ("--phase", "scan", "--supersede", "--with", PIPELINE)
     printed = looking("rerun", shared.at_work, *options)
     assert printed.code == 2
-    assert "the run was about no portfolio yet" in printed.err
+    assert "the run has no portfolio yet" in printed.err
     assert len(looking("lineage", shared.at_work).table) == 1
 
 
@@ -344,7 +344,7 @@ def test_undo_restores_the_view_and_can_be_undone(rollbook: Rollbook, kept: Runs
     after, before = view(kept), view(kept, "attempt:1")
     printed = rollbook("undo", kept.rerun, "--reason", "the old news was right")
     assert (printed.code, printed.out) == (0, f"{kept.rerun}\tattempt 1\n")
-    assert printed.err == "attempt 2 stays; `--to 2` goes back to it\n"
+    assert printed.err == "attempt 2 is kept; `--to 2` goes back to it\n"
     assert view(kept) == before
     assert rollbook("undo", kept.rerun, "--to", "2", "--json").json == {"rollout_id": kept.rerun, "from": 1, "to": 2}
     assert view(kept) == after
@@ -355,7 +355,7 @@ def test_undo_restores_the_view_and_can_be_undone(rollbook: Rollbook, kept: Runs
 def test_there_is_nothing_to_undo_before_a_rerun(looking: Rollbook, shared: Runs) -> None:
     printed = looking("undo", shared.at_work)
     assert printed.code == 2
-    assert "attempt 1 re-runs nothing" in printed.err
+    assert "attempt 1 is not a re-run" in printed.err
     assert looking("undo", shared.rerun, "--to", "9").code == 5
 
 

@@ -38,7 +38,7 @@ def test_what_matters_is_on_the_screen_and_in_a_pipe(rollbook: Rollbook, filled:
     out = rollbook("show", filled.retried, terminal=terminal).out
     for expected in (
         *(filled.retried, "succeeded", "train", filled.prompts, *filled.attempts, "unresponsive", "worker-2"),
-        *('"question": "why"', "unresponsive after 3 s, up to 2 attempts, again if unresponsive"),
+        *('"question": "why"', "unresponsive after 3 s, up to 2 attempts, retry if unresponsive"),
         *('{"rollbook.group":"night","rollbook.step":7}', "primary 0.75"),
         *("1 agent  1.25 s", "├─ 2 llm  1.25 s", "└─ 3 tool  1.25 s  ERROR no such tool", "  reward 0.75"),
     ):

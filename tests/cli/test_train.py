@@ -89,19 +89,19 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("train", "mine:trainer"), "--agent: name one: the agents of mine are echo, lost"),
+        (("train", "mine:trainer"), "--agent: choose one: the agents of mine are echo, lost"),
         (("train", "mine"), "MODULE:TRAINER: 'mine' is not of the form package.module:NAME"),
         (("train", "yours:trainer"), "MODULE:TRAINER: 'yours' cannot be imported from"),
         (("train", "mine:nobody"), "MODULE:TRAINER: 'mine:nobody' is missing"),
-        (("train", "mine:echo"), "MODULE:TRAINER: 'mine:echo' is no Trainer"),
-        (("runner", "mine:trainer", "--store", "sqlite:///x.db"), "MODULE:AGENT: 'mine:trainer' is no LitAgent"),
+        (("train", "mine:echo"), "MODULE:TRAINER: 'mine:echo' is not a Trainer"),
+        (("runner", "mine:trainer", "--store", "sqlite:///x.db"), "MODULE:AGENT: 'mine:trainer' is not a LitAgent"),
         (
             ("train", "mine:trainer", "--agent", "mine:echo", "--train", "broken.jsonl"),
-            "--train: line 2 of broken.jsonl is no JSON",
+            "--train: line 2 of broken.jsonl is not JSON",
         ),
         (
             ("train", "mine:trainer", "--agent", "mine:echo", "--val", "empty.jsonl"),
-            "--val: empty.jsonl holds no tasks",
+            "--val: empty.jsonl contains no tasks",
         ),
     ],
     ids=["agent", "form", "import", "name", "kind", "no-agent", "json", "empty"],

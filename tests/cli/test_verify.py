@@ -43,7 +43,7 @@ def test_rebuild_mends_the_row_and_says_which(rollbook: Rollbook, filled: Filled
     assert rollbook("verify").code == 0
     again = rollbook("rebuild", "--json").json
     assert sum(again["written"].values()) == 0
-    assert "every row was right" in rollbook("rebuild").out
+    assert "every row was correct" in rollbook("rebuild").out
 
 
 def test_damage_to_the_log_is_not_said_to_be_mendable(rollbook: Rollbook, filled: Filled) -> None:

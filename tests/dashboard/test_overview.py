@@ -71,7 +71,7 @@ async def test_the_stuck_are_named_with_their_reasons(api: Api, store: Store, cl
     reasons = {row["rollout_id"]: row["reason"] for row in values["stuck"]}
     assert reasons.keys() == {silent.rollout_id, waiting.rollout_id}
     assert reasons[silent.rollout_id].startswith("No sign of life for 11 min 40 s")
-    assert "no worker has asked for work for 1 min 40 s" in reasons[waiting.rollout_id]
+    assert "no worker has requested work for 1 min 40 s" in reasons[waiting.rollout_id]
     assert [row["rollout_id"] for row in values["running"]] == [silent.rollout_id, alive.rollout_id]
     assert values["queue"]["oldest"]["rollout_id"] == waiting.rollout_id
 

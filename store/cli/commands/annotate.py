@@ -1,4 +1,4 @@
-"""`rollbook annotate`, and the text of labels and notes."""
+"""`rollbook annotate`, and the output of labels and notes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def annotate(
     rollout: RolloutId,
     db: Db = DEFAULT_DB,
     note: Annotated[
-        str | None, typer.Option("--note", "-m", metavar="TEXT", help="What to say of it; - reads standard input.")
+        str | None, typer.Option("--note", "-m", metavar="TEXT", help="Add this note; - reads standard input.")
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", "-l", metavar="LABEL", help="To find it by; may be repeated.")
+        list[str] | None, typer.Option("--label", "-l", metavar="LABEL", help="Add this label; may be repeated.")
     ] = None,
     remove_label: Annotated[
-        list[str] | None, typer.Option("--remove-label", metavar="LABEL", help="To take off; may be repeated.")
+        list[str] | None, typer.Option("--remove-label", metavar="LABEL", help="Remove this label; may be repeated.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Put labels on a rollout, take others off, or make a note; the log says who did, and `show` shows them."""
+    """Add labels and notes to a rollout, or remove labels; `show` lists them, the log records who changed them."""
     if note is None and not label and not remove_label:
-        raise typer.BadParameter("say something: --note TEXT, --label LABEL or --remove-label LABEL")
+        raise typer.BadParameter("give --note TEXT, --label LABEL or --remove-label LABEL")
     text = _note(note)
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
@@ -59,9 +59,9 @@ def annotate(
     if json:
         json_document({"rollout_id": rollout_id, **done.model_dump()})
         return
-    told = f"recorded as its event {done.number}" if done.number is not None else "nothing to change"
-    line(f"{rollout_id}: {told}")
-    line(f"  labels  {labels_told(done.labels)}")
+    outcome = f"recorded as event {done.number}" if done.number is not None else "nothing changed"
+    line(f"{rollout_id}: {outcome}")
+    line(f"  labels  {labels_text(done.labels)}")
 
 
 def _note(given: str | None) -> str | None:
@@ -70,11 +70,11 @@ def _note(given: str | None) -> str | None:
     try:
         return sys.stdin.read().strip()
     except UnicodeDecodeError:
-        raise Invalid("--note", "what comes on standard input is not UTF-8") from None
+        raise Invalid("--note", "standard input is not UTF-8") from None
 
 
-def labels_told(labels: Sequence[str]) -> str:
-    """Return labels in one line."""
+def labels_text(labels: Sequence[str]) -> str:
+    """Return labels on one line."""
     return printable(", ".join(labels)) or "none"
 
 
@@ -96,4 +96,4 @@ def _title(note: Note) -> str:
 
 
 def _lines(note: Note) -> list[str]:
-    return ["(the payload was dropped)"] if note.text is None else note.text.splitlines()
+    return ["(the text was deleted)"] if note.text is None else note.text.splitlines()

@@ -19,16 +19,18 @@ app = typer.Typer()
 def demo(
     *,
     db: Db = DEFAULT_DB,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the queries chosen and the rankings tried.")] = 0,
-    runners: Annotated[int, typer.Option(metavar="N", min=2, help="How many processes work; one is killed.")] = 4,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the choice of queries and rankings.")] = 0,
+    runners: Annotated[
+        int, typer.Option(metavar="N", min=2, help="The number of runner processes; one is killed.")
+    ] = 4,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Ask and learn without end, until Ctrl+C; nothing is killed.")
+        bool, typer.Option("--continuous", help="Train until Ctrl+C, without killing a runner.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Tune a search engine over Python's own documentation, killing a runner on the way. Two minutes, no network.
+    """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Two minutes, offline.
 
-    Stopped or killed before its end, it goes on where it was.
+    A demo that was stopped or killed continues where it stopped.
     """
     from store.examples import doc_search
 
@@ -41,11 +43,14 @@ def demo(
 def migrate(
     db: Db = DEFAULT_DB,
     app_role: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Let this Postgres role use the store, but not change its log.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Grant this Postgres role use of the store, without the right to change its log."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make an empty store, or bring an older one, with all its partitions, up to this version."""
+    """Create an empty store, or upgrade an older one with all its partitions to this version."""
     from store.db.schema import migrate as bring_to_head
 
     done = asyncio.run(bring_to_head(db, app_role=app_role))
@@ -66,9 +71,9 @@ def migrate(
         if each.before is None:
             line(f"{each.partition}: created at revision {each.after}")
         elif not each.is_changed:
-            line(f"{each.partition}: was at revision {each.after} already")
+            line(f"{each.partition}: already at revision {each.after}")
         else:
-            kept = f", the file from before is kept as {each.copy}" if each.copy else ""
+            kept = f"; a copy of the old file is kept as {each.copy}" if each.copy else ""
             line(f"{each.partition}: upgraded from revision {each.before} to {each.after}{kept}")
 
 
@@ -77,15 +82,18 @@ def guess_number(
     *,
     db: Db = DEFAULT_DB,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller game, numbers to 7, learned in 30 seconds.")
+        bool, typer.Option("--quick", help="Play a smaller game, with numbers up to 7, learned in 30 seconds.")
     ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the weights and of every choice.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the weights and of every random choice.")] = 0,
     name: Annotated[
-        str | None, typer.Option("--run", metavar="NAME", help="Of the run; one that was killed or stopped goes on.")
+        str | None,
+        typer.Option("--run", metavar="NAME", help="The name of the run; a run that was stopped or killed continues."),
     ] = None,
-    runners: Annotated[int, typer.Option(metavar="N", min=0, help="How many processes play; 0 plays in this one.")] = 2,
+    runners: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The number of processes that play; 0 plays in this process.")
+    ] = 2,
     chart: Annotated[
-        Path, typer.Option(metavar="FILE", dir_okay=False, help="Where to draw how it went, as SVG.")
+        Path, typer.Option(metavar="FILE", dir_okay=False, help="The SVG file for a chart of the training.")
     ] = Path("guess-number.svg"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -104,16 +112,20 @@ def trading(
     stop_at: Annotated[
         str | None,
         typer.Option(
-            metavar="NODE[/SCOPE]", help="Kill this process there; the same command without it goes on with the run."
+            metavar="NODE[/SCOPE]",
+            help="Kill this process at this node; the same command without this option continues the run.",
         ),
     ] = None,
     pace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="What each answer of the model takes, for onlookers.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Delay each response of the model, to make the run easier to watch."
+        ),
     ] = 0.0,
 ) -> None:
-    """Run a pipeline of phases that is killed, goes on, runs a part of itself again, and undoes that. Seconds, offline.
+    """Run a pipeline of phases that is killed, resumed, re-run in part, and rolled back. Takes seconds, offline.
 
-    A market is scanned and two tickers are debated. One of the processes dies in the middle.
+    The pipeline scans a market and debates two tickers. One of its processes is killed in between.
     """
     from store.examples.trading.job import run
 

@@ -21,7 +21,7 @@ from store.run_folders import import_runs as import_folders
 app = typer.Typer()
 
 Reports = Annotated[
-    Path, typer.Argument(metavar="DIR", file_okay=False, help="The reports directory; made where there is none.")
+    Path, typer.Argument(metavar="DIR", file_okay=False, help="The reports directory; created if missing.")
 ]
 
 _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
@@ -46,15 +46,17 @@ def import_runs(
     db: Db = DEFAULT_DB,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Give the runs these resources, with the phase graph their re-runs need."),
+        typer.Option(metavar="ID", help="Assign these resources, with the phase graph for re-runs, to the runs."),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Import a folder that was rewritten since as another rollout, rather than not."),
+        typer.Option(
+            "--again", help="Import a folder that was rewritten since as another rollout, instead of skipping it."
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Import run folders: each once, and of one that has grown only what is new. Exits with 1 if one is refused."""
+    """Import run folders; repeated imports add only new events. Exits with 1 if a folder is refused."""
 
     async def work(store: Store) -> list[ImportReport]:
         on_conflict = "new_generation" if again else "skip"
@@ -69,7 +71,7 @@ def import_runs(
     elif reports or not is_terminal():
         print_table(_REPORTS, reports)
     if not reports:
-        note(f"{directory} holds no run: no folder in it has a run_meta.json")
+        note(f"{directory} contains no run: no folder in it has a run_meta.json")
     if not json:
         for report in reports:
             for warned in report.warnings:
@@ -86,7 +88,7 @@ def export_run(
     db: Db = DEFAULT_DB,
     view: Annotated[str, typer.Option(metavar="VIEW", help="head, or attempt:N for an earlier state.")] = "head",
 ) -> None:
-    """Write a run as a folder, daily/DATE/FLOW, and print where; cut off, it leaves the old folder or the new one."""
+    """Write a run as the folder daily/DATE/FLOW, atomically, and print its path."""
 
     async def work(store: Store) -> Path:
         return await export_run_folder(store, await lookup.rollout(store, run), directory, view=view)
@@ -99,16 +101,16 @@ def mirror(
     directory: Reports,
     *,
     db: Db = DEFAULT_DB,
-    once: Annotated[bool, typer.Option("--once", help="Catch up with the log, and stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the end of the log.")] = False,
 ) -> None:
-    """Keep a folder of every run current while the store is in use, until Ctrl+C; goes on where it was stopped."""
+    """Keep a folder of every run up to date until Ctrl+C; a restart continues where it stopped."""
 
-    def tell(rollout_id: str, folder: Path) -> None:
+    def report(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")
         sys.stdout.flush()
 
     async def work(store: Store) -> bool:
-        follower = Mirror(store, directory, on_written=tell)
+        follower = Mirror(store, directory, on_written=report)
         if not once:
             await follower.follow()
         return await follower.catch_up()

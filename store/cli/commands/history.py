@@ -1,4 +1,4 @@
-"""Events as sentences: `rollbook history`, `rollbook tail`."""
+"""`rollbook history` and `rollbook tail`: events of the log, one sentence each."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Row:
     event: HistoryEvent
     cause: str
     sentence: str
 
 
-_HISTORY: Final[tuple[Column[_Told], ...]] = (
-    Column("#", lambda told: str(told.event.number), right=True),
-    Column("time", lambda told: utc(told.event.at), lambda told, _: local(told.event.at)),
-    Column("type", lambda told: told.event.type),
-    Column("actor", lambda told: told.event.actor or ""),
-    Column("cause", lambda told: told.cause),
-    Column("what", lambda told: told.sentence),
+_HISTORY: Final[tuple[Column[_Row], ...]] = (
+    Column("#", lambda row: str(row.event.number), right=True),
+    Column("time", lambda row: utc(row.event.at), lambda row, _: local(row.event.at)),
+    Column("type", lambda row: row.event.type),
+    Column("actor", lambda row: row.event.actor or ""),
+    Column("cause", lambda row: row.cause),
+    Column("what", lambda row: row.sentence),
 )
 _TAIL_TITLES: Final = ("position", "time", "stream", "type", "actor", "cause", "what")
 
 
 @app.command(rich_help_panel="Look")
 def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json: AsJson = False) -> None:
-    """Tell what happened to a rollout: every event with its number, time, type, actor and cause."""
+    """Show the history of a rollout: every event with its number, time, type, actor and cause."""
 
     async def read(store: Store) -> list[HistoryEvent]:
         return await store.log.history(await lookup.rollout(store, rollout), as_at=as_at)
@@ -56,7 +56,7 @@ def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json
         return
     narrator = Narrator()
     numbers = {event.position: event.number for event in events}
-    print_table(_HISTORY, [_Told(event, _cause(event.cause, numbers), narrator.say(event)) for event in events])
+    print_table(_HISTORY, [_Row(event, _cause(event.cause, numbers), narrator.describe(event)) for event in events])
 
 
 def _cause(position: int | None, numbers: dict[int, int]) -> str:
@@ -69,23 +69,24 @@ def _cause(position: int | None, numbers: dict[int, int]) -> str:
 def tail(
     *,
     db: Db = DEFAULT_DB,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl+C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new events, until Ctrl+C.")] = False,
     after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on after this event; --json shows the cursor of each.")
+        str | None,
+        typer.Option(metavar="CURSOR", help="Start after this event; --json shows the cursor of each event."),
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", "-n", metavar="N", min=0, help="Begin with the last N events.")
+        int | None, typer.Option("--last", "-n", metavar="N", min=0, help="Start with the last N events.")
     ] = None,
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE", help="Only events of this type, as attempt.started; may be repeated."),
     ] = None,
     rollout: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only events of this rollout; the beginning of its id will do.")
+        str | None, typer.Option(metavar="ID", help="Only events of this rollout: its id or the beginning.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the log of the whole store, event by event, from its beginning. With --json, JSON lines."""
+    """Print the log of the whole store from the beginning, one event per line. With --json, JSON lines."""
     printer = _JsonLines() if json else _Lines()
 
     async def read(store: Store) -> None:
@@ -114,7 +115,7 @@ async def _print_last(
     types: Sequence[str] | None,
     rollout: str | None,
 ) -> str | None:
-    """Print the last events up to now and return the cursor behind them."""
+    """Print the last events up to now, and return the cursor after them."""
     kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
     events: AsyncIterator[LoggedEvent] = store.log.tail(after, types=types or None, rollout_id=rollout)
     async for event in events:
@@ -130,17 +131,17 @@ class _JsonLines:
     """One JSON document per event."""
 
     def pass_by(self, event: LoggedEvent) -> None:
-        """Need nothing of an event that is not printed."""
+        """Ignore an event that is not printed."""
 
     def print(self, event: LoggedEvent) -> None:
         json_line(event.model_dump())
 
     def finish(self) -> None:
-        """Say nothing: every line holds its cursor."""
+        """Print nothing: every line contains its cursor."""
 
 
 class _Lines:
-    """One line per event; the cursor of the last one at the end, for whoever wants to go on there."""
+    """One line per event, and at the end the cursor of the last one, with which to continue."""
 
     def __init__(self) -> None:
         self._narrator = Narrator()
@@ -148,14 +149,14 @@ class _Lines:
         self._is_terminal = is_terminal()
 
     def pass_by(self, event: LoggedEvent) -> None:
-        """Remember of an event that is not printed what later ones will need."""
-        self._narrator.hear(event)
+        """Observe an event that is not printed, since sentences about later events refer to it."""
+        self._narrator.observe(event)
 
     def print(self, event: LoggedEvent) -> None:
         if self._cursor is None and not self._is_terminal:
             line("\t".join(_TAIL_TITLES))
         self._cursor = event.cursor
-        sentence = printable(self._narrator.say(event))
+        sentence = printable(self._narrator.describe(event))
         if self._is_terminal:
             self._print_styled(event, sentence)
             return
@@ -170,6 +171,6 @@ class _Lines:
         line(f"\x1b[2m{stamp}\x1b[0m{printable(subject):<15}  \x1b[2m{event.type:<22}\x1b[0m  {sentence}")
 
     def finish(self) -> None:
-        """Print where the log ends."""
+        """Print the command that continues from here."""
         if self._cursor is not None:
-            note(f"goes on with: rollbook tail --after {self._cursor}")
+            note(f"continue with: rollbook tail --after {self._cursor}")

@@ -1,4 +1,4 @@
-"""`rollbook keys`: the keys of the clients of a server."""
+"""`rollbook keys`: the API keys of a server's clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 app = typer.Typer()
 keys = typer.Typer(
     name="keys",
-    help="The keys of a server's clients, and what they may do.",
+    help="Manage the API keys of a server's clients.",
     rich_help_panel="Serve",
     no_args_is_help=True,
 )
@@ -34,7 +34,7 @@ app.add_typer(keys)
 
 
 class Role(Enum):
-    """What a key may do, the least first."""
+    """The roles of keys, in ascending order; each includes those before it."""
 
     READER = "reader"
     RUNNER = "runner"
@@ -45,18 +45,20 @@ class Role(Enum):
 @keys.command("create")
 def keys_create(
     *,
-    role: Annotated[Role, typer.Option(help="What it may do; each may do what those before it may.")],
+    role: Annotated[Role, typer.Option(help="The role of the key; each role includes those before it.")],
     db: Db = DEFAULT_DB,
     partition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Good for this partition alone; for all if not given.")
+        str | None, typer.Option(metavar="NAME", help="Limit the key to this partition; the default is all partitions.")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Whose it is, for `keys list`.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A name, for example of its owner, for `keys list`.")
+    ] = None,
     expires: Annotated[
-        float | None, typer.Option(parser=lifetime, metavar="TIME", help="How long it counts, as 30d, 12h, 45m.")
+        float | None, typer.Option(parser=lifetime, metavar="TIME", help="The lifetime of the key: 30d, 12h, 45m.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make a key and print it, this once: only its hash is kept."""
+    """Create a key and print it once; the database stores only its hash."""
 
     async def make(keys: Keys) -> tuple[Key, str, bool]:
         is_first = not await keys.unrevoked()
@@ -70,24 +72,23 @@ def keys_create(
         line(text)
     where = "every partition" if key.partition is None else f"partition {key.partition}"
     ends = "" if key.expires_at is None else f", until {local(to_seconds(key.expires_at))}"
-    note(
-        f"The key {key.key_id} has the role {key.role} in {where}{ends}. It is shown this once: only its hash is kept."
-    )
+    note(f"The key {key.key_id} has the role {key.role} in {where}{ends}.")
+    note("It is shown only once: the database stores its hash.")
     if is_first:
-        note("It is the first one: within five seconds every server of this database asks for a key.")
+        note("This is the first key: after at most five seconds every server of this database requires a key.")
 
 
 @keys.command("list")
 def keys_list(
     db: Db = DEFAULT_DB,
-    every: Annotated[bool, typer.Option("--all", help="Those that were revoked, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include revoked keys.")] = False,
     json: AsJson = False,
 ) -> None:
-    """List the keys of a database, never their secrets."""
+    """List the keys of a database, without their secrets."""
     try:
         found = _run(db, Keys.all if every else _unrevoked, create=False)
     except NotFound:
-        # Where there is no default partition yet, there are no keys; unless there is nothing at all.
+        # Keys are stored in the default partition. If only that is missing, there are no keys yet.
         if parse(db).partition == DEFAULT_PARTITION:
             raise
         asyncio.run(_check_store(db))
@@ -104,7 +105,7 @@ def keys_revoke(
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """End a key, within five seconds, for good."""
+    """Revoke a key permanently; servers refuse it after at most five seconds."""
 
     async def end(keys: Keys) -> tuple[Key, bool]:
         key = await keys.revoke(_only(await keys.all(), key_id_in(key_id) or key_id))
@@ -116,7 +117,7 @@ def keys_revoke(
     else:
         line(f"{key.key_id} revoked")
     if was_last:
-        note("No key is left: servers that only this machine reaches, or --insecure ones, now ask for none.")
+        note("No key is left: servers on a loopback address, and servers with --insecure, now require no key.")
 
 
 async def _unrevoked(keys: Keys) -> list[Key]:
@@ -124,7 +125,7 @@ async def _unrevoked(keys: Keys) -> list[Key]:
 
 
 def _only(keys: list[Key], given: str) -> str:
-    """Return the id that begins with what was given."""
+    """Return the only key id that begins with `given`."""
     found = [key.key_id for key in keys if given and key.key_id.startswith(given)]
     if not found:
         raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys list --all` shows them")
@@ -136,7 +137,7 @@ def _only(keys: list[Key], given: str) -> str:
 def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
     async def run() -> T:
         if create:
-            # With this the partition that is named is there too; keys lie in the default one.
+            # Keys are stored in the default partition; also create the named partition.
             await _make_store(db)
         keys = await Keys.open(db, create=create)
         try:
@@ -156,7 +157,7 @@ async def _make_store(db: str) -> None:
         await (await open_store(db)).close()
 
 
-# -- how they look ---------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
 def _seconds(micros: int | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Commands on the attempts of a run: `rollbook lineage`, `compare`, `undo`."""
+"""`rollbook lineage`, `compare` and `undo`: the attempts of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """An attempt, and the lines that lead to it from the one it builds on."""
+    """An attempt, and the tree lines that connect it with the attempt it builds on."""
 
     lead: str
     node: AttemptNode
@@ -62,7 +62,7 @@ _COMPARED: Final[tuple[Column[NodeDifference], ...]] = (
 
 @app.command(rich_help_panel="Runs")
 def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """The attempts of a run: what each builds on, what it ran again, which one is the head."""
+    """List the attempts of a run: the base of each, the part that it re-ran, and which one is the head."""
 
     async def read(store: Store) -> list[AttemptNode]:
         return await store.runs.list_lineage(await lookup.rollout(store, given))
@@ -85,13 +85,13 @@ def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 def compare(
     given: RunId,
     a: Annotated[int, typer.Argument(metavar="A", min=1, help="The number of an attempt.")],
-    b: Annotated[int, typer.Argument(metavar="B", min=1, help="The number of another one.")],
+    b: Annotated[int, typer.Argument(metavar="B", min=1, help="The number of another attempt.")],
     *,
-    everything: Annotated[bool, typer.Option("--all", help="On a terminal, show what is the same, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show unchanged nodes on a terminal.")] = False,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """What changed from the view of attempt A to that of attempt B, node by node."""
+    """Compare the views of two attempts, node by node."""
 
     async def read(store: Store) -> AttemptDiff:
         return await store.runs.compare_attempts(await lookup.rollout(store, given), a, b)
@@ -106,9 +106,9 @@ def compare(
         print_table(_COMPARED, rows)
     note(", ".join(f"{count:,} {change}" for change, count in found.counts.items()))
     if totals := _numbers(found.totals):
-        note(f"in all: {totals}")
+        note(f"in total: {totals}")
     if found.state_patch:
-        note(f"attempt {b} was told: {', '.join(sorted(found.state_patch))}")
+        note(f"attempt {b} started with changes of the state: {', '.join(sorted(found.state_patch))}")
 
 
 def _numbers(numbers: dict[str, float]) -> str:
@@ -122,14 +122,14 @@ def undo(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="ATTEMPT", help="Back to this attempt, by its number or id; else what the re-run built on."
+            metavar="ATTEMPT", help="The attempt to go back to, by number or id; by default the base of the re-run."
         ),
     ] = None,
     reason: Reason = None,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Take a re-run back, or forth again: another attempt's view becomes that of the run. Nothing is deleted."""
+    """Undo a re-run, or redo it: make another attempt the head of the run. Nothing is deleted."""
 
     async def move(store: Store) -> tuple[str, int, int]:
         run_id = await lookup.rollout(store, given)
@@ -146,7 +146,7 @@ def undo(
         json_document({"rollout_id": run_id, "from": before, "to": now})
         return
     line(f"{run_id}\tattempt {now}" if not is_terminal() else f"the head of {run_id} is attempt {now}")
-    note(f"attempt {before} stays; `--to {before}` goes back to it")
+    note(f"attempt {before} is kept; `--to {before}` goes back to it")
 
 
 async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: str) -> int:
@@ -155,10 +155,10 @@ async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: s
 
 
 def _undone(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
-    """Return the attempt that the latest re-run in a view was built on; a resume belongs to what it goes on with."""
+    """Return the base of the latest re-run in the view of the head; a resume belongs to the attempt it continues."""
     node = head
     while node.fork is not None:
         if node.fork.kind != "resume":
             return node.fork.base
         node = nodes[node.fork.base]
-    raise Invalid("--to", f"attempt {head.sequence_id} re-runs nothing; name the attempt whose view shall be the run's")
+    raise Invalid("--to", f"attempt {head.sequence_id} is not a re-run; name the attempt to make the head")

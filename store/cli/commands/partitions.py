@@ -1,4 +1,4 @@
-"""`rollbook partitions`: creates and lists the partitions of a database."""
+"""`rollbook partitions`: the partitions of a database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.errors import Invalid
 app = typer.Typer()
 partitions = typer.Typer(
     name="partitions",
-    help="The partitions of a database, which never mix.",
+    help="Manage the partitions of a database, which are separate stores.",
     rich_help_panel="Serve",
     no_args_is_help=True,
 )
@@ -27,7 +27,7 @@ def partitions_create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _; at most 40.")],
     db: Db = DEFAULT_DB,
 ) -> None:
-    """Make a partition, if there is none of that name, and print its URL."""
+    """Create a partition, unless it exists, and print its URL."""
     if not PARTITION.fullmatch(name):
         raise Invalid("name", f"{name!r} must match {PARTITION.pattern}")
     url = with_partition(db, name)

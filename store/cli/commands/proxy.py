@@ -1,4 +1,4 @@
-"""`rollbook proxy`: the LLM proxy alone, for agents in any language."""
+"""`rollbook proxy`: a standalone LLM proxy, for agents in any language."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """What a proxy was told."""
+    """The options of `rollbook proxy`."""
 
     store: str
-    """The URL of what it records in."""
+    """The URL of the store in which it records."""
     backends: Sequence[str]
     """Each `NAME=URL` or `NAME=URL,model,model`."""
     host: str
@@ -50,29 +50,31 @@ def proxy(
     backend: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME=URL[,MODEL…]", help="A model server, with its /v1, and its models; may be repeated."
+            metavar="NAME=URL[,MODEL…]", help="A model server: its URL with /v1, and its models; may be repeated."
         ),
     ],
     db: Db = DEFAULT_DB,
     store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Record in this store, or server, whatever --db says.")
+        str | None, typer.Option(metavar="URL", help="Record in this store or server instead of --db.")
     ] = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any that is free.")] = 4748,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
     token_ids: Annotated[
-        bool, typer.Option("--token-ids", help="Ask the backends for token ids, as vLLM gives them.")
+        bool, typer.Option("--token-ids", help="Request token ids from the backends, as vLLM returns them.")
     ] = False,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="ROLLBOOK_PROXY_KEY", metavar="KEY", help="What clients must send as their key."),
+        typer.Option(envvar="ROLLBOOK_PROXY_KEY", metavar="KEY", help="The key that clients must send."),
     ] = None,
     backend_key: Annotated[
         str | None,
-        typer.Option(envvar="ROLLBOOK_BACKEND_KEY", metavar="KEY", help="Sent to the backends, not the client's."),
+        typer.Option(
+            envvar="ROLLBOOK_BACKEND_KEY", metavar="KEY", help="The key sent to the backends, instead of the client's."
+        ),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Answer other machines without a key.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without a key.")] = False,
 ) -> None:
-    """Pass agents' calls on to their models, each recorded for its attempt, until Ctrl+C or SIGTERM."""
+    """Forward agents' calls to their models and record each for its attempt, until Ctrl+C or SIGTERM."""
     settings = ProxyOptions(
         store=store or db,
         backends=backend,
@@ -86,8 +88,8 @@ def proxy(
     if settings.api_key is None and not settings.insecure and not is_loopback(settings.host):
         raise Invalid(
             "--host",
-            f"{settings.host} is reached from other machines; set ROLLBOOK_PROXY_KEY, which clients then send as their"
-            " key, listen on 127.0.0.1, or say --insecure",
+            f"{settings.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY, which clients then send as"
+            " their key, listen on 127.0.0.1, or give --insecure",
         )
     backends = check_names([_backend(given, settings) for given in settings.backends])
     asyncio.run(_serve(settings, backends))
@@ -101,7 +103,7 @@ def _backend(given: str, settings: ProxyOptions) -> Backend:
     try:
         return Backend(name, url, api_key=settings.backend_key, models=models, supports_token_ids=settings.token_ids)
     except ValueError as error:
-        raise Invalid("--backend", f"{given!r} is none: {error}") from None
+        raise Invalid("--backend", f"{given!r} is not a backend: {error}") from None
 
 
 async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
@@ -117,20 +119,20 @@ async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
             insecure=settings.insecure,
         )
         async with serving:
-            with _told_by_signals(stopped):
+            with _stopped_by_signals(stopped):
                 _introduce(settings, serving)
                 await stopped.wait()
 
 
 @contextlib.contextmanager
-def _told_by_signals(stopped: asyncio.Event) -> Generator[None]:
+def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
     loop = asyncio.get_running_loop()
     for each in _STOPS:
         loop.add_signal_handler(each, stopped.set)
     try:
         yield
     finally:
-        # The second Ctrl+C does not wait for calls in flight.
+        # A second Ctrl+C does not wait for calls in flight.
         for each in _STOPS:
             loop.remove_signal_handler(each)
 
@@ -140,10 +142,10 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
     line(f"rollbook proxy at {at}, recording in {_shown(settings.store)}")
     for backend in serving.backends:
         line(f"  {backend.name}: {', '.join(backend.models) or 'every model'} at {backend.root}")
-    line("An agent in any language is recorded with this as its base URL, which OPENAI_BASE_URL may hold:")
+    line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
     line(f"  {at}/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/v1")
-    line(f"or with the headers x-rollout-id and x-attempt-id at {at}/v1; without ids it is answered, not recorded.")
-    # Whoever reads it through a pipe waits for it.
+    line(f"or with the headers x-rollout-id and x-attempt-id at {at}/v1. Calls without ids are not recorded.")
+    # The reader of a pipe waits for these lines.
     sys.stdout.flush()
 
 

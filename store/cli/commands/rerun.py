@@ -1,4 +1,4 @@
-"""`rollbook rerun`: plans a fork, starts it, and runs it with the pipeline that is named."""
+"""`rollbook rerun`: the plan of a partial re-run, its start, and its execution with a pipeline."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _CURES: Final[dict[type[Conflict], str]] = {
-    AttemptActive: "wait for its end, or give --supersede to end it",
-    CheckpointMissing: "start from an earlier phase, or give --on-missing full to run all of the scope",
-    GraphChanged: "re-run from an earlier phase, or give --allow-graph-change if its state still fits",
-    HeadMoved: "somebody was faster; look at the plan again with --plan",
-    SideEffectsUnconfirmed: "give --confirm-side-effects if that is wanted, or --no-cascade to leave others alone",
+    AttemptActive: "wait until the attempt ends, or give --supersede to end it",
+    CheckpointMissing: "start from an earlier phase, or give --on-missing full to run the whole scope",
+    GraphChanged: "re-run from an earlier phase, or give --allow-graph-change if its state is still valid",
+    HeadMoved: "another client changed the run meanwhile; check the plan again with --plan",
+    SideEffectsUnconfirmed: "give --confirm-side-effects to repeat them, or --no-cascade to keep the other scopes",
 }
-"""What to type, where the store's own text says what to write in Python."""
+"""Advice for the command line; the store's own messages give advice for Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Options:
 
 
 class OnMissing(Enum):
-    """What to do where a scope has no checkpoint to start from."""
+    """The behaviour if a scope has no checkpoint to start from."""
 
     ERROR = "error"
     FULL = "full"
@@ -78,37 +78,37 @@ class OnMissing(Enum):
 def rerun(
     given: RunId,
     *,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="From the phase of this node on.")] = None,
-    phase: Annotated[str | None, typer.Option(metavar="NAME", help="From this phase on.")] = None,
-    scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="For this scope; may be repeated.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done, and do nothing.")] = False,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from the phase of this node.")] = None,
+    phase: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from this phase.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Re-run this scope; may be repeated.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting it.")] = False,
     base: Annotated[str, typer.Option(metavar="head|N", help="Build on the head, or on attempt N.")] = "head",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=JSON", help="Set this in the state it starts from; may be repeated."),
+        typer.Option("--set", metavar="KEY=JSON", help="Set this key in the state it starts from; may be repeated."),
     ] = None,
     runs_it: Annotated[
         str | None,
-        typer.Option("--with", metavar="MODULE:PIPELINE", help="Also run it, here and now, with this Pipeline."),
+        typer.Option("--with", metavar="MODULE:PIPELINE", help="Also execute it, in this process, with this Pipeline."),
     ] = None,
     reason: Reason = None,
     confirm_side_effects: Annotated[
         bool, typer.Option("--confirm-side-effects", help="Repeat phases with unsafe side effects.")
     ] = False,
     cascade: Annotated[
-        bool, typer.Option("--cascade/--no-cascade", help="Whether phases of other scopes that depend on it follow.")
+        bool, typer.Option("--cascade/--no-cascade", help="Whether to re-run dependent phases of other scopes.")
     ] = True,
     on_missing: Annotated[
-        OnMissing, typer.Option(help="Where a scope has no checkpoint: refuse, or run all of it.")
+        OnMissing, typer.Option(help="If a scope has no checkpoint: refuse, or run the whole scope.")
     ] = OnMissing.ERROR,
-    supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still at work.")] = False,
+    supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still active.")] = False,
     allow_graph_change: Annotated[
         bool, typer.Option("--allow-graph-change", help="Start from checkpoints of another phase graph.")
     ] = False,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Run a part of a run again: prints the plan, and starts the attempt."""
+    """Re-run a part of a run: print the plan and start the attempt."""
     selection = _Selection(
         node=node,
         phase=phase,
@@ -131,15 +131,15 @@ def rerun(
 
 
 def _view_of(base: str) -> str:
-    """Return what `--base` names as the store writes it: `head` and `attempt:3`, for which `3` will do."""
+    """Return the view that `--base` names: `head` or `attempt:3`, which may be written as `3`."""
     return f"attempt:{base}" if base.isascii() and base.isdigit() else base
 
 
 def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
-    """Return what `--set` says, or None where it says nothing.
+    """Return the changes of the state from `--set`, or None if there are none.
 
     Raises:
-        Invalid: one is not of the form key=JSON.
+        Invalid: a value is not of the form key=JSON.
     """
     patch: dict[str, Any] = {}
     for each in settings:
@@ -154,7 +154,7 @@ def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) -> None:
-    """Print what a re-run would do."""
+    """Print the plan of a re-run."""
 
     async def read(store: Store) -> ForkPlan:
         return await store.runs.plan_fork(await lookup.rollout(store, given), **asdict(selection))
@@ -167,11 +167,11 @@ def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) ->
         json_document(found.model_dump())
         return
     _print_plan(found)
-    note("nothing was done; without --plan it is")
+    note("this is only the plan; run the command without --plan to start it")
 
 
 def _start(db: str, given: str, selection: _Selection, options: _Options, runs_it: str | None, *, json: bool) -> int:
-    """Start a re-run, run it if it is said with what, and return the exit code."""
+    """Start a re-run, execute it if a pipeline is given, and return the exit code."""
     pipeline = None if runs_it is None else _pipeline(runs_it)
 
     async def work(store: Store) -> tuple[ForkResult, str | None]:
@@ -218,12 +218,12 @@ def _print_plan(found: ForkPlan) -> None:
 
 def _print_started(started: ForkResult, *, is_run: bool) -> None:
     number = started.attempt.sequence_id
-    line(f"attempt {number} has begun: {started.attempt.attempt_id}")
+    line(f"attempt {number} has started: {started.attempt.attempt_id}")
     if not is_run:
-        note("whoever runs this pipeline goes on with it, as Pipeline.run does; --with MODULE:PIPELINE runs it here")
+        note("the program of this pipeline continues it with Pipeline.run; --with MODULE:PIPELINE executes it here")
 
 
-# -- running it ------------------------------------------------------------------------------------------------------
+# -- execution -------------------------------------------------------------------------------------------------------
 
 
 def _pipeline(target: str) -> Pipeline:
@@ -235,12 +235,12 @@ def _pipeline(target: str) -> Pipeline:
 
 
 async def _run(store: Store, started: ForkResult, pipeline: Pipeline, scopes: Mapping[str, Sequence[str]]) -> str:
-    """Run what the attempt has to do, report its end, and return that."""
+    """Execute the attempt, report its final status, and return that."""
     status: AttemptStatus = "failed"
     try:
         await pipeline.run(store, started.rollout, scopes)
         status = "succeeded"
-    except Exception as error:  # noqa: BLE001 - whatever the user's functions raise
+    except Exception as error:  # noqa: BLE001 - the user's functions may raise anything
         for each in _causes(error):
             note(f"rollbook: {type(each).__name__}: {each}")
     finally:
@@ -256,12 +256,12 @@ def _causes(error: Exception) -> list[Exception]:
 
 
 async def _scopes(store: Store, planned: ForkPlan, graph: PhaseGraph) -> dict[str, list[str]]:
-    """Return the scopes of each kind that the base is about, in the order in which they came up.
+    """Return the scopes of each kind in the base attempt, in the order of their first events.
 
-    What the base itself has not come to yet, it has from the rest of the run.
+    If the base has no scope of a kind yet, the scopes of the whole run are used.
 
     Raises:
-        Invalid: the run was never about any of some kind.
+        Invalid: the run has no scope of some kind.
     """
     found: dict[str, list[str]] = {}
     for view in (f"attempt:{planned.base}", "raw"):
@@ -269,7 +269,7 @@ async def _scopes(store: Store, planned: ForkPlan, graph: PhaseGraph) -> dict[st
         found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
     for phase in graph.phases:
         if phase.scope_kind not in found and graph.scope_kinds[phase.scope_kind].fixed is None:
-            raise Invalid("--with", f"the run was about no {phase.scope_kind} yet, so there is none to go on with")
+            raise Invalid("--with", f"the run has no {phase.scope_kind} yet, so its phases cannot be re-run")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`rollbook runs`: the newest runs, or what they made for a scope."""
+"""`rollbook runs`: the newest runs, or the artifacts that runs saved for a scope."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ app = typer.Typer()
 
 _AT_ONCE: Final = 20
 _LOOKED_AT: Final = 1000
-"""The most rollouts that are looked at: a store of a training may hold millions, and none of them a run."""
+"""The maximum number of rollouts that are read: a store may hold millions of rollouts that are not runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run and how far it has come."""
+    """A run and its progress."""
 
     rollout: Rollout
     attempts: int
@@ -43,7 +43,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Something that a run made, with its content where that is still to be found."""
+    """An artifact of a run, with its content if that is available."""
 
     ref: ArtifactRef
     found: Artifact | None
@@ -76,13 +76,14 @@ def runs(
     *,
     db: Db = DEFAULT_DB,
     scope: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What runs made for this scope instead, as the log spells it.")
+        str | None,
+        typer.Option(metavar="NAME", help="List the artifacts that runs saved for this scope instead; the exact name."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of that, only what is called so.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="With --scope: only artifacts of this name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N.")] = 20,
     json: AsJson = False,
 ) -> None:
-    """The newest runs, and how far each has come; or with --scope, what they decided about something."""
+    """List the newest runs with their progress, or with --scope the artifacts saved for a scope."""
     if scope is not None:
         _print_scope(db, scope, name, limit, json=json)
     elif name is not None:
@@ -92,7 +93,7 @@ def runs(
 
 
 def _print_runs(db: str, limit: int, *, json: bool) -> None:
-    """Print the newest rollouts that have said something as runs do."""
+    """Print the newest rollouts that have run events."""
 
     async def read(store: Store) -> tuple[list[_Run], int, int]:
         found: list[_Run] = []
@@ -113,14 +114,14 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
     elif found or not is_terminal():
         print_table(_RUNS, found)
     else:
-        note("no run has said anything yet")
+        note("no rollout has run events yet")
     if len(found) < limit and looked_at < total:
-        note(f"looked at the newest {looked_at:,} of {total:,} rollouts")
+        note(f"read only the newest {looked_at:,} of {total:,} rollouts")
 
 
 async def _summed(store: Store, rollout: Rollout) -> _Run | None:
-    said = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
-    if not said.items:
+    events = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
+    if not events.items:
         return None
     nodes = await store.runs.list_lineage(rollout.rollout_id)
     begun = await _phases(store, rollout, "phase.started")
@@ -135,7 +136,7 @@ async def _phases(store: Store, rollout: Rollout, kind: str) -> set[tuple[str | 
 
 
 def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: bool) -> None:
-    """Print what all runs made for a scope, newest first."""
+    """Print the artifacts that all runs saved for a scope, newest first."""
 
     async def read(store: Store) -> list[_Made]:
         refs = await store.runs.scope_history(scope, name=name, limit=limit)
@@ -147,7 +148,7 @@ def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: boo
     elif found or not is_terminal():
         print_table(_MADE, found)
     if not found:
-        note(f"no run has made anything for {scope!r}; scopes are spelled as the log has them")
+        note(f"no run has saved an artifact for {scope!r}; give the exact name of the scope")
 
 
 async def _with_contents(store: Store, scope: str, name: str | None, refs: Sequence[ArtifactRef]) -> list[_Made]:

@@ -1,4 +1,4 @@
-"""`rollbook serve`."""
+"""`rollbook serve`: the HTTP server of a database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, Db
-from store.cli.server_settings import ServeSettings, log_as_json, tell
+from store.cli.server_settings import ServeSettings, announce, log_as_json
 from store.db.url import parse
 from store.errors import Invalid
 from store.server.auth.tls import Certificate
@@ -25,7 +25,7 @@ app = typer.Typer()
 
 
 class LogLevel(Enum):
-    """How much a server tells."""
+    """The levels of the server's log."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -38,32 +38,37 @@ class LogLevel(Enum):
 def serve(
     *,
     db: Db = DEFAULT_DB,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4747,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4747,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Pages of this origin may call it, * for all; may be repeated."),
+        typer.Option(metavar="ORIGIN", help="Allow requests from pages of this origin, * for all; may be repeated."),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="info tells of refused requests, debug of all.")
+        LogLevel, typer.Option(case_sensitive=False, help="info logs refused requests, debug all requests.")
     ] = LogLevel.INFO,
     max_body_bytes: Annotated[int, typer.Option(metavar="BYTES", min=1024, help="The largest request body.")] = 32
     * 1024
     * 1024,
     scan_debounce: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="The least time between two looks of the watchdog.")
+        float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks of the watchdog.")
     ] = 10.0,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Listen beyond this machine without keys, for everybody who reaches the port."),
+        typer.Option("--insecure", help="Serve other machines without keys: every client has full access."),
     ] = False,
     workers: Annotated[
-        int, typer.Option(metavar="N", min=1, max=64, help="Processes that serve the port together; on Postgres.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=64, help="The number of server processes on this port; more than 1 needs Postgres."
+        ),
     ] = 1,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Serve https with this certificate (PEM); needs --tls-key.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (PEM), not encrypted.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of the certificate (PEM, not encrypted).")
+    ] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     if (tls_cert is None) != (tls_key is None):
@@ -80,36 +85,36 @@ def serve(
     if settings.workers > 1 and url.dsn is None:
         raise Invalid(
             "--workers",
-            f"several processes need a Postgres database, and {url.shown} is none: one process commits the calls of all"
-            " clients of a file together, several would take turns; leave the option out",
+            f"several processes need a Postgres database, and {url.shown} is a file, on which several processes would"
+            " only wait for each other; omit the option",
         )
     listener = bind(settings.host, settings.port)
     endpoint = url_of(settings.host, listener.getsockname()[1])
     if settings.certificate is not None:
         endpoint = endpoint.replace("http://", "https://", 1)
-    told = f"rollbook serves {url.shown} at {endpoint}"
+    text = f"rollbook serves {url.shown} at {endpoint}"
     if settings.workers > 1:
-        told = f"{told} with {settings.workers} workers"
-        Workers(partial(_work, settings), settings.workers, listener, partial(tell, told)).run()
+        text = f"{text} with {settings.workers} workers"
+        Workers(partial(_work, settings), settings.workers, listener, partial(announce, text)).run()
     else:
         from store.cli.server_process import run
 
-        run(settings, listener, on_started=partial(tell, told))
+        run(settings, listener, on_started=partial(announce, text))
     logger.info("stopped")
 
 
 def _check_host(settings: ServeSettings) -> None:
-    """Refuse to be reached from other machines without keys, unless that is what was asked for."""
+    """Refuse to serve other machines without keys, unless `--insecure` is given."""
     if is_loopback(settings.host):
         return
     if not settings.insecure and not asyncio.run(_has_keys(settings.db)):
         raise Invalid(
             "--host",
-            f"{settings.host} is reached from other machines, and whoever reaches the server may read and write; make"
-            " keys first (rollbook keys create), listen on 127.0.0.1, or say --insecure",
+            f"{settings.host} is reachable from other machines, and without keys every client may read and write;"
+            " create keys first (rollbook keys create), listen on 127.0.0.1, or give --insecure",
         )
     if settings.certificate is None and not settings.insecure:
-        logger.warning("keys are sent in the clear to %s: give --tls-cert and --tls-key", settings.host)
+        logger.warning("keys are sent unencrypted to %s: give --tls-cert and --tls-key", settings.host)
 
 
 async def _has_keys(db: str) -> bool:
@@ -123,9 +128,9 @@ async def _has_keys(db: str) -> bool:
 
 
 def _work(settings: ServeSettings, seat: Seat) -> None:
-    """Be one of several processes."""
+    """Serve as one of several processes."""
     log_as_json(settings.log_level)
-    # Not at the top: the parent needs none of it, and its workers begin when it has begun.
+    # Imported late: the parent process does not need it, and starts its workers sooner without it.
     from store.cli.server_process import run
 
     run(settings, seat.listener, seat)

@@ -1,4 +1,4 @@
-"""`rollbook show`: one rollout, set of resources or worker, complete."""
+"""`rollbook show`: all data of one rollout, resources or worker."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ app = typer.Typer()
 
 _INPUT_LINES: Final = 20
 _SPAN_LINES: Final = 100
-_REWARDS_TOLD: Final = 5
+_REWARDS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A rollout with all that belongs to it."""
+    """A rollout with its attempts, spans, annotations and threads."""
 
     rollout: Rollout
     attempts: Sequence[Attempt]
     spans: Sequence[Span]
-    said: Annotations
+    annotations: Annotations
     threads: Sequence[ThreadSummary] = ()
-    """Those of LangGraph graphs that belong to it, as they are now; none of the past, and none from afar."""
+    """Its current LangGraph threads; empty for the past and for a remote store."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was asked for, and what has to be said about when that was."""
+    """The requested thing, and notes about the displayed moment."""
 
     thing: _Whole | ResourcesUpdate | Worker
     remarks: list[str]
@@ -75,10 +75,10 @@ def show(
     db: Db = DEFAULT_DB,
     at: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="As it stood after its own event number N, as `history` counts."),
+        typer.Option(metavar="N", min=1, help="Show a rollout as of its event number N; `history` shows the numbers."),
     ] = None,
     as_at: AsAt = None,
-    full: Annotated[bool, typer.Option("--full", help="Leave nothing out on a terminal either.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show everything, also on a terminal.")] = False,
     json: AsJson = False,
 ) -> None:
     """Show a rollout with its attempts, spans and rewards; or resources, or a worker."""
@@ -88,7 +88,9 @@ def show(
     async def read(store: Store) -> _Found:
         kind, key = await lookup.anything(store, given)
         if at is not None and kind != "rollout":
-            raise Invalid("--at", f"{key} is no rollout; only a rollout's events are numbered, others have --as-at")
+            raise Invalid(
+                "--at", f"{key} is not a rollout; use --as-at, since only the events of a rollout are numbered"
+            )
         remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
         if at is not None:
             remarks.append(f"as after its event {at} of {len(await store.log.history(key))}")
@@ -128,7 +130,7 @@ async def _read(
                 rollout,
                 await store.query_attempts(key, as_at=as_at, at=at),
                 await store.query_spans(key, as_at=as_at, at=at),
-                await _said(store, key, as_at, at),
+                await _annotations(store, key, as_at, at),
                 await store.threads.list_threads(key)
                 if isinstance(store, SQLStore) and as_at is None and at is None
                 else (),
@@ -139,11 +141,11 @@ async def _read(
     return found
 
 
-async def _said(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
+async def _annotations(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
     try:
         return await store.annotations.query(rollout_id, as_at=as_at, at=at)
     except (Incompatible, Unsupported):
-        # A server of Agent-lightning's own, or of an earlier version, has none.
+        # Servers of Agent-lightning, and of earlier versions, have no annotations.
         return Annotations(labels=[], notes=[])
 
 
@@ -157,7 +159,7 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
             for span in whole.spans
             for name, value in rewards_of(span)
         ],
-        **whole.said.model_dump(),
+        **whole.annotations.model_dump(),
         "threads": [asdict(thread) for thread in whole.threads],
     }
 
@@ -167,7 +169,7 @@ def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     _print_title(rollout)
     for name, text in _facts(whole):
         line(f"  {name:<10} {text}")
-    annotate.print_notes(whole.said)
+    annotate.print_notes(whole.annotations)
     heading("Input")
     lines = orjson.dumps(rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines()
     for text in lines[:_INPUT_LINES] if cuts else lines:
@@ -209,15 +211,15 @@ def _facts(whole: _Whole) -> list[tuple[str, str]]:
     facts += [("mode", rollout.mode or ""), ("resources", rollout.resources_id or "")]
     facts.append(("config", config_text(rollout.config.model_dump())))
     rewards = _latest_rewards(whole)
-    more = f" and {len(rewards) - _REWARDS_TOLD} more" if len(rewards) > _REWARDS_TOLD else ""
-    facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_TOLD])) + more))
-    facts.append(("labels", annotate.labels_told(whole.said.labels) if whole.said.labels else ""))
+    more = f" and {len(rewards) - _REWARDS_SHOWN} more" if len(rewards) > _REWARDS_SHOWN else ""
+    facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_SHOWN])) + more))
+    facts.append(("labels", annotate.labels_text(whole.annotations.labels) if whole.annotations.labels else ""))
     facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
     return [fact for fact in facts if fact[1]]
 
 
 def _latest_rewards(whole: _Whole) -> list[str]:
-    """Return the rewards of the latest attempt, as they are told."""
+    """Return the rewards of the latest attempt as text."""
     latest = whole.attempts[-1].attempt_id if whole.attempts else None
     spans = (span for span in whole.spans if span.attempt_id == latest)
     return [f"{name} {value:g}" for span in spans for name, value in rewards_of(span)]
@@ -245,9 +247,9 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
 
 
 def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Span]]]:
-    """Return the spans without a parent among these, and the function from a span to those below it.
+    """Return the root spans, and a function from a span to its children.
 
-    Every span is reached exactly once, also where ids repeat or spans are each other's parents.
+    Every span is reached exactly once, even if ids repeat or parents form a cycle.
     """
     known = {span.span_id for span in spans}
     below: defaultdict[str, list[Span]] = defaultdict(list)

@@ -32,7 +32,7 @@ _WAITING: Final = ("queuing", "requeuing")
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """How much a store holds, at one moment; what a server does not tell of its database is None."""
+    """The counts of a store at one moment; fields that a server does not provide are None."""
 
     store_id: str
     rollouts: Mapping[str, int]
@@ -52,20 +52,20 @@ class StoreCounts:
     last_commit_time: float | None = None
     """In seconds since the epoch."""
     payload_bytes: int | None = None
-    """Of everything callers sent, before compression."""
+    """The size of all payloads before compression."""
     disk_bytes: int | None = None
 
     @property
     def bytes_per_event(self) -> int | None:
-        """The size on disk, shared out among the events of the log."""
+        """The size on disk divided by the number of events."""
         return round(self.disk_bytes / self.events) if self.events and self.disk_bytes is not None else None
 
 
 @app.command(rich_help_panel="Look")
 def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """Count what is there, what waits, and what it takes on disk; of a server's store all but its log and disk."""
+    """Show counts, the queue, and the size on disk; for the store of a server, without log and disk."""
     is_served = db.startswith(("http://", "https://"))
-    counts = run_reading(db, _asked) if is_served else asyncio.run(_count(db))
+    counts = run_reading(db, _count_remote) if is_served else asyncio.run(_count(db))
     if json:
         json_document(asdict(counts) | {"bytes_per_event": counts.bytes_per_event})
         return
@@ -73,8 +73,8 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
     if ahead > _FAR_AHEAD_SECONDS:
         note(
-            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events are stamped right "
-            "behind it until the clock has caught up"
+            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events get times right "
+            "after it until the clock has caught up"
         )
 
 
@@ -98,8 +98,8 @@ def _print(counts: StoreCounts) -> None:
             _print_fact(name, _size(size))
 
 
-async def _asked(store: Store) -> StoreCounts:
-    """Return what a store tells about itself, in calls of which each sees a moment of its own."""
+async def _count_remote(store: Store) -> StoreCounts:
+    """Return the counts from calls of a store; each call sees a different moment."""
     rollouts = {
         status: (await store.query_rollouts(status_in=[status], limit=1)).total for status in get_args(RolloutStatus)
     }
@@ -177,7 +177,7 @@ def _number(value: int) -> str:
 
 
 def _size(value: int) -> str:
-    """Return a number of bytes: with its unit on a terminal, as it is for a program."""
+    """Return a number of bytes: with a unit on a terminal, else the plain number."""
     if not is_terminal():
         return str(value)
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

@@ -1,4 +1,4 @@
-"""Commands that train: `rollbook train`, `rollbook runner`."""
+"""`rollbook train` and `rollbook runner`: training with agents and trainers from Python modules."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ _REFRESH_SECONDS: Final = 0.5
 
 @app.command(rich_help_panel="Train")
 def train(
-    target: Annotated[str, typer.Argument(metavar="MODULE:TRAINER", help="Where the Trainer is: package.module:NAME.")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:TRAINER", help="The Trainer: package.module:NAME.")],
     *,
     agent: Annotated[
         str | None, typer.Option(metavar="MODULE:AGENT", help="The agent; needed if the module has several.")
     ] = None,
-    db: Annotated[str | None, typer.Option(metavar="URL", help="Keep everything there, not where it says.")] = None,
+    db: Annotated[str | None, typer.Option(metavar="URL", help="Use this store instead of the Trainer's.")] = None,
     train_file: Annotated[
-        Path | None, typer.Option("--train", metavar="FILE", exists=True, help="Tasks to train on, one JSON a line.")
+        Path | None,
+        typer.Option("--train", metavar="FILE", exists=True, help="Tasks for training, one JSON document per line."),
     ] = None,
     val_file: Annotated[
-        Path | None, typer.Option("--val", metavar="FILE", exists=True, help="Tasks to judge by, one JSON a line.")
+        Path | None,
+        typer.Option("--val", metavar="FILE", exists=True, help="Tasks for validation, one JSON document per line."),
     ] = None,
-    runners: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many runners.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is left to chance.")] = None,
+    runners: Annotated[int | None, typer.Option(metavar="N", min=1, help="The number of runners.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all random choices.")] = None,
 ) -> None:
-    """Train an agent with a Trainer of yours, and print what came of it."""
+    """Train an agent with your Trainer, and print the report."""
     from store.training.trainer import Trainer
 
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
     acting: LitAgent[Any] = _only_agent(target) if agent is None else named("--agent", agent, LitAgent)
-    # What the command line says outranks what the module says.
+    # Options override the settings of the module.
     if db is not None:
         trainer.use_store(db)
     if runners is not None:
@@ -58,17 +60,17 @@ def train(
     if seed is not None:
         trainer.seed = seed
     tasks, judged = _tasks("--train", train_file), _tasks("--val", val_file)
-    with _told(), contextlib.closing(trainer), _progress(trainer.store):
+    with _exit_codes(), contextlib.closing(trainer), _progress(trainer.store):
         report = trainer.fit(acting, tasks, judged, quiet=True)
     line(str(report))
 
 
 @app.command(rich_help_panel="Train")
 def runner(
-    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="Where the agent is: package.module:NAME.")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The agent: package.module:NAME.")],
     *,
-    store: Annotated[str, typer.Option(metavar="URL", help="Of the server, or the database, that has the tasks.")],
-    count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="How many processes.")] = 1,
+    store: Annotated[str, typer.Option(metavar="URL", help="The server or the database with the tasks.")],
+    count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
 ) -> None:
     """Run an agent on the tasks of a store until Ctrl+C or SIGTERM."""
     from store.training.bundle import RunnerBundle
@@ -76,7 +78,7 @@ def runner(
 
     acting: LitAgent[Any] = named("MODULE:AGENT", target, LitAgent)
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
-    with _told(), contextlib.ExitStack() as stack:
+    with _exit_codes(), contextlib.ExitStack() as stack:
         if sys.stderr.isatty():
             watched = _opened(store)
             stack.callback(watched.sync.close)
@@ -85,9 +87,9 @@ def runner(
 
 
 def _opened(url: str) -> Store:
-    """Open a store for use without await."""
+    """Open a store for use through its `sync` wrapper."""
     if url.startswith("http"):
-        # Made in no loop, it belongs to that of its `sync` alone.
+        # Created outside an event loop, the client uses only the loop of its `sync`.
         from store.client import HTTPStore
 
         return HTTPStore(url)
@@ -97,22 +99,22 @@ def _opened(url: str) -> Store:
 
 
 @contextlib.contextmanager
-def _told() -> Generator[None]:
-    """Tell a shell how a training ended."""
+def _exit_codes() -> Generator[None]:
+    """Turn the end of a training into an exit code."""
     from store.training.execution import RunnersGone
     from store.training.failing import AgentFails
 
     try:
         yield
     except KeyboardInterrupt:
-        note("interrupted: what was at work is closed, what was done is kept")
+        note("interrupted: open attempts were closed, finished work is kept")
         raise typer.Exit(_INTERRUPTED) from None
     except (AgentFails, RunnersGone) as error:
         note(f"rollbook: {error}")
         raise typer.Exit(FAILED) from error
 
 
-# -- what is named ---------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------------------------
 
 
 def _only_agent(target: str) -> Any:
@@ -121,12 +123,12 @@ def _only_agent(target: str) -> Any:
     agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}
     if len(agents) != 1:
         found = ", ".join(sorted(agents)) or "none"
-        raise Invalid("--agent", f"name one: the agents of {module.__name__} are {found}")
+        raise Invalid("--agent", f"choose one: the agents of {module.__name__} are {found}")
     return next(iter(agents.values()))
 
 
 def _tasks(option: str, path: Path | None) -> list[Any] | None:
-    """Return the tasks of a file, one JSON document a line."""
+    """Return the tasks of a file with one JSON document per line."""
     if path is None:
         return None
     tasks: list[Any] = []
@@ -135,18 +137,18 @@ def _tasks(option: str, path: Path | None) -> list[Any] | None:
             if text.strip():
                 tasks.append(orjson.loads(text))
         except orjson.JSONDecodeError as error:
-            raise Invalid(option, f"line {number} of {path} is no JSON: {error}") from None
+            raise Invalid(option, f"line {number} of {path} is not JSON: {error}") from None
     if not tasks:
-        raise Invalid(option, f"{path} holds no tasks")
+        raise Invalid(option, f"{path} contains no tasks")
     return tasks
 
 
-# -- how far it is ---------------------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _progress(store: Store) -> Generator[None]:
-    """Show how many rollouts wait, run and have ended, on one line, while a person is there to see."""
+    """Show the numbers of waiting, running and ended rollouts on one line, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -162,13 +164,13 @@ def _progress(store: Store) -> Generator[None]:
                 with contextlib.suppress(Exception):
                     status.update(_state(store))
 
-        telling = Thread(target=show, name="progress", daemon=True)
-        telling.start()
+        display = Thread(target=show, name="progress", daemon=True)
+        display.start()
         try:
             yield
         finally:
             ended.set()
-            telling.join(_REFRESH_SECONDS)
+            display.join(_REFRESH_SECONDS)
     note(_state(store))
 
 
@@ -176,6 +178,6 @@ def _state(store: Store) -> str:
     def count(*statuses: Any) -> int:
         return store.sync.query_rollouts(status_in=statuses, limit=0).total
 
-    waiting, at_work = count("queuing", "requeuing"), count("preparing", "running")
+    waiting, running = count("queuing", "requeuing"), count("preparing", "running")
     succeeded, failed = count("succeeded"), count("failed", "cancelled")
-    return f"{succeeded:,} succeeded, {failed:,} failed, {at_work:,} at work, {waiting:,} waiting"
+    return f"{succeeded:,} succeeded, {failed:,} failed, {running:,} running, {waiting:,} waiting"

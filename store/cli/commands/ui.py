@@ -1,4 +1,4 @@
-"""`rollbook ui`: the dashboard of a database, read-only, without a server."""
+"""`rollbook ui`: the read-only dashboard of a database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from store.cli.options import DEFAULT_DB, Db
-from store.cli.server_settings import log_as_json, tell
+from store.cli.server_settings import announce, log_as_json
 from store.db.url import parse
 from store.errors import Invalid
 from store.interface.store import Store
@@ -30,20 +30,20 @@ HOST: Final = "127.0.0.1"
 def ui(
     *,
     db: Db = DEFAULT_DB,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 for any that is free.")] = 4748,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
 ) -> None:
-    """Show a database in the browser, as the dashboard of a server does, until Ctrl+C; it changes nothing."""
+    """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
     url = parse(db)
     if url.path is None and url.dsn is None:
-        raise Invalid("--db", f"{url.shown} is no database that could be opened here; name a file or one of Postgres")
+        raise Invalid("--db", f"{url.shown} is not a local database; name a file or a Postgres database")
     log_as_json("warning")
     listener = bind(HOST, port)
-    told = f"rollbook shows {url.shown}, read-only, at {url_of(HOST, listener.getsockname()[1])}/ui/"
+    text = f"rollbook shows {url.shown}, read-only, at {url_of(HOST, listener.getsockname()[1])}/ui/"
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(db, listener, told))
+        runner.run(_serve(db, listener, text))
 
 
-async def _serve(db: str, listener: socket.socket, told: str) -> None:
+async def _serve(db: str, listener: socket.socket, text: str) -> None:
     async def open_partition(url: str) -> Store:
         return await SQLStore.open(url, create=False, read_only=True, beside=root)
 
@@ -55,10 +55,10 @@ async def _serve(db: str, listener: socket.socket, told: str) -> None:
     partitions = Partitions(root, db, open_partition)
     ring: KeyRing | None = None
     try:
-        # Others of this machine reach the port too: where the database has keys, they need one.
+        # Other users of this machine can reach the port, so it requires a key if the database has keys.
         ring = await KeyRing.open(db)
         app = build_app(partitions, ring=ring, is_local=True, is_read_only=True)
-        await Server(app, lambda: tell(told), takes_signals=True).serve([listener])
+        await Server(app, lambda: announce(text), takes_signals=True).serve([listener])
     finally:
         if ring is not None:
             await ring.close()

@@ -1,4 +1,4 @@
-"""Commands that check and repair: `rollbook verify`, `seal`, `rebuild`."""
+"""`rollbook verify`, `rebuild` and `seal`: verification and repair of the log and the tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.models import Difference
 
 app = typer.Typer()
 
-# Damage to the log itself: no rebuild mends it.
+# These checks find damage to the log itself, which no rebuild can repair.
 _OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards"})
 
 
@@ -28,12 +28,12 @@ def verify(
     seal: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Also prove that nothing before this seal changed."
+            metavar="FILE", exists=True, dir_okay=False, help="Also verify that nothing before this seal changed."
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Prove that the log is whole and that every table is what the log says; exit with 3 if not."""
+    """Verify that the log is intact and that every table matches it; exit with 3 if not."""
     with working("verifying"):
         report = run_reading(db, lambda store: store.log.verify(seal))
     if json:
@@ -55,7 +55,7 @@ def verify(
 
 @app.command(rich_help_panel="Prove")
 def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """Fold the whole log anew and mend the rows that differ, while others read and write."""
+    """Replay the whole log and repair the rows that differ; other clients can read and write meanwhile."""
     with working("rebuilding"):
         report = run_writing(db, lambda store: store.log.rebuild())
     if json:
@@ -63,28 +63,28 @@ def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
         return
     _print_differences(report.differences)
     written = sum(report.written.values())
-    mended = ", ".join(f"{count:,} of {table}" for table, count in report.written.items() if count)
+    repaired = ", ".join(f"{count:,} of {table}" for table, count in report.written.items() if count)
     line(
-        f"{report.events:,} events of {report.streams:,} streams folded in {duration(report.seconds)}: "
-        + (f"{written:,} rows were mended ({mended})" if written else "every row was right")
+        f"{report.events:,} events of {report.streams:,} streams replayed in {duration(report.seconds)}: "
+        + (f"{written:,} rows were repaired ({repaired})" if written else "every row was correct")
     )
     line(f"state hash  {report.state_hash}")
 
 
 @app.command(rich_help_panel="Prove")
 def seal(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to be kept where the database is not.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; keep it apart from the database.")],
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Write the head of the log to a file, against which `verify --seal FILE` checks it later."""
+    """Write the head of the log to a file, for a later `verify --seal FILE`."""
     sealed = run_reading(db, lambda store: store.log.seal(file))
     if json:
         json_document(sealed.model_dump())
         return
     line(f"sealed up to position {sealed.position}, commit {sealed.commit_id}, in {file}")
     line(f"chain head  {sealed.chain_head}")
-    note(f"keep it where this database is not; later: rollbook verify --seal {file}")
+    note(f"keep the file apart from this database; to check it later: rollbook verify --seal {file}")
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:
@@ -99,4 +99,4 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
         found += f", the first {len(differences)} of them above"
     if any(difference.check in _OF_THE_LOG for difference in differences):
         return f"{found}; the log itself is damaged: restore a backup of the database"
-    return f"{found}; the log is whole: `rollbook rebuild` mends the tables"
+    return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"

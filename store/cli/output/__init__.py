@@ -1,1 +1,1 @@
-"""Output of the command line: tables, events in words, times."""
+"""Output of the command line: tables, sentences about events, times."""

@@ -1,4 +1,4 @@
-"""What an event of the log says, in a sentence."""
+"""Sentences that describe the events of the log."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ _MOVED: Final = {
     "claimed": "a worker claimed it",
     "attempt": "follows its latest attempt",
     "span": "a span arrived",
-    "event": "it told something",
+    "event": "a run event arrived",
     "fork": "a part of it runs again",
     "manual": "set by a caller",
 }
 
 
-# Following goes on for days; what is forgotten is told by its id.
+# Following may go on for days; forgotten attempts are shown by their ids.
 _REMEMBERED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is known of an attempt from its events so far."""
+    """The data of an attempt from its events so far."""
 
     sequence: int
     started_at: float
 
 
 class Narrator:
-    """Tells events one after another, oldest first: what an earlier one said of an attempt explains a later one."""
+    """Describes events in order, oldest first: sentences about an attempt use its earlier events."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, _Seen] = {}
 
-    def hear(self, event: HistoryEvent) -> None:
-        """Take note of an event without telling it."""
+    def observe(self, event: HistoryEvent) -> None:
+        """Record the data of an event for later sentences."""
         if event.type == "attempt.started":
             data = event.data
             self._attempts[data["attempt_id"]] = _Seen(data["sequence"], event.at)
             if len(self._attempts) > _REMEMBERED:
                 del self._attempts[next(iter(self._attempts))]
 
-    def say(self, event: HistoryEvent) -> str:
-        """Return what happened, without time and actor."""
-        self.hear(event)
-        if event.type in run_event_lines.TOLD:
+    def describe(self, event: HistoryEvent) -> str:
+        """Return a sentence about an event, without time and actor."""
+        self.observe(event)
+        if event.type in run_event_lines.TYPES:
             attempt = self._attempt(event.data) if "attempt_id" in event.data else ""
-            return run_event_lines.told(event.type, event.data, attempt)
-        if event.type in thread_event_lines.TOLD:
-            return thread_event_lines.told(event.type, event.data)
-        teller = self._tellers.get(event.type)
-        if teller is None:
+            return run_event_lines.describe(event.type, event.data, attempt)
+        if event.type in thread_event_lines.TYPES:
+            return thread_event_lines.describe(event.type, event.data)
+        describe = self._sentences.get(event.type)
+        if describe is None:
             return orjson.dumps(event.data).decode()
-        return teller(self, event, event.data)
+        return describe(self, event, event.data)
 
     def _attempt(self, data: Json) -> str:
         seen = self._attempts.get(data["attempt_id"])
@@ -81,7 +81,7 @@ class Narrator:
         if data["from"] == data["to"]:
             return f"{data['to']} once more, its end is now"
         if data["to"] == "requeuing" and data["reason"] == "attempt":
-            return f"{data['from']} → requeuing: to be tried again"
+            return f"{data['from']} → requeuing: to be retried"
         return f"{data['from']} → {data['to']}: {_MOVED.get(data['reason'], data['reason'])}"
 
     def _attempt_started(self, _event: HistoryEvent, data: Json) -> str:
@@ -119,13 +119,13 @@ class Narrator:
         return f"{'silent' if is_silence else 'ran'} for {duration(event.at - since)} ({limit})"
 
     def _attempt_amended(self, _event: HistoryEvent, data: Json) -> str:
-        told = dict(data)
-        if told.get("last_heartbeat_time") is not None:
-            told["last_heartbeat_time"] = local(told["last_heartbeat_time"])
-        return f"{self._attempt(data)}: {_fields_set(told, known=('worker_id', 'last_heartbeat_time'))}"
+        shown = dict(data)
+        if shown.get("last_heartbeat_time") is not None:
+            shown["last_heartbeat_time"] = local(shown["last_heartbeat_time"])
+        return f"{self._attempt(data)}: {_fields_set(shown, known=('worker_id', 'last_heartbeat_time'))}"
 
     def _released(self, _event: HistoryEvent, data: Json) -> str:
-        return f"claim of attempt {data['sequence']} undone, nobody waited for it → {data['to']}, at its old place"
+        return f"claim of attempt {data['sequence']} undone, its client had left → {data['to']}, at its old place"
 
     def _span(self, _event: HistoryEvent, data: Json) -> str:
         parts = [f'{self._attempt(data)}: span {data["sequence_id"]} "{data["name"]}"']
@@ -149,20 +149,20 @@ class Narrator:
         if data["removed"]:
             parts.append(f"no longer {', '.join(data['removed'])}")
         if data.get("noted"):
-            parts.append("a note was made")
+            parts.append("note added")
         return "; ".join(parts)
 
     def _worker_seen(self, _event: HistoryEvent, _data: Json) -> str:
         return "seen for the first time"
 
     def _worker_moved(self, _event: HistoryEvent, data: Json) -> str:
-        at_work = f" with {data['rollout_id']} {data.get('attempt_id', '')}".rstrip() if data.get("rollout_id") else ""
-        return f"{data['from']} → {data['to']}{at_work if data['to'] == 'busy' else ''}"
+        rollout = f" with {data['rollout_id']} {data.get('attempt_id', '')}".rstrip() if data.get("rollout_id") else ""
+        return f"{data['from']} → {data['to']}{rollout if data['to'] == 'busy' else ''}"
 
     def _body_dropped(self, _event: HistoryEvent, data: Json) -> str:
-        return f"payload of the event at position {data['position']} dropped: {data['policy']}"
+        return f"payload of the event at position {data['position']} deleted: {data['policy']}"
 
-    _tellers: Final[dict[str, Callable[[Narrator, HistoryEvent, Json], str]]] = {
+    _sentences: Final[dict[str, Callable[[Narrator, HistoryEvent, Json], str]]] = {
         "rollout.enqueued": _enqueued,
         "rollout.started": _started_at_once,
         "rollout.amended": _rollout_amended,
@@ -181,17 +181,17 @@ class Narrator:
     }
 
 
-TOLD: Final = run_event_lines.TOLD | thread_event_lines.TOLD | frozenset(Narrator._tellers)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""The types of event that have a sentence; others are told by their data."""
+DESCRIBED_TYPES: Final = run_event_lines.TYPES | thread_event_lines.TYPES | frozenset(Narrator._sentences)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+"""The types of event that have a sentence; other events are shown by their data."""
 
 
 def reward_text(name: str | None, value: float) -> str:
-    """Return a reward as it is told, the primary one without its name."""
+    """Return a reward as text; the primary reward has no name."""
     return f"reward {value:g}" if name in {None, "primary"} else f"{name} {value:g}"
 
 
 def config_text(config: Json) -> str:
-    """Return the limits and retries of a rollout in words, empty for the defaults."""
+    """Return the limits and retries of a rollout as text, empty for the defaults."""
     parts: list[str] = []
     if config.get("timeout_seconds") is not None:
         parts.append(f"timeout {duration(config['timeout_seconds'])}")
@@ -201,7 +201,7 @@ def config_text(config: Json) -> str:
     if attempts != 1:
         parts.append(f"up to {attempts} attempts")
     if config.get("retry_condition"):
-        parts.append(f"again if {' or '.join(config['retry_condition'])}")
+        parts.append(f"retry if {' or '.join(config['retry_condition'])}")
     return ", ".join(parts)
 
 
@@ -220,7 +220,7 @@ def _particulars(data: Json) -> list[str]:
 
 
 def _fields_set(data: Json, known: tuple[str, ...]) -> str:
-    """Say which fields were set, and to what where the event holds it."""
+    """Return the fields that were set, with their values if the event contains them."""
     parts: list[str] = []
     for field in data["fields"]:
         name = field.removesuffix("_id").removesuffix("_time").replace("_", " ")

@@ -1,7 +1,7 @@
-"""Where commands print: data on standard output, everything else on standard error.
+"""Printing: data on standard output, everything else on standard error.
 
-On a terminal there are colours, aligned tables and relative times; anywhere else the same cells come tab-separated,
-whole and exact, for other programs.
+A terminal gets colours, aligned tables and relative times. Other programs get the same cells tab-separated, complete
+and exact.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ STYLES: Final = {
     "idle": "dim",
     "unknown": "dim",
 }
-"""How each status looks on a terminal."""
+"""The style of each status on a terminal."""
 
-# Ids and names come from anywhere; what they say must not move the cursor or break a line.
+# Ids and names are user input: they must not move the cursor or break a line.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def is_terminal() -> bool:
-    """Return whether a person looks at standard output."""
+    """Return whether standard output is a terminal."""
     return console().is_terminal
 
 
 def console() -> Console:
-    """Return standard output for styled text; lines may be longer than the terminal is wide."""
+    """Return standard output as a console for styled text; lines may be longer than the terminal is wide."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Tell the user something that is no data."""
+    """Print a message on standard error."""
     print(text, file=sys.stderr)
 
 
@@ -66,13 +66,13 @@ def line(text: str = "", style: str | None = None) -> None:
 
 
 def heading(text: str) -> None:
-    """Print a heading, set off by an empty line."""
+    """Print an empty line and a heading."""
     line()
     line(text, style="bold")
 
 
 def json_document(value: Any) -> None:
-    """Print one JSON document, indented where a person looks at it."""
+    """Print one JSON document, indented on a terminal."""
     option = orjson.OPT_INDENT_2 if is_terminal() else 0
     sys.stdout.write(orjson.dumps(value, option=option).decode() + "\n")
 
@@ -83,7 +83,7 @@ def json_line(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters spelled out."""
+    """Return a text with its control characters escaped."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -93,8 +93,8 @@ def compact(value: Any) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return a text cut to a number of columns of the terminal, with … where something is missing."""
-    # Most texts need no look at each character.
+    """Return a text truncated to a number of terminal columns; a truncated text ends with …"""
+    # Most texts fit without checking each character.
     if len(text) * 2 <= width or (len(text) <= width and text.isascii()):
         return text
     if sum(map(_columns, text)) <= width:
@@ -107,7 +107,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of the terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -118,19 +118,19 @@ def _columns(character: str) -> int:
 
 
 @contextmanager
-def working(what: str) -> Generator[None]:
-    """Show that something is being done, while it is, if a person is there to see."""
+def working(activity: str) -> Generator[None]:
+    """Show a progress message during the block, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
 
-    with Console(stderr=True, markup=False, emoji=False).status(f"{what} …"):
+    with Console(stderr=True, markup=False, emoji=False).status(f"{activity} …"):
         yield
 
 
 def tree(roots: Sequence[Any], below: Callable[[Any], Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield each node with the lines that lead to it, parents first; deep trees are fine."""
+    """Yield each node with the tree lines before it, parents first; there is no limit on the depth."""
     waiting: list[tuple[str, str, Any]] = [("", "", root) for root in reversed(roots)]
     while waiting:
         lead, continued, node = waiting.pop()

@@ -1,4 +1,4 @@
-"""What an event of a run says, in a sentence."""
+"""Sentences that describe the events of runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from store.cli.output.times import duration
 Json = dict[str, Any]
 
 
-def told(type_: str, data: Json, attempt: str) -> str:
-    """Return what happened; `attempt` says which one it was, empty for events of none."""
-    return _TELLERS[type_](data, attempt)
+def describe(type_: str, data: Json, attempt: str) -> str:
+    """Return a sentence about an event; `attempt` names its attempt, empty if it has none."""
+    return _SENTENCES[type_](data, attempt)
 
 
 def _event(data: Json, attempt: str) -> str:
@@ -31,12 +31,12 @@ def _event(data: Json, attempt: str) -> str:
 
 
 def _phase(how: str) -> Callable[[Json, str], str]:
-    def teller(data: Json, attempt: str) -> str:
+    def describe(data: Json, attempt: str) -> str:
         of_scope = f" of {data['scope']}" if data.get("scope") else ""
         why = f": {data['reason']}" if data.get("reason") else ""
         return f"{attempt}: phase {data['phase']}{of_scope} {how}{' (cascade)' if data.get('cascade') else ''}{why}"
 
-    return teller
+    return describe
 
 
 def _saved(data: Json, attempt: str) -> str:
@@ -59,7 +59,7 @@ def _retracted(data: Json, _: str) -> str:
 def _forked(data: Json, attempt: str) -> str:
     what = " of ".join(part for part in (data.get("phase"), ", ".join(data.get("scopes") or ())) if part)
     cascade = f", then {', '.join(data['cascade'])}" if data.get("cascade") else ""
-    degraded = ", from further back than asked" if data.get("degraded") else ""
+    degraded = ", from an earlier phase than requested" if data.get("degraded") else ""
     return f"{attempt} is a {data['kind']} on attempt {data['base']}{': ' + what if what else ''}{cascade}{degraded}"
 
 
@@ -67,7 +67,7 @@ def _head(data: Json, _: str) -> str:
     return f"head moved from attempt {data['from']} to attempt {data['to']}"
 
 
-_TELLERS: Final[dict[str, Callable[[Json, str], str]]] = {
+_SENTENCES: Final[dict[str, Callable[[Json, str], str]]] = {
     "run.event": _event,
     "phase.started": _phase("begun"),
     "phase.completed": _phase("done"),
@@ -80,5 +80,5 @@ _TELLERS: Final[dict[str, Callable[[Json, str], str]]] = {
     "rollout.head_moved": _head,
 }
 
-TOLD: Final = frozenset(_TELLERS)
-"""The types of event that are told here."""
+TYPES: Final = frozenset(_SENTENCES)
+"""The types of event that this module describes."""

@@ -1,4 +1,4 @@
-"""Tables: which columns each kind of thing has, for a person and for a program."""
+"""Tables: the columns of each kind of thing, on a terminal and for other programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate,
 
 T = TypeVar("T")
 Now = float | None
-"""The present, in seconds since the epoch; None when the rows are of the past, where nothing is ago or goes on."""
+"""The current time in seconds since the epoch; None if the rows are of the past, which have no relative times."""
 
 _GAP: Final = "  "
 _LEAST: Final = 12
@@ -24,21 +24,21 @@ _ROLLOUT_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column: what a program reads in it, and where it differs what a person does."""
+    """One column: its exact text for programs, and optionally a different text for a terminal."""
 
     title: str
     exact: Callable[[T], str]
     shown: Callable[[T, Now], str] | None = None
-    """The text on a terminal; None for the exact one."""
+    """The text on a terminal; None for the exact text."""
     shown_title: str | None = None
     is_status: bool = False
     right: bool = False
     shrinks: bool = False
-    """Whether it is cut where the terminal is too narrow."""
+    """Whether it is truncated if the terminal is too narrow."""
 
 
 def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: bool = False, indent: str = "") -> None:
-    """Print rows under titles: aligned on a terminal, tab-separated anywhere else."""
+    """Print a table: aligned on a terminal, else tab-separated."""
     if is_terminal():
         _print_aligned(columns, rows, None if is_past else time.time(), indent)
         return
@@ -74,7 +74,7 @@ def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], now: Now, in
 
 
 def _shrink(widths: dict[int, int], shrinking: Sequence[int], available: int) -> None:
-    """Narrow the columns that may be cut until the table fits, the widest first."""
+    """Narrow the columns that may be truncated until the table fits, the widest first."""
     excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - available
     while excess > 0:
         widest = max((place for place in shrinking if widths[place] > _LEAST), key=widths.__getitem__, default=None)
@@ -90,7 +90,7 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def time_column(title: str, read: Callable[[T], float | None]) -> Column[T]:
-    """Return a column of times: how long ago on a terminal, exact anywhere else."""
+    """Return a column of times: ages on a terminal, else exact times."""
     return Column(
         title, lambda row: utc(read(row)), lambda row, now: local(read(row)) if now is None else ago(read(row), now)
     )
@@ -121,7 +121,7 @@ def _took(seconds: float | None, start: float, now: Now, *, goes_on: bool) -> st
 
 
 def rewards_of(span: Span) -> list[tuple[str, float]]:
-    """Return the rewards a span carries, by name, the primary one first."""
+    """Return the rewards of a span with their names, the primary reward first."""
     return list(semconv.summarise(span.name, span.attributes).rewards)
 
 

@@ -1,4 +1,4 @@
-"""What an event of a LangGraph thread says, in a sentence."""
+"""Sentences that describe the events of LangGraph threads."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 
-def told(type_: str, data: Json) -> str:
-    """Return what an event of a type in `TOLD` says."""
-    return _TELLERS[type_](data)
+def describe(type_: str, data: Json) -> str:
+    """Return a sentence about an event of a type in `TYPES`."""
+    return _SENTENCES[type_](data)
 
 
 def _checkpoint(data: Json) -> str:
     step = f" of step {data['step']}" if data.get("step") is not None else ""
     copied = ", a copy" if data.get("origin") is not None else ""
-    return f"checkpoint {data['checkpoint_id']}{step}{_inside(data)} kept{copied}"
+    return f"checkpoint {data['checkpoint_id']}{step}{_inside(data)} saved{copied}"
 
 
 def _writes(data: Json) -> str:
@@ -34,15 +34,15 @@ def _copied(data: Json) -> str:
 
 def _pruned(data: Json) -> str:
     count = len(data["checkpoints"])
-    why = "those of deleted runs" if data["reason"] == "runs" else "all but the latest"
-    return f"{count} checkpoint{'' if count == 1 else 's'} taken away: {why}"
+    why = "checkpoints of deleted runs" if data["reason"] == "runs" else "all but the latest"
+    return f"{count} checkpoint{'' if count == 1 else 's'} deleted: {why}"
 
 
 def _deleted(_: Json) -> str:
     return "thread deleted"
 
 
-_TELLERS: Final[dict[str, Callable[[Json], str]]] = {
+_SENTENCES: Final[dict[str, Callable[[Json], str]]] = {
     "thread.checkpoint_saved": _checkpoint,
     "thread.writes_saved": _writes,
     "thread.copied": _copied,
@@ -50,5 +50,5 @@ _TELLERS: Final[dict[str, Callable[[Json], str]]] = {
     "thread.deleted": _deleted,
 }
 
-TOLD: Final = frozenset(_TELLERS)
-"""The types of event that are told here."""
+TYPES: Final = frozenset(_SENTENCES)
+"""The types of event that this module describes."""

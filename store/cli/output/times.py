@@ -1,4 +1,4 @@
-"""Moments and durations, as people write and read them."""
+"""Parsing and formatting of times and durations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 def moment(text: str, now: datetime | None = None) -> int | datetime:
-    """Return the position or the aware time that a text names.
+    """Return the log position or the timezone-aware time that a text names.
 
-    A number is a position of the log. Times are RFC 3339, a date with or without a time of day, a time of today, or
-    how long ago, as in `10m ago`; those without an offset are local.
+    A number is a position of the log. Times are in RFC 3339, a date with or without a time of day, a time of today, or
+    an age such as `10m ago`; times without an offset are local.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text is none of these.
     """
     written = text.strip()
     present = now or datetime.now().astimezone()
@@ -32,19 +32,20 @@ def moment(text: str, now: datetime | None = None) -> int | datetime:
         return _in_zone(datetime.fromisoformat(written))
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is no position and no time; write 1234, 2026-11-20T02:00:00Z, '2026-11-20 03:00' or '10m ago'"
+            f"{text!r} is neither a position nor a time; write 1234, 2026-11-20T02:00:00Z, '2026-11-20 03:00' or"
+            " '10m ago'"
         ) from None
 
 
 def seconds_in(text: str) -> float:
-    """Return a length of time in seconds: `30d`, `12h`, `45m`, `90s`.
+    """Return a duration such as `30d`, `12h`, `45m` or `90s` in seconds.
 
     Raises:
-        ValueError: it is none, or not more than 0.
+        ValueError: the text is not a duration, or not greater than 0.
     """
     found = _LENGTH.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
-        raise ValueError(f"{text!r} is no length of time; write 30d, 12h, 45m or 90s")
+        raise ValueError(f"{text!r} is not a duration; write 30d, 12h, 45m or 90s")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -53,7 +54,7 @@ def _in_zone(time: datetime) -> datetime:
 
 
 def in_words(moment: int | datetime) -> str:
-    """Return how a moment is repeated to whoever gave it."""
+    """Return a position or time as text for the user who gave it."""
     if isinstance(moment, int):
         return f"position {moment}"
     return moment.astimezone().isoformat(sep=" ", timespec="milliseconds" if moment.microsecond else "seconds")
@@ -67,7 +68,7 @@ def utc(time: float | None) -> str:
 
 
 def local(time: float | None, *, date: bool = True) -> str:
-    """Return a time of the clock on the wall, with milliseconds, empty for None."""
+    """Return a local time with milliseconds, empty for None."""
     if time is None:
         return ""
     text = _datetime(time, None).isoformat(sep=" ", timespec="milliseconds")
@@ -75,7 +76,7 @@ def local(time: float | None, *, date: bool = True) -> str:
 
 
 def ago(time: float | None, now: float) -> str:
-    """Return how long before `now` a time was, in one unit, empty for None."""
+    """Return the age of a time at `now` in one unit, empty for None."""
     if time is None:
         return ""
     seconds = now - time
@@ -92,7 +93,7 @@ def _rounded(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time with as many figures as tell something: 3.2 ms, 1.25 s, 2 min 05 s, 1 h 04 min."""
+    """Return a duration with its significant digits: 3.2 ms, 1.25 s, 2 min 05 s, 1 h 04 min."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 1:
@@ -117,6 +118,6 @@ def _short(seconds: float) -> str:
 
 
 def _datetime(time: float, zone: tzinfo | None) -> datetime:
-    # By whole microseconds: the nearest one is the stamp of the log.
+    # Rounded to the nearest microsecond, which is the precision of the log.
     micros = round(time * 1_000_000)
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).astimezone(zone)
