@@ -66,7 +66,7 @@ def test_every_fact_of_a_run_is_told() -> None:
                 "cascade": ["portfolio"],
                 "degraded": {"reason": "checkpoint_missing"},
             },
-            "attempt 1 is a rerun on attempt 1: risk of RIG, TSDD, then portfolio, from an earlier phase than requested",
+            "attempt 1 is a rerun on attempt 1: risk of RIG, TSDD, then portfolio, from further back than requested",
         ),
         ("rollout.head_moved", {"from": 2, "to": 1}, "head moved from attempt 2 to attempt 1"),
     ],

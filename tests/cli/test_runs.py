@@ -284,7 +284,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     ((*RIG, "--base", "7"), 5, "7"),
     ((*RIG, "--base", "tail"), 2, "tail"),
     ((*RIG, "--with", "nothing"), 2, "--with: 'nothing' is not of the form package.module:NAME"),
-    ((*RIG, "--with", "store.models:Phase"), 2, "'store.models:Phase' is no Pipeline"),
+    ((*RIG, "--with", "store.models:Phase"), 2, "'store.models:Phase' is not a Pipeline"),
 ]
 
 
