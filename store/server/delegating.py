@@ -1,4 +1,4 @@
-"""A store that hands every call on to another."""
+"""A store that passes every call to another store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from store.models import (
 
 
 class DelegatingStore(Store):
-    """The interface once more, each method as that of `target`."""
+    """A store whose methods call those of `target`."""
 
     @property
     @abstractmethod

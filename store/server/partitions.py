@@ -1,4 +1,4 @@
-"""The partitions of a server's database: the one at its root, and any other below `/p/<name>/`."""
+"""The partitions of a server's database: one at the root, and any other below `/p/<name>/`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OpenPartition = Callable[[str], Awaitable[Store]]
 
 
 class _Opened:
-    """A partition that is open, or being opened, and how many requests use it."""
+    """A partition that is open or being opened, and the number of requests that use it."""
 
     def __init__(self, opening: asyncio.Task[Store]) -> None:
         self.opening = opening
@@ -30,14 +30,14 @@ class _Opened:
 
 
 class Partitions:
-    """The stores of one server: the one at its root, and those opened on demand, of which it keeps the last used.
+    """The stores of one server: one at the root, and others opened on demand, of which the last used stay open.
 
     Args:
         root: the store at `/`; its owner closes it.
-        url: its URL, of which other partitions are named; None where there are no others.
+        url: its URL, from which those of other partitions derive; None if there are no others.
         open_partition: opens a partition that exists, by its URL; raises `NotFound` if it does not.
-        make_partition: opens a partition, and makes it if it is missing; None where none is made.
-        limit: how many partitions besides the root are open at most.
+        make_partition: opens a partition and creates it if it is missing; None if none is created.
+        limit: the largest number of open partitions besides the root.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Partitions:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncGenerator[Store]:
-        """Give the store of a partition, which stays open meanwhile.
+        """Provide the store of a partition, which stays open until the block ends.
 
         Raises:
-            UnknownPartition: there is none of that name.
-            Unavailable: all that may be open are in use.
+            UnknownPartition: no partition has this name.
+            Unavailable: as many partitions as may be open are in use.
         """
         if name == self.root_name:
             yield self.root
@@ -80,7 +80,7 @@ class Partitions:
         opened = self._opened.get(name) or await self._begin(name, self._open_partition)
         opened.users += 1
         try:
-            # Shielded, since others wait for the same opening.
+            # Shielded, since other requests wait for the same opening.
             store = await asyncio.shield(opened.opening)
         except NotFound:
             self._drop(name, opened)
@@ -97,7 +97,7 @@ class Partitions:
 
     @asynccontextmanager
     async def use_or_make(self, name: str) -> AsyncGenerator[Store]:
-        """As `use`; a partition that is missing is made, where that is possible."""
+        """As `use`; a missing partition is created, if that is possible."""
         if name != self.root_name and name not in self._opened:
             await self._begin(name, self._make_partition or self._open_partition)
         async with self.use(name) as store:
@@ -153,7 +153,7 @@ def _unknown(name: str) -> NotFound:
 class PartitionLayer:
     """An ASGI layer that finds the store of a request: `scope["rollbook.store"]`, `scope["rollbook.partition"]`.
 
-    What comes before the rest of the path moves to `root_path`, so that all routes are the same in every partition.
+    The prefix of the path moves to `root_path`, so that all routes are the same in every partition.
     """
 
     def __init__(self, app: ASGIApp, partitions: Partitions) -> None:
@@ -161,8 +161,8 @@ class PartitionLayer:
         self._partitions = partitions
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Find the store, and hand on."""
-        # Not async: what is only handed on needs no frame of its own, here and in other layers.
+        """Find the store, and pass on the request."""
+        # Not async, here and in other layers: a request that is only passed on needs no coroutine.
         if scope["type"] not in {"http", "websocket"}:
             return self._app(scope, receive, send)
         name, root_path = place_of(scope)
@@ -186,7 +186,7 @@ class PartitionLayer:
 
 
 def place_of(scope: Scope) -> tuple[str | None, str]:
-    """Return the partition that a path names, None at the root, and what comes before the rest of the path."""
+    """Return the partition in a path, None at the root, and the prefix of the path."""
     root_path: str = scope.get("root_path", "")
     path: str = scope["path"][len(root_path) :]
     if not path.startswith(PARTITIONS):

@@ -1,4 +1,4 @@
-"""Calls that wait: each ends when it has its answer, when its client leaves, or when the server stops."""
+"""Waiting calls: each ends when it has its result, when its client disconnects, or when the server stops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpenStream(Protocol):
 
 
 class Parked:
-    """The calls of one server that wait at the moment."""
+    """The calls of one server that are waiting."""
 
     def __init__(self) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
@@ -53,7 +53,7 @@ class Parked:
         return len(self._calls)
 
     async def run(self, receive: Callable[[], Awaitable[Message]], work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a call that may take long; it is cancelled when its client leaves.
+        """Return the result of a call that may take long; it is cancelled when its client disconnects.
 
         Args:
             receive: the ASGI channel of a request whose body was read.
@@ -97,7 +97,7 @@ class Parked:
         task.add_done_callback(self._aside.discard)
 
     def close(self) -> None:
-        """Cancel all calls that wait, and refuse those to come."""
+        """Cancel all waiting calls, and refuse new ones."""
         self.is_closing = True
         for call in list(self._calls):
             call.cancel()
@@ -116,7 +116,7 @@ async def _until_left(receive: Callable[[], Awaitable[Message]]) -> None:
 
 
 async def _cancelled(call: asyncio.Task[Any]) -> None:
-    """Cancel a call and wait until it has put back what it held."""
+    """Cancel a call and wait until it has released its resources."""
     call.cancel()
     await asyncio.wait((call,))
     if not call.cancelled() and call.exception() is not None:

@@ -1,4 +1,4 @@
-"""The body of an answer that may be longer than memory should hold."""
+"""Bodies of answers that may be too large for memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from store.errors import Unavailable
 from store.server.call import ClientLeft
 
 IN_MEMORY: Final = 1024 * 1024
-"""A longer body goes into a temporary file."""
+"""A larger body is written to a temporary file."""
 STALL_SECONDS: Final = 30.0
-"""How long a client may take nothing of a body before it is cut off."""
+"""How long a client may read nothing of a body before it is disconnected."""
 
 _PIECE: Final = 256 * 1024
 
 
 class Spool:
-    """A body that is written once, and then sent: from a file if it is long, which is there only while it is needed.
+    """A body that is written once and then sent, from a temporary file if it is large.
 
     It is complete before its first byte is sent, so that the answer has a length and an error a status, and so that
     no client, however slowly it reads, keeps a connection to the database.
@@ -35,7 +35,7 @@ class Spool:
         self._waiting = 0
         self._file: IO[bytes] | None = None
         self.size = 0
-        """Bytes so far."""
+        """The number of bytes so far."""
 
     def write(self, part: bytes) -> None:
         """Add to the body.
@@ -63,7 +63,7 @@ class Spool:
         return None if self._file is not None else b"".join(self._parts)
 
     def pieces(self) -> Generator[bytes]:
-        """Yield the body; it is gone afterwards."""
+        """Yield the body, which is deleted afterwards."""
         with closing(self):
             if self._file is None:
                 yield b"".join(self._parts)
@@ -74,7 +74,7 @@ class Spool:
                 yield piece
 
     def close(self) -> None:
-        """Let go of the body."""
+        """Delete the body."""
         self._parts = []
         if self._file is not None:
             self._file.close()
@@ -105,7 +105,7 @@ def _part(piece: bytes, *, more: bool) -> Message:
 async def _cut_off(scope: Scope, send: Send) -> None:
     connection = scope.get("rollbook.connection")
     if connection is not None:
-        # Closing would wait until all of it was read.
+        # A normal close would wait until the client has read everything.
         connection.transport.abort()
-        # Returns once the connection is known to be gone, and with it the need to complete the answer.
+        # Returns when the connection is known to be closed; then the answer need not be completed.
         await send(_part(b"", more=True))

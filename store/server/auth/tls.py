@@ -18,7 +18,7 @@ class Certificate:
     key: Path
 
     def check(self) -> None:
-        """Check that a server can use them.
+        """Check that a server can use the certificate and the key.
 
         Raises:
             Invalid: a file is missing, is not to be read, or holds something else; the key is encrypted, or another
@@ -28,7 +28,7 @@ class Certificate:
             _check_file(option, path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # Without this OpenSSL would ask on the terminal.
+            # Without this function OpenSSL would prompt on the terminal.
             context.load_cert_chain(self.cert, self.key, password=self._refuse_password)
         except ssl.SSLError as error:
             raise self._fault(error) from None

@@ -54,9 +54,9 @@ _ORDINARY: Final = frozenset(
         b"x-api-key",
     }
 )
-"""Headers that mean nothing to any layer, or that are looked at here."""
+"""Headers that no layer uses, or that are checked here."""
 _SINGULAR: Final = frozenset({b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"})
-"""Those of them that are sent once."""
+"""Those that differ in each request."""
 _MOST_HEADS: Final = 1024
 _LONGEST_LENGTH: Final = 9
 _SECURITY_LINES: Final = b"".join(map(lines.__getitem__, SECURITY))
@@ -103,7 +103,7 @@ class FastPath:
             "rollbook.store": store,
             "rollbook.partition": self._root_name,
         }
-        # Clients send the same again and again, but for the length, and that one is one of a few hundred.
+        # Clients repeat the same headers, except for the length, which has a few hundred values.
         self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
         self._heads: dict[int, bytes] = {}
         self._heads_of: Sequence[Header] = ()
@@ -175,8 +175,8 @@ class FastPath:
         return headers
 
     def head(self, status: int, length: int, own_id: bytes, headers: Sequence[Header], default: list[Header]) -> bytes:
-        """Return the head of an answer, as `Exchange` makes it, but for the empty line."""
-        # uvicorn makes new ones each second, when the date changes.
+        """Return the head of an answer without the empty line, equal to that of `Exchange`."""
+        # uvicorn creates new ones each second, when the date changes.
         if default is not self._heads_of:
             self._heads.clear()
             self._heads_of = default
@@ -202,7 +202,7 @@ class FastRequest:
         self.body = b""
         """The part of the body that has arrived."""
         self.keep_alive = True
-        """Unset when the server stops: then the connection ends with the answer."""
+        """Unset when the server stops; then the connection ends with the answer."""
         self.disconnected = False
         self.response_complete = False
 
@@ -237,7 +237,7 @@ class FastRequest:
         return self._fast_path.store.core.submit(command, self)
 
     def leave(self) -> None:
-        """Count a request whose client left before all of it had arrived."""
+        """Count a request whose client disconnected before all of it had arrived."""
         self._count(0)
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class FastRequest:
             self._identify()
             self._end(result)
         except Exception:
-            # The answers of others follow.
+            # Other requests of the same commit must still be answered.
             logger.exception("a request could not be answered")
             self._connection.transport.close()
 

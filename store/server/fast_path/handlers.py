@@ -1,4 +1,4 @@
-"""What the fast path does for each of its calls: the body becomes a command, and its result becomes the answer."""
+"""The calls of the fast path: each converts the body to a command, and the result to the answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _end_dequeue(call: Call, idempotency: Idempotency | None, claims: list[Claim
 def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
     given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
     fields = {name: getattr(given, name) for name in given.model_fields_set}
-    # What is null is refused, in other words than those of the body.
+    # A null raises an error, so that the application refuses it with its own text.
     return rollout_commands.update_attempt(**call.ids, **_NOTHING_SET | fields), None
 
 
@@ -112,4 +112,4 @@ HANDLERS: Final = {
     paths.NEXT_SPAN: Handler(_begin_next_span, _end_next_span),
     paths.ATTEMPT_EVENTS: Handler(_begin_append, _end_append),
 }
-"""By the path template of a POST."""
+"""The calls by the path template of their POST."""

@@ -19,12 +19,12 @@ from store.server.pending import OpenStream
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
-# Counting statuses scans tables; however large they are, it takes this part of the time at most.
+# Counting statuses scans tables; however large they are, it takes at most this part of the time.
 _COUNTING_SHARE: Final = 0.02
 
 
 class Measured:
-    """What the databases of the open partitions hold, remembered for a moment: it is the same for all workers."""
+    """Metrics of the databases of open partitions, cached for a moment. They are equal for all workers."""
 
     def __init__(self) -> None:
         self._known: dict[Store, tuple[float, Counts]] = {}
@@ -32,7 +32,7 @@ class Measured:
         """The last position of each partition's log, when it was last counted."""
 
     async def families(self, stores: Iterable[tuple[str, Store]]) -> list[Family]:
-        """Return the measures of partitions by name and store; of one that does not answer only that it does not."""
+        """Return the metrics of partitions; for a partition that does not answer, only that it does not."""
         up = Family("rollbook_partition_up", "Whether the partition's database answers.")
         depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
         oldest = Family("rollbook_oldest_waiting_seconds", "How long the first of them has waited; 0 if none does.")
@@ -74,7 +74,7 @@ class Measured:
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
-    """Return what the writers of this process have done, and what waits for them."""
+    """Return what the writers of this process have done, and how much waits for them."""
     commits = Family("rollbook_commits_total", "Group commits.", "counter")
     events = Family("rollbook_written_events_total", "Events they appended.", "counter")
     retries = Family("rollbook_commit_retries_total", "Commits tried again.", "counter")
@@ -97,11 +97,11 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
 
 
 def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
-    """Return how many readers follow the log, and how far the last of them is behind.
+    """Return how many readers follow the log, and how far the slowest of them is behind.
 
     Args:
         feeds: the streams of this process.
-        heads: the last position of each partition's log, as far as it is known.
+        heads: the last known position of each partition's log.
     """
     open_now = Family("rollbook_streams", "Readers that follow the log.")
     positions = Family("rollbook_stream_lag_positions", "How far the slowest of them is behind the log's end.")
@@ -120,7 +120,7 @@ def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
 
 
 def process() -> list[Family]:
-    """Return what this process takes, under the names that Prometheus's own clients use."""
+    """Return the resources that this process uses, under the names of Prometheus's own clients."""
     times = os.times()
     families = [
         Family("process_cpu_seconds_total", "Processor time, user and system.", "counter").set(
@@ -134,7 +134,7 @@ def process() -> list[Family]:
     ]
     descriptors = Path("/dev/fd")
     if descriptors.is_dir():
-        # The listing itself is one of them.
+        # The listing itself opens one.
         open_now = sum(1 for _ in descriptors.iterdir()) - 1
         families.append(Family("process_open_fds", "Files and sockets that are open.").set(open_now))
     return families
@@ -147,6 +147,6 @@ def _resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
-        # Elsewhere only its peak is known, on macOS in bytes.
+        # Other systems report only the peak, macOS in bytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

@@ -79,12 +79,12 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._head_bytes = None
-                # The end of the head may have come, and with it the beginning of a large body.
+                # These bytes may contain the end of the head and the beginning of a large body.
                 if b"\r\n\r\n" not in data:
                     self.send_400_response("The request line and headers are too long.")
                     return
         super().data_received(data)
-        # Most requests come in one piece, and need no timer.
+        # Most requests arrive in one piece and need no timer.
         if self._is_arriving and self._deadline is None:
             self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
 
@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
         self._is_arriving = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Headers may follow a body in chunks. Nobody reads them, and nothing bounds them.
+        # Headers may follow a chunked body. They are not read, and have no limit.
         if self._is_in_body:
             return
         name = name.lower()
@@ -115,7 +115,7 @@ class Connection(HttpToolsProtocol):
         self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
         before = self.cycle
         super().on_headers_complete()
-        # None is made for an upgrade.
+        # An upgrade has no cycle.
         if self.cycle is not before:
             Exchange.adopt(self.cycle)
 
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
             direct.begin()
 
     def _is_free(self) -> bool:
-        """Whether the answer before this request has left."""
+        """Whether the answer to the previous request has been sent."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
         return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn's is of all kinds
 
     def hand_over(self, direct: DirectRequest) -> None:
-        """Let the application answer a request that was taken without it."""
+        """Let the application answer a request that the fast path has taken."""
         cycle = RequestResponseCycle(
             scope=direct.scope,
             transport=self.transport,
@@ -164,7 +164,7 @@ class Connection(HttpToolsProtocol):
         cycle.body += direct.body
         cycle.more_body = False
         cycle.message_event.set()
-        # Behind it another may have begun to arrive.
+        # The next request may have begun to arrive.
         if self.cycle is cast("RequestResponseCycle", direct):
             self.cycle = cycle
         self._start_asgi_task(cycle, self._application)
@@ -200,7 +200,7 @@ class Connection(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
         else:
-            # Closing would wait until all of it was read.
+            # A normal close would wait until the client has read everything.
             self.transport.abort()
 
     # -- whether it took its answer ----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Connection(HttpToolsProtocol):
         Args:
             undo: called at most once, in the server's loop.
         """
-        # The loop may not have heard yet that the client closed its end.
+        # The loop may not have noticed yet that the client closed its end.
         if self.transport.is_closing() or self._known_of_peer() & _PEER_CLOSED:
             self.cycle.disconnected = True
             self.transport.close()
@@ -226,13 +226,13 @@ class Connection(HttpToolsProtocol):
             self._direct.leave()
             self._direct = None
         super().connection_lost(exc)
-        # A peer that closes with data unread, or is sent data after it closed, resets the connection.
+        # A peer that closes with unread data, or receives data after it has closed, resets the connection.
         if exc is not None:
             self._undo_unread()
 
     def eof_received(self) -> None:
         super().eof_received()
-        # If it was sent data after it closed, its reset has come as well; what is read is still only the end.
+        # If it received data after it had closed, its reset has arrived as well, although a read returns only the end.
         if self._unread is not None and self._known_of_peer() & _RESET:
             self._undo_unread()
 
@@ -242,7 +242,7 @@ class Connection(HttpToolsProtocol):
             unread[1]()
 
     def _known_of_peer(self) -> int:
-        """Return the events of the socket, as the system knows them at this moment."""
+        """Return the current events of the socket."""
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), _PEER_CLOSED)
         return sum(events for _, events in poll.poll(0))

@@ -1,4 +1,4 @@
-"""One request and its answer on a connection: a whole answer leaves in one write, its head made of lines kept ready."""
+"""One request and its answer on a connection. An answer is sent in one write, and lines of its head are cached."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 Header = tuple[bytes, bytes]
 
-# What must not stand in a name or a value, lest a header become two, or the body begin in it.
+# Characters that could split a header in two, or begin the body in it.
 _NO_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]").search
 _NO_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"connection", b"transfer-encoding"})
-# These differ from answer to answer.
+# Headers that differ in each answer.
 _SINGULAR: Final = frozenset({b"content-length", b"x-request-id"})
 MOST_LINES: Final = 256
 
 
 class _Lines(dict[Header, bytes]):
-    """The lines of headers that are the same in many answers; the date is so for a second."""
+    """The lines of headers that are equal in many answers; the date is equal for a second."""
 
     def __missing__(self, header: Header) -> bytes:
         name, value = header
@@ -36,25 +36,25 @@ class _Lines(dict[Header, bytes]):
 
 
 lines: Final = _Lines()
-"""By name and value."""
+"""The lines by name and value."""
 
 
 class Exchange(RequestResponseCycle):
-    """uvicorn's, which writes head and body apart: twice the work for the kernel, and for the client that reads them.
+    """uvicorn's cycle, but with head and body in one write, which halves the work of the kernel and of the client.
 
-    Anything but a whole answer of known length is uvicorn's to send.
+    uvicorn itself sends all answers that are not complete or have no known length.
     """
 
     _head: bytes | None = None
 
     @classmethod
     def adopt(cls, cycle: RequestResponseCycle) -> None:
-        """Make one of a request that uvicorn has just taken, and whose application has not begun."""
-        # uvicorn makes its own in the middle of parsing, where no other class can be named.
+        """Replace the cycle of a request that uvicorn has just accepted, before its application begins."""
+        # uvicorn creates its cycle during parsing, and its class cannot be configured.
         cycle.__class__ = cls
 
     async def send(self, message: Any) -> None:
-        """Take a part of the answer, as ASGI has it."""
+        """Accept an ASGI message of the answer."""
         if self._head is not None:
             head, self._head = self._head, None
             if self._is_whole(message):

@@ -1,4 +1,4 @@
-"""Running the application: uvicorn with uvloop and httptools, and how it ends."""
+"""Running the application with uvicorn, uvloop and httptools, and stopping it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.server.auth.tls import Certificate
 from store.server.process.connection import Connection
 from store.server.streaming.streams import FAREWELL_SECONDS
 
-# With what it takes to close a database this stays below the ten seconds after which container engines kill.
+# Together with closing a database, this stays below the ten seconds after which container engines kill a process.
 _GRACE_SECONDS = 5
 _IDLE_SECONDS = 30
 
@@ -25,11 +25,11 @@ class Server(uvicorn.Server):
     """A server of one application on one socket.
 
     Args:
-        app: as `build_app` makes it.
-        on_started: called once requests are answered, in the server's thread.
-        idle_seconds: how long a connection stays open on which nothing happens.
-        takes_signals: let Ctrl+C and SIGTERM end it in peace; for a process that does nothing but serve.
-        certificate: to serve by TLS; checked before.
+        app: the application of `build_app`.
+        on_started: called in the server's thread when requests are answered.
+        idle_seconds: how long an idle connection stays open.
+        takes_signals: let Ctrl+C and SIGTERM stop the server; for a process that only serves.
+        certificate: the checked certificate for TLS; None for plain HTTP.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                # uvloop where it is installed.
+                # uvloop if it is installed.
                 loop="auto",
                 http=Connection,
                 ws="websockets-sansio",
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # The application has a layer for them.
+                # The application has its own layer for them.
                 proxy_headers=False,
                 # Any length of time will do, whatever uvicorn declares.
                 timeout_keep_alive=cast("int", idle_seconds),
@@ -66,28 +66,28 @@ class Server(uvicorn.Server):
         self._takes_signals = takes_signals
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         await super().startup(sockets)
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, wake the calls that wait, finish the others."""
+        """Refuse new connections, end waiting calls, and complete all others."""
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         self._parked.close()
-        # Before connections are closed: a WebSocket would lose its last frame.
+        # Before connections are closed, since a WebSocket would lose its last frame.
         await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)
         await super().shutdown(sockets)
         self._cut_off()
 
     def _cut_off(self) -> None:
-        # Who has not read its answer by now would keep the loop from ending.
+        # A client that has not read its answer by now would keep the loop from ending.
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Let a first signal end the server in peace, a second one at once."""
+        """Let a first signal stop the server, and a second one stop it at once."""
         if not self._takes_signals:
             yield
             return
@@ -101,6 +101,6 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(each)
 
     def stop(self, *, now: bool = False) -> None:
-        """Begin to end: in peace, or without waiting for the calls that were begun."""
+        """Begin to stop, with or without waiting for running calls."""
         self.force_exit = self.force_exit or now
         self.should_exit = True

@@ -20,17 +20,17 @@ from store.models import LoggedEvent
 from store.server.streaming.feed import Fact, Wanted, fact_of
 from store.sql.store import SQLStore
 
-# What a hub remembers: so many events, or fewer large ones, and up to twice that.
+# A hub keeps this many events, or fewer large ones, and up to twice as many.
 REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 16 * 1024 * 1024
-# What it takes to write to one stream, and as much again: under load each gets several events at once, and the requests
-# that a server has to answer besides do not wait for all streams after each commit.
+# Twice the time of a write to one stream. Under load each stream then gets several events at once, and other requests
+# do not wait for all streams after each commit.
 _STREAM_SECONDS: Final = 0.0002
 _PAUSE_SECONDS: Final = 0.1
 
 
 class Hub:
-    """What is recorded in one log from now on."""
+    """The new events of one log."""
 
     def __init__(self, store: SQLStore) -> None:
         self.users = 0
@@ -38,7 +38,7 @@ class Hub:
         self._facts: list[Fact] = []
         self._bytes = 0
         self._forgotten = 0
-        """The position up to which events are not remembered."""
+        """The position up to which events are not in memory any more."""
         self._changed = asyncio.Event()
         self._told_at = 0.0
         self._telling: asyncio.TimerHandle | None = None
@@ -53,11 +53,11 @@ class Hub:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes from it."""
+        """Whether the hub has ended."""
         return self._task.done()
 
     async def begun(self) -> None:
-        """Return once it is known where the log ended when the hub came.
+        """Return when it is known where the log ended when the hub was created.
 
         Raises:
             StoreError: that could not be read.
@@ -65,7 +65,7 @@ class Hub:
         await asyncio.shield(self._began)
 
     async def after(self, position: int) -> AsyncGenerator[Fact]:
-        """Yield the events after a position as they are recorded; end when one of them is not remembered any more.
+        """Yield the events after a position as they are recorded; end when one of them is not in memory any more.
 
         Raises:
             StoreError: the log can no longer be read.
@@ -93,7 +93,7 @@ class Hub:
             self._error = error
             if not self._began.done():
                 self._began.set_exception(error)
-                # Whoever waited for it may have left.
+                # The reader that waited for it may have left.
                 self._began.exception()
             self._tell()
 
@@ -108,7 +108,7 @@ class Hub:
         self._tell()
 
     def _tell(self) -> None:
-        """Wake the streams, at once unless that was done just now."""
+        """Wake the streams, at once unless they were woken just now."""
         loop = asyncio.get_running_loop()
         if self._telling is None:
             next_time = self._told_at + min(self.users * _STREAM_SECONDS, _PAUSE_SECONDS)
@@ -121,7 +121,7 @@ class Hub:
         changed.set()
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._telling is not None:
             self._telling.cancel()
         self._task.cancel()
@@ -138,13 +138,13 @@ def _events(store: Store, wanted: Wanted, *, follow: bool) -> AsyncGenerator[Log
 
 
 class Hubs:
-    """The hubs of a server: one for each store that is followed."""
+    """The hubs of a server, one for each store with readers."""
 
     def __init__(self) -> None:
         self._open: dict[Store, Hub] = {}
 
     async def follow(self, store: Store, wanted: Wanted) -> AsyncGenerator[Fact]:
-        """Yield what is wanted of a log, past and to come, as the store's own `tail` does."""
+        """Yield the matching events of a log, past and future, as the store's own `tail` does."""
         if not isinstance(store, SQLStore):
             async with aclosing(_events(store, wanted, follow=True)) as events:
                 async for event in events:
@@ -154,7 +154,7 @@ class Hubs:
         types = None if wanted.types is None else frozenset(wanted.types)
         async with self.use(store) as hub:
             while True:
-                # All of it was committed before what follows is read.
+                # All of these were committed before the following events are read.
                 seen = hub.position
                 async with aclosing(_events(store, wanted, follow=False)) as events:
                     async for event in events:
@@ -168,7 +168,7 @@ class Hubs:
 
     @asynccontextmanager
     async def use(self, store: SQLStore) -> AsyncGenerator[Hub]:
-        """Give what is recorded in a log from now on, for as long as the block lasts."""
+        """Provide the hub of a store until the block ends."""
         hub = self._open.get(store)
         if hub is None or hub.is_over:
             hub = self._open[store] = Hub(store)

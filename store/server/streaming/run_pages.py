@@ -1,4 +1,4 @@
-"""The pages of runs that are followed: twenty readers of a run cost the database what one costs."""
+"""Shared pages of runs with readers, so that twenty readers of a run cost the database as much as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.server.streaming.hub import Hub, Hubs
 from store.sql.store import SQLStore
 
 _KEPT: Final = 3
-"""How many pages of a run are kept: readers at its end stand at one of them, and some a little behind."""
+"""How many pages of a run are kept: one for the readers at its end, and some for slower readers."""
 
 
 class SharedRun:
@@ -27,7 +27,7 @@ class SharedRun:
     def __init__(self, store: SQLStore, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
         self.users = 0
         self.facts: dict[int, Fact] = {}
-        """What was written lately of its events, by their versions: the same for all readers."""
+        """The encoded latest events by their versions, which are equal for all readers."""
         self._own = store.runs.source(rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
@@ -40,19 +40,19 @@ class SharedRun:
         return self.hub.position
 
     async def past(self) -> tuple[Sequence[Turn], RunPosition]:
-        """See `store.planning.follow.Source`, and so for the others."""
+        """See `store.planning.follow.Source`, as for the following methods."""
         return await self._own.past()
 
     async def place(self, version: int) -> RunPosition:
-        """Return the moment of an event that is there."""
+        """Return the moment of an existing event."""
         return await self._own.place(version)
 
     def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events that a view holds at a moment, after a version."""
+        """Yield the events of a view at a moment, after a version."""
         return self._own.view(form, attempt, after, until)
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return what comes after a version, read when the log had reached a position."""
+        """Return the events after a version, read when the log had reached a position."""
         while True:
             reading = self._pages.get(after)
             if reading is None:
@@ -61,7 +61,7 @@ class SharedRun:
                 while len(self._pages) > _KEPT:
                     del self._pages[next(iter(self._pages))]
             try:
-                # Others wait for it too.
+                # Other readers wait for it as well.
                 page = await asyncio.shield(reading)
             except Exception:
                 self._forget(after, reading)
@@ -75,28 +75,28 @@ class SharedRun:
             del self._pages[after]
 
     async def news(self, end: int) -> int:
-        """Return once the run has gone on after a position of the log, or may have; and which one it has reached."""
+        """Wait until the run may have new events after a position of the log; return the position that is reached."""
         async with aclosing(self.hub.after(end)) as facts:
             async for fact in facts:
                 if fact.stream == self._stream:
                     return fact.position
-        # More was recorded since than is remembered.
+        # More events were recorded since than are in memory.
         return end + 1
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         for reading in self._pages.values():
             reading.cancel()
 
 
 def _heard(reading: asyncio.Task[RunFollowPage]) -> None:
-    # Whoever waited for it may have left.
+    # The reader that waited for it may have left.
     if not reading.cancelled():
         reading.exception()
 
 
 class SharedRuns:
-    """The runs of a server that are followed."""
+    """The runs of a server that have readers."""
 
     def __init__(self, hubs: Hubs) -> None:
         self._hubs = hubs
@@ -104,11 +104,11 @@ class SharedRuns:
 
     @asynccontextmanager
     async def use(self, store: SQLStore, rollout_id: str, *, bodies: bool) -> AsyncGenerator[SharedRun]:
-        """Give the pages of a run, for as long as the block lasts."""
+        """Provide the pages of a run until the block ends."""
         async with self._hubs.use(store) as hub:
             key = (store, rollout_id, bodies)
             shared = self._open.get(key)
-            # One whose hub is over may have read what a log that was restored since does not hold.
+            # A run whose hub has ended may have read events that a log that was restored since does not contain.
             if shared is None or shared.hub is not hub:
                 shared = self._open[key] = SharedRun(store, hub, rollout_id, bodies=bodies)
             shared.users += 1
