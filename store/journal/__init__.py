@@ -1,1 +1,1 @@
-"""The one write path, and what proves it: load → decide → evolve → append → project, for a batch."""
+"""The write path, load → decide → evolve → append → project for a batch, and reads of the log."""

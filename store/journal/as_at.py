@@ -1,8 +1,8 @@
 """The store as it stood at a moment of the log.
 
-Most of the past needs no fold: a row that has not changed since is the answer already, one that came later did not
-exist. Only what changed since is folded from its stream, up to the moment. Signals are no facts: in the past they read
-null. Reads of the past take several statements, so their session must be a snapshot.
+Most reads of the past need no fold: a row that has not changed since is the answer, and a row that was added later did
+not exist. Only rows that changed since are folded from their streams, up to the moment. Signals are not in the log, so
+they are null in the past. Reads of the past take several statements, so their session must be a snapshot.
 """
 
 from collections.abc import Callable, Mapping, Sequence

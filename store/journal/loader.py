@@ -1,4 +1,4 @@
-"""The working set of a batch: rows become states, known states are recalled, taken ids are drawn again."""
+"""Load the working set of a batch: turn rows into states, reuse cached states, and redraw ids that are taken."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ class Loader:
         if world.due:
             again = Wants(rollouts=set(world.due), worked=set(world.due))
             if wants.claims:
-                # What the sweep sends back to the queue may be claimed at once.
+                # Rollouts that the sweep requeues may be claimed at once.
                 again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
             self.recent.recall(again, world)
             await self._round(session, again, world, 0)
@@ -208,7 +208,7 @@ class Recent:
         for rollout_id in touched:
             known = self._spans[rollout_id]
             if len(known) != self._rollouts[rollout_id].spans:
-                # It has others, which were not asked for.
+                # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
         # Numbers are drawn for rollouts that were not loaded, too.
         self._counters.update(world.counters)
@@ -301,7 +301,7 @@ def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
         state = rollout_projection.rollout_state(row)
-        # One that is there already was recalled, loaded in the first round or changed in this batch.
+        # A state that is present already came from the cache, from the first round, or from a change in this batch.
         world.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
             world.plan_keys[state.plan_key] = state.rollout_id
@@ -338,9 +338,9 @@ def _fill_workers(world: World, found: Sequence[Row]) -> None:
 
 
 def redraw_taken(commands: Sequence[Command], world: World) -> bool:
-    """Give each command whose fresh id exists, in the store or twice in the batch, another one; say if any had to.
+    """Replace each new id that exists already, in the store or twice in the batch; return whether any was replaced.
 
-    The new ids are not known to be free: load again and ask again.
+    The replacements may exist too: load and call this again.
     """
     redrawn = False
     taken = world.taken | world.rollouts.keys()

@@ -1,7 +1,7 @@
-"""Reading along the log: pages of facts with their cursors, and the history of one rollout.
+"""Read along the log: pages of events with their cursors, and the history of one rollout.
 
-A cursor names a place by more than its number: the store, the commit, and the beginning of that commit's chain hash.
-So a reader that resumes on another database, or on one restored to an earlier state, is told and not misled.
+A cursor holds more than a position: the store, the commit, and the beginning of that commit's chain hash. So a reader
+that resumes on another database, or on one restored to an earlier state, gets an error and no wrong events.
 """
 
 import re
@@ -30,7 +30,7 @@ _LAST_NUMBER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A reader's place in the log: after the event at `position`, which is part of a commit."""
+    """The place of a reader in the log: after the event at `position`, which is part of a commit."""
 
     store_id: str
     commit_id: int = 0
@@ -43,11 +43,11 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class TailPage:
-    """The next facts of a reader."""
+    """The next events for a reader."""
 
     events: list[LoggedEvent]
     place: Cursor
-    """Where the reader stands after them; also past those that it did not ask for."""
+    """The place of the reader after them, and after events that its filter left out."""
     is_last: bool
     """Whether there was nothing more in the log."""
 
@@ -111,7 +111,7 @@ def _prefix(chain_hash: bytes) -> str:
 async def page(
     dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
 ) -> TailPage:
-    """Return the next facts after a place; the session must be a snapshot."""
+    """Return the next events after a place; the session must be a snapshot."""
     commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
@@ -156,7 +156,7 @@ async def history(
     after: int = 0,
     limit: int = -1,
 ) -> list[HistoryEvent]:
-    """Return facts of a rollout's stream, oldest first; the session must be a snapshot. Arguments as of the store.
+    """Return events of a rollout's stream, oldest first; the session must be a snapshot. Arguments as for the store.
 
     Raises:
         NotFound: no such rollout, or not yet at that time.

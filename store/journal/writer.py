@@ -1,8 +1,8 @@
-"""The group-commit writer: while one commit is in flight the next batch forms, without a timer.
+"""Group-commit writer: the next batch forms while one commit is in flight, without a timer.
 
-A call is answered after COMMIT, with its result or its refusal. What went wrong decides what happens to a batch: a
-refusal is an answer; a lost answer to COMMIT is resolved by looking for the batch's key; trouble with the environment
-is tried again; anything else is a bug, and the batch is halved until the command that carries it stands alone.
+A call is answered after COMMIT, with its result or its refusal. The kind of error decides what happens to a batch. A
+refusal is an answer. A lost answer to COMMIT is resolved by a lookup of the batch's key. Errors of the environment are
+retried. Any other error is a bug, and the batch is halved until the command that causes it is alone.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
-# How long a caller may take for its turn, at the most, before the writer goes on without it.
+# How long the writer waits, per call, for the loops of the callers it has just answered.
 _TURN_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
@@ -55,14 +55,14 @@ _LANDED = union_all(
 
 
 class Waiter(Protocol):
-    """Who is told the answer to a command, in its own loop: a future, or what stands for one."""
+    """Receives the answer to a command in its own loop: a future or an object with the same methods."""
 
     def cancelled(self) -> bool:
-        """Say whether nobody waits any more; what was not begun by then is not done."""
+        """Return whether the caller has stopped waiting; a command that was not begun by then is skipped."""
         ...
 
     def done(self) -> bool:
-        """Say whether it can be told nothing any more."""
+        """Return whether it accepts no more answers."""
         ...
 
     def set_result(self, result: Any, /) -> None:
@@ -76,7 +76,7 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingCommand:
-    """A command and who waits for its answer."""
+    """A command and the waiter for its answer."""
 
     command: Command
     loop: asyncio.AbstractEventLoop
@@ -99,10 +99,10 @@ class Committed:
 class Histogram:
     """Counts of values by upper bound.
 
-    Written by one thread; who reads in another may see a value that is counted and not yet summed.
+    One thread writes. A reader in another thread may see a value that is counted and not yet summed.
 
     Args:
-        bounds: rising; what is beyond the last is counted too.
+        bounds: rising; values beyond the last are counted too.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -122,7 +122,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class WriterStatistics:
-    """What the writer has done since it started."""
+    """Counts of the writer since it started."""
 
     commits: int = 0
     calls: int = 0
@@ -153,7 +153,7 @@ class _Inbox:
 
 
 class Writer:
-    """The only thing that writes. One per store, in the store's own loop; `call` may come from any loop."""
+    """Writes all changes of a store. It runs in the store's own loop; `call` may come from any loop."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Writer:
             raise
 
     def submit(self, command: Command, waiter: Waiter) -> None:
-        """As `call`, but `waiter` is told the answer, or the refusal, in the running loop. It must not raise.
+        """As `call`, but `waiter` receives the answer or the refusal in the running loop. It must not raise.
 
         Raises:
             Busy: too much waits already; nothing was done.
@@ -243,7 +243,7 @@ class Writer:
             while waiting and len(batch) < MAX_BATCH_CALLS and size < most:
                 call = waiting.popleft()
                 inbox.size -= call.size
-                # Nobody waits for it and nothing of it was done: it never happened.
+                # Its caller has stopped waiting and nothing was done, so it is dropped.
                 if not call.waiter.cancelled():
                     batch.append(call)
                     size += call.size
@@ -264,20 +264,20 @@ class Writer:
                     try:
                         await self._session.rest()
                     except StoreError:
-                        # What keeps it from working, the next batch meets, and its callers get the error.
+                        # If the cause persists, the next batch fails too, and its callers get the error.
                         logger.warning("the database could not be tidied up between two batches", exc_info=True)
                 if len(batch) > 1:
                     await self._let_callers_come_back(len(batch))
-                # The waiters and timers of this loop have their turn too.
+                # Let the other tasks and timers of this loop run.
                 await asyncio.sleep(0)
             elif self._inbox.is_closed:
                 return
 
     async def _let_callers_come_back(self, answered: int) -> None:
-        """Give those just answered one turn of their loops, so that their next calls join those already waiting.
+        """Wait one turn of the loops of the callers just answered, so that their next calls join those that wait.
 
-        Without it the callers split into two groups that wait for each other's commits, and half of every commit is
-        wasted. A loop that is busy with something else is not waited for beyond a moment.
+        Without it the callers split into two groups that wait for each other's commits, and each commit holds half of
+        the calls. The wait for a loop that is busy ends after a moment.
         """
         late = self._loop.call_later(_TURN_SECONDS * (1 + answered), self._turns.set)
         await self._turns.wait()
@@ -296,12 +296,12 @@ class Writer:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, calls: list[PendingCommand]) -> None:
-        """See a batch through to its answers, whatever happens."""
+        """Commit a batch and answer its calls, also after errors."""
         began = time.monotonic()
         try:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
-            # News of the environment, the same for every call.
+            # An error of the environment is the same for every call.
             for call in calls:
                 call.error = error
             self._answer(calls)
@@ -315,8 +315,8 @@ class Writer:
         try:
             self._on_commit(decided.world, decided.committed)
         except Exception:
-            # It is committed: whoever waits for its news looks again by itself, but the callers must be answered.
-            logger.exception("the news of a commit could not be told")
+            # The batch is committed and its callers must be answered. Waiting readers look again by themselves.
+            logger.exception("a commit could not be announced to waiting readers")
         self._answer(decided.calls)
         self.statistics.commit_calls.add(len(calls))
         self.statistics.commit_seconds.add(time.monotonic() - began)
@@ -333,8 +333,8 @@ class Writer:
         await self._finish(calls[half:])
 
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
-        """Commit a batch under one key, trying again while the environment is in the way."""
-        # Random bytes would be a system call for each batch, at which another thread takes the interpreter.
+        """Commit a batch under one key; retry after errors of the environment."""
+        # Random bytes would be a system call per batch, and another thread would take the interpreter meanwhile.
         key = f"{self._key}{next(self._batches):08x}"
         deadline = time.monotonic() + _RETRY_SECONDS
         pause = 0.05
@@ -378,7 +378,7 @@ class Writer:
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
         world = await self._loader.load(session, tail, commands)
-        # Ids that turn out to be taken are drawn again; most commands draw none.
+        # Ids that are taken are drawn again; most commands draw none.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, world):
             world = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
@@ -392,7 +392,7 @@ class Writer:
                     await self._loader.more_heads(session, world, MAX_BATCH_CALLS)
                     continue
                 except Corrupt:
-                    # No refusal: the rows do not fit the log, and what was recorded so far must not be written.
+                    # This is no refusal: the rows contradict the log, and nothing recorded so far may be written.
                     raise
                 except StoreError as refused:
                     call.error = refused
@@ -411,14 +411,14 @@ class Writer:
             changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:
             await session.write(changes)
-            # Not at once: a process of a few commits has better things to do.
+            # Do not prune at once: a process may make only a few commits.
             self._pruned_at = self._pruned_at or tail.now
             if tail.now - self._pruned_at >= _PRUNE_MICROS:
                 self._pruned_at = tail.now
                 await self._prune(session, tail.now)
 
     async def _prune(self, session: WriteSession, now: int) -> None:
-        """Delete the keys of batches that cannot be in doubt any more, and the expired keys of calls."""
+        """Delete the keys of batches whose commit is certain by now, and the expired keys of calls."""
         batches, keys = core_tables.batches, core_tables.idempotency
         old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
         over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
@@ -444,7 +444,7 @@ class Writer:
         for loop, answered in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._deliver, answered)
-            except RuntimeError:  # the caller's loop is closed: nobody waits
+            except RuntimeError:  # the caller's loop is closed, so no caller waits
                 for call in answered:
                     if call.error is None:
                         self._on_undelivered(call.command, call.reply)
@@ -458,7 +458,7 @@ class Writer:
                 call.waiter.set_exception(call.error)
             else:
                 call.waiter.set_result(call.reply)
-        # After the callers, who stand before it in their loop's line.
+        # This runs after the callers, which were scheduled before it.
         if len(calls) > 1:
             calls[0].loop.call_soon(self._turn_is_over)
 
@@ -481,7 +481,7 @@ class Writer:
         try:
             if self._session is None:
                 self._session = await self._dialect.writer()
-            # It writes rows that no decision knows of.
+            # The work writes rows that the cache does not have.
             self._loader.forget()
             result = await work(self._session)
         except Exception as error:  # noqa: BLE001 (it is the caller's, whatever it is)

@@ -1,7 +1,7 @@
-"""The streams of the log against all tables, in one snapshot and in bounded memory.
+"""Compare the streams of the log with all tables, in one snapshot and in bounded memory.
 
-Events are read stream by stream; for each page of them the rows of the tables with the streams' ids are read beside
-them. A rollout with very many spans is compared piece by piece, its spans looked up by their keys.
+Events are read stream by stream. For each page of events, the table rows with the ids of its streams are read too. A
+rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
 """
 
 import asyncio
@@ -99,8 +99,8 @@ class Comparison:
         Args:
             dialect: the database.
             session: a snapshot of it.
-            calls: tells whether the store is in use meanwhile.
-            state_hash: is given every row of the tables that is read, all but those of the queue.
+            calls: returns the number of calls so far, which shows whether the store is in use.
+            state_hash: receives every table row that is read, except those of the queue.
         """
         self._dialect = dialect
         self._session = session

@@ -1,4 +1,4 @@
-"""What a proof found to differ: the first ones in words, all of them as a number."""
+"""The differences that a proof found: the first ones described, all of them counted."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""Streams of the log become the rows they fold to: the same `evolve` and the same rows as the live path.
+"""Fold streams of the log to table rows, with the same `evolve` and the same row functions as the live path.
 
-Pure, and indifferent to where events come from; `compare` holds the rows against those of the tables.
+This module is pure and does not depend on the source of the events. `compare` compares its rows with the tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -175,7 +175,7 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(slots=True)
 class Finding:
-    """One row that is not what the log says."""
+    """One row that differs from what the log folds to."""
 
     table: Table
     expected: Row | None

@@ -1,6 +1,6 @@
-"""The log against itself: the chain over all commits, the bodies against their hashes, the running totals.
+"""Check that the log is consistent: the hash chain over all commits, the hashes of bodies, and the running totals.
 
-Pure; fed with commits and with events in the order of the log, each with its body.
+This module is pure. It receives commits, and events with their bodies, in the order of the log.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class LogCheck:
     """One walk through the log."""
 
     def __init__(self, report: Report, *, dense: bool) -> None:
-        """Begin before the first commit; `dense` says that this database leaves no holes between commits."""
+        """Begin before the first commit; `dense` is true for a database that leaves no gaps between commit ids."""
         self._report = report
         self._dense = dense
         self._commits: deque[Row] = deque()
@@ -71,8 +71,8 @@ class LogCheck:
     def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
         """Take the next rows of `events`, each with codec, raw_len and bytes of its body; return how many were used.
 
-        Those beyond the commits at hand were not. `dropped` tells for each body that may be missing whether an event
-        ordered that.
+        Events beyond the commits at hand are not used. `dropped` has an entry for each body that may be missing:
+        whether an event ordered its removal.
         """
         used = 0
         while used < len(rows):

@@ -1,4 +1,4 @@
-"""Reading the whole log once, in its order, to compare it with itself, with the blobs and with their hashes."""
+"""Read the whole log once, in order, and check it, its blobs and their hashes."""
 
 import asyncio
 import hashlib
@@ -214,7 +214,7 @@ def _names(row: Row) -> Iterator[str]:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return  # whoever folds it tells of it
+        return  # the fold of this event reports it
     if isinstance(data, dict):
         named = (cast("Json", data).get(field) for field in _TEXTS)
         yield from (name for name in named if isinstance(name, str))

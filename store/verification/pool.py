@@ -1,7 +1,7 @@
-"""Processes of their own for the proof of a long log, so that it uses every core and spares the caller's.
+"""Worker processes that verify a long log, so that verification uses every core and leaves the caller's core free.
 
-Each opens the same database read-only, looks at the same state of it, and does one job after another. A job that says
-None, for whatever reason, is done in the caller's process, which alone tells of what is wrong and mends it.
+Each process opens the same database read-only, reads the same state of it, and does one job after another. A job that
+returns None, for any reason, is repeated in the caller's process. Only that process reports and repairs differences.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from store.verification.log_scan import Bounds, Walked, bounds, walk
 from store.verification.state_hash import Hashed, StateHash
 
 WORTHWHILE = 100_000
-"""Events from which on starting processes costs less than it saves."""
+"""The number of events from which starting processes saves more time than it costs."""
 
 _MOST = 4
-# While others write, a moment at which all look at the same state has to be found; it takes a few tries.
+# While others write, it takes a few tries until all processes read the same state.
 _TRIES = 50
 _LOOK = b"\n"
 
@@ -43,11 +43,11 @@ class ProofJob(Frozen, Generic[Result]):
     result: ClassVar[type[Frozen]]
 
     async def do(self, dialect: Dialect, session: ReadSession) -> Result | None:
-        """Return what was found, or None if there is more to say of it than can be told another process."""
+        """Return the result, or None if it holds more than one process can send to another."""
         raise NotImplementedError
 
     def read(self, answer: bytes) -> Result | None:
-        """Return what another process found, from its answer; None as `do`, or if it makes no sense."""
+        """Parse the result of another process from its answer; None as for `do`, or if the answer is malformed."""
         try:
             found: Any = None if answer == b"null\n" else self.result.model_validate_json(answer)
         except ValidationError:
@@ -56,7 +56,7 @@ class ProofJob(Frozen, Generic[Result]):
 
 
 class Walk(ProofJob[Walked]):
-    """Holding the log against itself."""
+    """Check that the log is consistent."""
 
     result = Walked
     kind: Literal["walk"] = "walk"
@@ -67,7 +67,7 @@ class Walk(ProofJob[Walked]):
 
 
 class Sound(Frozen):
-    """A stretch of streams whose rows all are what they must be."""
+    """The result for a range of streams whose rows are all correct."""
 
     events: int
     streams: int
@@ -75,13 +75,13 @@ class Sound(Frozen):
 
 
 class Compare(ProofJob[Sound]):
-    """Holding a stretch of streams against the tables, up to the first thing that is wrong."""
+    """Compare a range of streams with the tables, up to the first difference."""
 
     result = Sound
     kind: Literal["compare"] = "compare"
     stretch: StreamRange
     cuts: list[str]
-    """Where the state hash cuts the rollouts."""
+    """The rollout ids at which the state hash divides the rollouts."""
 
     async def do(self, dialect: Dialect, session: ReadSession) -> Sound | None:
         state_hash = StateHash(self.cuts)
@@ -102,7 +102,7 @@ def job_of(text: bytes) -> ProofJob[Any]:
 
 
 class Order(Frozen):
-    """What a process is told at first."""
+    """The first message to a process."""
 
     dialect: str
     url: str
@@ -110,7 +110,7 @@ class Order(Frozen):
 
 
 class _Helper:
-    """One process; answers nothing any more once it has failed."""
+    """One process. After a failure it gives no more answers."""
 
     def __init__(self, process: subprocess.Popen[bytes], order: Order) -> None:
         self._process = process
@@ -134,7 +134,7 @@ class _Helper:
     def end(self) -> None:
         """End the process if it still runs; nothing is lost with it."""
         self._process.kill()
-        # What it was told last it may not have heard.
+        # The last message may not have been read.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
 
@@ -151,26 +151,26 @@ class Team:
 
     def _set(self, helpers: Sequence[_Helper]) -> None:
         self._helpers = list(helpers)
-        # None says that no process is left.
+        # None means that no process is left.
         self._idle: asyncio.Queue[_Helper | None] = asyncio.Queue()
         for helper in helpers or (None,):
             self._idle.put_nowait(helper)
 
     async def sees(self, state: Bounds) -> bool:
-        """Let every process look at the database afresh, and say whether all see this state of it.
+        """Let every process take a new snapshot of the database; return whether all of them have this state.
 
-        To be asked before the first job. Processes that have failed are left out from then on.
+        Call this before the first job. Processes that have failed get no jobs afterwards.
         """
         answers = await asyncio.gather(*(helper.ask(_LOOK) for helper in self._helpers))
         self._set([helper for helper, answer in zip(self._helpers, answers, strict=True) if answer])
         return all(_bounds(answer) == state for answer in answers if answer)
 
     def dismiss(self) -> None:
-        """Have every job done in this process."""
+        """Make this process do every job."""
         self._set(())
 
     def begin(self, job: ProofJob[Result]) -> asyncio.Task[Result | None]:
-        """Let a process do a job, after those begun before; what comes of it, or None if it has to be done here."""
+        """Queue a job for a process; the task returns its result, or None if this process has to do the job."""
         task = asyncio.create_task(self._do(job))
         self._begun.append(task)
         return task
@@ -185,7 +185,7 @@ class Team:
         return job.read(answer)
 
     def end(self) -> None:
-        """Leave what was begun undone."""
+        """Cancel all unfinished jobs."""
         for task in self._begun:
             task.cancel()
 
@@ -199,13 +199,13 @@ def _bounds(answer: bytes) -> Bounds | None:
 
 @asynccontextmanager
 async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[Team]:
-    """Start processes for the proof of so many events, as many as are possible and worthwhile."""
+    """Start as many processes as are possible and worthwhile to verify so many events."""
     kind = type(dialect)
     order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
     helpers: list[_Helper] = []
     found: Team | None = None
     try:
-        # Where no process can be had, there will be fewer, or none.
+        # If a process cannot be started, fewer are used, or none.
         with contextlib.suppress(OSError):
             for _ in range(_size(dialect, events)):
                 process = start()
@@ -238,7 +238,7 @@ def start() -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def same_state(dialect: Dialect, team: Team) -> AsyncGenerator[ReadSession]:
-    """Return a snapshot of the database, the one that all of the team look at."""
+    """Yield a snapshot of the database whose state all processes of the team read."""
     for _ in range(_TRIES):
         async with dialect.read(snapshot=True) as session:
             if await team.sees(await bounds(dialect, session)):
@@ -259,7 +259,7 @@ async def _obey(order: Order) -> None:
     found = await dialect.open(create=False)
     try:
         if found != order.store_id:
-            # A relative path, and a working directory that was changed since.
+            # The path is relative, and the working directory has changed since.
             raise NotFound("store", order.store_id)
         line = _heard()
         while line == _LOOK:
@@ -281,8 +281,8 @@ def _tell(found: Frozen | None) -> None:
 
 
 def main() -> None:
-    """Read an order and obey it, line by line."""
-    # Rows refer to nothing that refers back: the collector would only look at them, for a tenth of the time.
+    """Read the order and then do one job per line."""
+    # Rows are in no reference cycles, and the collector would take a tenth of the time to look at them.
     gc.disable()
     asyncio.run(_obey(Order.model_validate_json(_heard())))
 

@@ -1,8 +1,8 @@
-"""Mending the projections while the store is in use: only rows that differ are written, a few at a time.
+"""Repair the projections while the store is in use. Only rows that differ are written, a few at a time.
 
-The log is folded and compared outside of the lock. What differs is looked at once more under the lock, carried on
-over the facts that came since, and written in the same transaction: killed at any moment, each row is as it was or
-right. Tables, names and indexes never change, and readers see a row change at most once.
+The log is folded and compared outside of the lock. Rows that differ are compared again under the lock, together with
+the events recorded since, and written in the same transaction. If the process is killed at any moment, each row is
+either unchanged or correct. Tables, names and indexes never change, and readers see a row change at most once.
 """
 
 import time
@@ -56,16 +56,16 @@ class _Slice:
 
 
 async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls) -> RebuildReport:
-    """Compare every projection with the log and mend what differs; return what was done.
+    """Compare every projection with the log, repair the rows that differ, and return a report.
 
     Args:
         dialect: the database.
         store_id: the store's id.
         errand: takes the writer for a moment.
-        calls: tells whether the store is in use meanwhile.
+        calls: returns the number of calls so far, which shows whether the store is in use.
 
     Raises:
-        Corrupt: a stream of the log cannot be folded; what was mended before that is right.
+        Corrupt: a stream of the log cannot be folded; rows repaired before that are correct.
     """
     started = time.monotonic()
     differences = Differences()
@@ -314,13 +314,13 @@ class _Mending:
             self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected
 
     async def _write(self, session: WriteSession) -> Counter[str]:
-        # First all deletes and then all inserts: what was unique may have been exchanged between rows.
+        # All deletes come before all inserts, since rows may have exchanged unique values.
         deletes: dict[Table, list[Row]] = {table: list(keys) for table, keys in self._deletes.items()}
         if deletes:
             await session.write(Changes({}, {}, deletes))
         inserts: dict[Table, list[Row]] = {table: list(rows.values()) for table, rows in self._inserts.items()}
         if any(table is core_tables.queue for table in inserts):
-            # A row at an old place: whoever had advanced beyond it must look again.
+            # A row at an old place: claimers that have advanced beyond it must look again.
             epoch = (await session.fetch(self._dialect.sql(core_tables.queue_epoch.select()), {}))[0][1]
             self._upserts[core_tables.queue_epoch] = [(1, epoch + 1)]
         if inserts or self._upserts:

@@ -1,7 +1,7 @@
 """One hash for all projected rows: equal for the same commands at the same stamps, on every database.
 
-Positions, commit ids and versions say where facts lie, not what they are, so they are left out; the queue and the
-rewards of a rollout count by their order. A released claim left nothing behind but its facts, so its row is left out.
+Positions, commit ids and some versions are the place of an event and not its content, so they are left out. The queue
+and the rewards of a rollout count by their order. A released claim left only events behind, so its row is left out.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _PLACES = frozenset(
         "retracted",
     }
 )
-# Of a rollout's events, where elsewhere a version says how often something was replaced.
+# Here a version is an event number of the rollout; elsewhere it counts how often something was replaced.
 _PLACES_OF_RUNS = _PLACES | {"version"}
 
 

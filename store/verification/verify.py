@@ -1,6 +1,6 @@
-"""The proof that the log is whole, and that every table is what the log says, in one snapshot.
+"""Verify in one snapshot that the log is complete and that every table is what the log folds to.
 
-Of a long log other processes compare the stretches without a difference; the rest is compared here.
+For a long log, other processes compare ranges of streams. A range with a difference is compared again in this process.
 """
 
 import time
@@ -20,16 +20,16 @@ from store.verification.pool import Compare, Team, Walk
 
 
 class Proof:
-    """One comparison of everything; what it counts is complete once `run` has ended."""
+    """One comparison of all streams with all tables. Its counts are complete when `run` has ended."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, team: Team, calls: Calls) -> None:
         """Begin before the first stream.
 
         Args:
             dialect: the database.
-            session: a snapshot of it, the one that the team looks at.
+            session: a snapshot of it, with the state that the team reads.
             team: processes that help.
-            calls: tells whether the store is in use meanwhile.
+            calls: returns the number of calls so far, which shows whether the store is in use.
         """
         self._dialect = dialect
         self._session = session
@@ -38,15 +38,15 @@ class Proof:
         self.events = 0
         self.streams = 0
         self.rows: dict[str, int] = {}
-        """How many rows of each projection there are."""
+        """The number of rows of each projection."""
         self.state_hash = ""
 
     async def run(self) -> AsyncIterator[Compared]:
-        """Yield what was found, in the order of the streams; with a team, only where there is something wrong."""
+        """Yield the results in the order of the streams; with a team, only those with a difference."""
         cuts = await state_hash.cuts(self._dialect, self._session)
         found = state_hash.StateHash(cuts)
         stretches = _cut(cuts) if len(self._team) else STRETCHES
-        # Those that cannot be cut first: they may take longest.
+        # Ranges that cannot be divided come first, since they may take longest.
         begun = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
         elsewhere = {stretch: self._team.begin(Compare(stretch=stretch, cuts=cuts)) for stretch in begun}
         async for rows in scan.all_rows(self._dialect, self._session, core_tables.queue):
@@ -70,7 +70,7 @@ class Proof:
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
-    """Return stretches that together hold every stream, the rollouts cut into several."""
+    """Return ranges that together hold every stream, with the rollouts divided into several."""
     found: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
@@ -80,13 +80,13 @@ def _cut(cuts: Sequence[str]) -> list[StreamRange]:
 
 
 async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
-    """Return what a whole check of the partition finds, in one snapshot; SQLite's write-ahead log grows meanwhile.
+    """Verify the whole partition in one snapshot and return a report; SQLite's write-ahead log grows meanwhile.
 
     Args:
         dialect: the database.
         store_id: the store's id.
         seal: an earlier head of the log, which must still be there.
-        calls: tells whether the store is in use meanwhile.
+        calls: returns the number of calls so far, which shows whether the store is in use.
     """
     started = time.monotonic()
     async with dialect.read() as session:
