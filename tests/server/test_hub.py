@@ -30,16 +30,27 @@ def store_url(durable_url: str) -> str:
 
 
 class CountingLog(SQLLog):
-    """A log that knows how many follow it."""
+    """A log that counts its readers. Those that follow it can be held up."""
 
     following = 0
     followed = 0
+    read = 0
+
+    @cached_property
+    def may_go_on(self) -> asyncio.Event:
+        """Set while those that follow are not held up."""
+        event = asyncio.Event()
+        event.set()
+        return event
 
     async def tail(self, after: str | None = None, *, follow: bool = False, **more: Any) -> AsyncIterator[Any]:
         self.following += follow
         self.followed += follow
+        self.read += not follow
         try:
             async for event in super().tail(after, follow=follow, **more):
+                if follow:
+                    await self.may_go_on.wait()
                 yield event
         finally:
             self.following -= follow
@@ -164,6 +175,23 @@ async def test_readers_that_come_while_others_write_each_see_everything_once(sto
     found = await asyncio.gather(*(read(begin) for begin in range(0, 200, 20)))
     await writing
     assert found == [list(range(1, total + 1))] * 10
+
+
+async def test_a_reader_that_is_ahead_of_the_hub_gets_nothing_twice(store: Store, counting: Counting) -> None:
+    hubs, log = Hubs(), counting.log
+    async with hubs.use(counting):
+        log.may_go_on.clear()
+        await enqueue(store, 3)
+        cursors = [event.cursor async for event in log.tail()]
+        async with aclosing(hubs.follow(counting, Wanted(cursors[-1], None, None))) as ahead:
+            coming = asyncio.ensure_future(take(ahead, 1))
+            async with asyncio.timeout(HANG):
+                # It has looked where the hub is when it begins to read the log itself.
+                while log.read < 2:  # noqa: ASYNC110 - what is waited for has no event
+                    await asyncio.sleep(0)
+            log.may_go_on.set()
+            await enqueue(store, 1)
+            assert await coming == [4]
 
 
 async def test_the_end_of_the_store_ends_all_streams_and_a_later_one_is_told_at_once(durable_url: str) -> None:

@@ -154,8 +154,8 @@ class Hubs:
         types = None if wanted.types is None else frozenset(wanted.types)
         async with self.use(store) as hub:
             while True:
-                # All of these were committed before the following events are read.
-                seen = hub.position
+                # All of these were committed before the following events are read. A reader may be ahead of the hub.
+                seen = max(hub.position, 0 if wanted.after is None else parse(wanted.after).position)
                 async with aclosing(_events(store, wanted, follow=False)) as events:
                     async for event in events:
                         wanted, seen = replace(wanted, after=event.cursor), max(seen, event.position)
