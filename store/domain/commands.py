@@ -1,4 +1,4 @@
-"""What callers ask of the store, validated and encoded, and what each request needs at hand to be decided."""
+"""Commands: requests to the store, validated and encoded, each with the rows its decision needs."""
 
 from dataclasses import dataclass, field
 
@@ -10,13 +10,13 @@ SpanKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A caller's key for one logical call. The same key with the same request is answered again, never done again."""
+    """A caller's key for one logical call. A repeat with the same key gets the first answer and is not executed."""
 
     scope: str
-    """Whose key it is: keys of different callers never meet."""
+    """The caller that the key belongs to: keys of different callers never conflict."""
     key: str
     request_hash: bytes
-    """SHA-256 of what was asked; another request under the same key is refused."""
+    """SHA-256 of the request; another request under the same key is refused."""
 
 
 @dataclass(slots=True)
@@ -25,66 +25,66 @@ class Wants:
 
     rollouts: set[str] = field(default_factory=set[str])
     attempts: set[str] = field(default_factory=set[str])
-    """Ids of attempts named, beside the latest of each rollout named."""
+    """Ids of attempts named, in addition to the latest of each rollout named."""
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     counters: set[str] = field(default_factory=set[str])
     plan_keys: set[str] = field(default_factory=set[str])
     workers: set[str] = field(default_factory=set[str])
     worked: set[str] = field(default_factory=set[str])
-    """Rollouts whose attempts' workers may have to follow."""
+    """Rollouts whose workers may change their status."""
     resources: set[str] = field(default_factory=set[str])
     latest_resources: bool = False
     fresh: set[str] = field(default_factory=set[str])
     """Ids generated for new rollouts, which must not exist."""
     bodies_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose payload the answer carries."""
+    """Rollouts whose payload is part of the answer."""
     metadata_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose attempts' metadata the answer carries."""
+    """Rollouts whose attempts' metadata is part of the answer."""
     claims: int = 0
     """How many rollouts the batch may claim."""
     leavers: int = 0
     """How many other commands may take a rollout off the queue before a claim sees it."""
     joiners: set[str] = field(default_factory=set[str])
-    """Rollouts that may go back to the queue, where a claim of the same batch finds them and answers with them."""
+    """Rollouts that may go back to the queue, where a claim of the same batch may take them."""
     keys: set[str] = field(default_factory=set[str])
     """Keys of calls that may have been made before."""
     keyed: set[str] = field(default_factory=set[str])
     """Rollouts with calls under a caller's key, and those keys."""
     run_keys: set[str] = field(default_factory=set[str])
     blobs: set[str] = field(default_factory=set[str])
-    """Hashes of blobs that may be there already."""
+    """Hashes of blobs that may exist already."""
     artifacts: set[str] = field(default_factory=set[str])
-    """Ids of artefacts named, and the rollouts they are named of."""
+    """Ids of artefacts named, and the rollouts they belong to."""
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
-    """Rollouts of which every attempt is wanted."""
+    """Rollouts whose attempts are all needed."""
     labelled: set[str] = field(default_factory=set[str])
-    """Rollouts whose labels are wanted."""
+    """Rollouts whose labels are needed."""
     threads: set[str] = field(default_factory=set[str])
     whole_threads: set[str] = field(default_factory=set[str])
-    """Threads of which everything is wanted; of others only the checkpoints and the writes of tasks that are named."""
+    """Threads that are needed whole; of others only the checkpoints and the writes of tasks that are named."""
     thread_namespaces: set[str] = field(default_factory=set[str])
     thread_checkpoints: set[str] = field(default_factory=set[str])
     thread_tasks: set[str] = field(default_factory=set[str])
     due: bool = False
-    """The rollouts whose time to be looked at has come."""
+    """Rollouts that the watchdog has to check now."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Command:
-    """A request; `actor` is who makes it, as the log records it."""
+    """A request; the log records `actor` as the caller."""
 
     actor: str | None = None
     idempotency: Idempotency | None = None
-    """The key under which it may come again."""
+    """The key under which the request may be repeated."""
 
     @property
     def size(self) -> int:
-        """The bytes of payload it carries, which bound a batch."""
+        """The bytes of payload it carries; they limit the size of a batch."""
         return 0
 
     def want(self, wants: Wants) -> None:
-        """Add what the decision needs."""
+        """Add the rows that the decision needs."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class Enqueue(Command):
 
 @dataclass(slots=True, kw_only=True)
 class StartRollout(Command):
-    """Create a rollout and its first attempt, past the queue."""
+    """Create a rollout and its first attempt without the queue."""
 
     item: NewRollout
     attempt_id: str
@@ -162,7 +162,7 @@ class Claim(Command):
 
 @dataclass(slots=True, kw_only=True)
 class ReleaseClaim(Command):
-    """Undo a claim that nobody waits for any more."""
+    """Undo a claim whose caller has stopped waiting."""
 
     rollout_id: str
     attempt_id: str
@@ -171,7 +171,7 @@ class ReleaseClaim(Command):
     status_before: str
     queued_at: int
     asked: Idempotency | None = None
-    """The key of the claim, which has to be forgotten with it."""
+    """The key of the claim, which is deleted with it."""
 
     def want(self, wants: Wants) -> None:
         if self.asked is not None:
@@ -203,7 +203,7 @@ class StartAttempt(Command):
 
 @dataclass(slots=True, kw_only=True)
 class AmendRollout(Command):
-    """Set fields of a rollout; `fields` says which."""
+    """Set the fields of a rollout that `fields` names."""
 
     rollout_id: str
     fields: list[str]
@@ -229,7 +229,7 @@ class AmendRollout(Command):
 
 @dataclass(slots=True, kw_only=True)
 class UpdateAttempt(Command):
-    """Set fields of an attempt; `fields` says which."""
+    """Set the fields of an attempt that `fields` names."""
 
     rollout_id: str
     attempt_id: str
@@ -260,7 +260,7 @@ class UpdateAttempt(Command):
 
 @dataclass(slots=True, kw_only=True)
 class AnnotateRollout(Command):
-    """Put labels on a rollout, take others off it, make a note of it."""
+    """Add labels to a rollout, remove others, and add a note."""
 
     rollout_id: str
     added: list[str]
@@ -351,7 +351,7 @@ class BeatWorker(Command):
 
 @dataclass(slots=True, kw_only=True)
 class Sweep(Command):
-    """Look at the rollouts whose time has come, and give up the attempts that are overdue."""
+    """Check the rollouts that are due, and end the attempts that are overdue."""
 
     def want(self, wants: Wants) -> None:
         wants.due = True

@@ -1,4 +1,7 @@
-"""Which facts follow from a command. A refusal comes before anything is recorded, but for what the contract keeps."""
+"""Decide which events a command records.
+
+A refusal comes before any event is recorded, except for the events that the contract keeps.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +62,7 @@ from store.errors import Conflict, NotFound
 
 
 def decide(command: Command, world: World) -> Any:
-    """Record what follows from a command and return its answer.
+    """Record the events of a command and return its answer.
 
     Raises:
         StoreError: the command is refused.
@@ -177,7 +180,7 @@ def _claim(command: Claim, world: World) -> list[ClaimView]:
 
 
 def _release(command: ReleaseClaim, world: World) -> bool:
-    """Put a rollout back at its old place, unless anything has happened to its attempt since."""
+    """Put a rollout back at its old place, unless its attempt has changed since."""
     key = None if command.asked is None else (command.asked.scope, command.asked.key)
     if key is not None and (answered := world.answered.get(key)) is not None and answered.is_repeated:
         return False
@@ -241,7 +244,7 @@ def _start(
 def _move(
     rollout_id: str, to: str, reason: str, world: World, actor: str | None, *, cause: int | None = None
 ) -> Event | None:
-    """Give a rollout a status, and a place at the tail of the queue where the status waits."""
+    """Give a rollout a status; a waiting status puts it at the tail of the queue."""
     state = world.rollouts[rollout_id]
     if state.status == to and to not in TERMINAL:
         return None
@@ -349,7 +352,7 @@ def _report(
 
 
 def _propagate(state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None) -> None:
-    """Let a rollout follow its latest attempt; only the latest moves it."""
+    """Set the status of a rollout from its latest attempt; other attempts do not change it."""
     if state.latest is not attempt:
         return
     to = retry.status_after(attempt, state.config)
@@ -400,7 +403,7 @@ def _record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
 def _record_span(
     item: NewSpan, state: RolloutState, attempt: AttemptState, world: World, actor: str | None, *, is_first: bool
 ) -> bool:
-    """Record a span unless it exists, and let its attempt and its rollout run if they do not yet."""
+    """Record a span unless it exists, and set its attempt and its rollout to running if they are not."""
     key = (item.rollout_id, attempt.attempt_id, item.fact.span_id)
     if key in world.spans:
         return False
@@ -422,7 +425,7 @@ def _record_span(
 
 
 def _sweep(command: Sweep, world: World) -> int:
-    """Give up the overdue attempts in the order their rollouts were created, and return how many.
+    """End the overdue attempts in the order in which their rollouts were created, and return how many.
 
     Of those due, the others are looked at again later. What an earlier command of the batch has touched may be overdue
     as well, although no table says so yet.

@@ -1,4 +1,4 @@
-"""Which facts follow from what somebody says about a rollout."""
+"""Decide which events an annotation of a rollout records."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from store.domain.working_set import World
 from store.errors import Invalid, NotFound
 
 MOST_LABELS = 64
-"""How many labels one rollout carries at most."""
+"""The maximum number of labels of one rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationView:
-    """How a rollout is annotated now."""
+    """The labels of a rollout after an annotation, and the event that recorded it."""
 
     labels: list[str]
-    """All that it carries, in order."""
+    """All labels of the rollout, in order."""
     version: int | None
     """Of the event that recorded it; None where nothing changed."""
 

@@ -1,4 +1,4 @@
-"""Which facts follow from what a run tells, from forks, and from moving the head."""
+"""Decide which events are recorded for the events of a run, for forks, and for moves of the head."""
 
 from dataclasses import dataclass
 
@@ -14,32 +14,32 @@ from store.errors import AttemptActive, Conflict, NotFound
 
 @dataclass(frozen=True, slots=True)
 class AppendedEvents:
-    """Where in a rollout's stream the facts of a call stand: one after the other."""
+    """The place of a call's events in the rollout's stream, where they are consecutive."""
 
     first: int
     last: int
     kind: str
-    """`events`, or the type of the one fact: of the first call, where this one repeats it."""
+    """`events`, or the type of the only event; of the first call if this one repeats it."""
     is_repeated: bool
 
     @property
     def versions(self) -> list[int]:
-        """The version of each."""
+        """The version of each event."""
         return list(range(self.first, self.last + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class GroundMoved:
-    """A plan does not hold any more: what it rests on has changed."""
+    """A plan is no longer valid, since the events it depends on have changed."""
 
     found: ForkPrecondition
 
 
-# -- what a run tells --------------------------------------------------------------------------------------------------
+# -- events of a run ---------------------------------------------------------------------------------------------------
 
 
 def tell_run(command: TellRun, world: World) -> AppendedEvents:
-    """Record what an attempt tells, and let it and its rollout run, as a span does."""
+    """Record the events of an attempt, and set it and its rollout to running, as a span does."""
     known = _known(world, command.rollout_id, command.key, command.kind)
     if known is not None:
         if known.attempt_id != command.attempt_id:
@@ -71,7 +71,7 @@ def tell_run(command: TellRun, world: World) -> AppendedEvents:
 def come_to_life(
     state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None
 ) -> None:
-    """Let an attempt that showed a sign of life run, and its rollout with it."""
+    """Set an attempt that showed a sign of life to running, and its rollout too."""
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
         world.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
@@ -82,7 +82,7 @@ def come_to_life(
 
 
 def retract_artifact(command: RetractArtifact, world: World) -> int:
-    """Retract an artefact and return the version at which it was saved; once is enough."""
+    """Retract an artefact and return the version at which it was saved; a second call changes nothing."""
     known = _known(world, command.rollout_id, command.key, ArtifactRetracted.type)
     state = _rollout(world, command.rollout_id)
     artifact = world.artifacts.get((command.rollout_id, command.artifact_id))
@@ -102,7 +102,7 @@ def retract_artifact(command: RetractArtifact, world: World) -> int:
 
 
 def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
-    """Start the attempt that a plan asks for, unless what the plan rests on has changed.
+    """Start the attempt of a plan, unless the events that the plan depends on have changed.
 
     Of a request that was made before, the attempt that it started then.
 
@@ -153,7 +153,7 @@ def _is_base(attempt: AttemptState, sequence_id: int) -> bool:
 
 
 def _supersede(active: list[AttemptState], world: World, actor: str | None) -> int | None:
-    """End attempts that are at work, since another one takes over; return the position of the last end."""
+    """End active attempts, since another one takes over; return the position of the last end."""
     cause: int | None = None
     for attempt in active:
         fact = AttemptStatusChanged(
@@ -165,7 +165,7 @@ def _supersede(active: list[AttemptState], world: World, actor: str | None) -> i
 
 
 def move_head(command: MoveHead, world: World) -> RolloutView:
-    """Let another attempt's view be the rollout's; its status and its queue stay as they are."""
+    """Make another attempt's view the rollout's; its status and its place in the queue do not change."""
     known = _known(world, command.rollout_id, command.request_id, HeadMoved.type)
     state = _rollout(world, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
@@ -183,7 +183,7 @@ def move_head(command: MoveHead, world: World) -> RolloutView:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 _EVENTS = "events"
-# A checkpoint that was rejected was asked for like one that was saved.
+# The request for a rejected checkpoint is the same as for a saved one.
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 

@@ -1,4 +1,4 @@
-"""Which facts follow from what a LangGraph checkpointer keeps, copies and takes away."""
+"""Decide which events are recorded when a LangGraph checkpointer saves, copies and deletes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,14 +19,14 @@ from store.domain.working_set import World
 from store.errors import NotFound, TooLarge
 
 MOST_COPIED = 10_000
-"""How many checkpoints and groups of writes one call may copy."""
+"""The maximum number of checkpoints and groups of writes that one call copies."""
 
 # With these `data` keeps within its bound.
 _PRUNED_BYTES = 6000
 
 
 def keep_in_thread(command: KeepInThread, world: World) -> None:
-    """Keep what is not there already, and note the sign of life of the attempt that says so."""
+    """Save the items that do not exist yet, and the sign of life of the attempt that sent them."""
     attempt = _attempt(command, world)
     cause: int | None = None
     for ordinal, item in enumerate(command.items):
@@ -63,7 +63,7 @@ def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, world
 
 
 def _unknown(thread_id: str, item: NewThreadFact, world: World) -> ThreadFact | None:
-    """Return what of an item has to be recorded."""
+    """Return the part of an item that has to be recorded."""
     state, fact = world.threads.get(thread_id), item.fact
     if state is None:
         return fact
@@ -78,7 +78,7 @@ def _unknown(thread_id: str, item: NewThreadFact, world: World) -> ThreadFact | 
 
 
 def delete_thread(command: DeleteThread, world: World) -> bool:
-    """Take all away that a thread holds; say whether there was anything."""
+    """Delete everything in a thread; return whether there was anything."""
     state = world.threads.get(command.thread_id)
     if state is None or not (state.checkpoints or state.writes):
         return False
@@ -87,7 +87,7 @@ def delete_thread(command: DeleteThread, world: World) -> bool:
 
 
 def prune_thread(command: PruneThread, world: World) -> int:
-    """Take those of some checkpoints away that are there; return how many."""
+    """Delete those of some checkpoints that exist; return how many."""
     state = world.threads.get(command.thread_id)
     if state is None:
         return 0

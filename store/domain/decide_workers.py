@@ -1,4 +1,4 @@
-"""How a worker's status follows from what its attempts do."""
+"""Decide the status of a worker from its attempts."""
 
 from store.domain.events import WorkerSeen, WorkerStatusChanged
 from store.domain.rollout import AttemptState
@@ -15,13 +15,13 @@ _STATUS_OF = {
 
 
 def seen(worker_id: str, world: World, actor: str | None) -> None:
-    """Record a worker that nobody has heard of before."""
+    """Record a worker that is not known yet."""
     if worker_id not in world.workers:
         world.record_worker(worker_id, WorkerSeen(), actor=actor)
 
 
 def sync(attempt: AttemptState, world: World, actor: str | None, *, cause: int | None) -> None:
-    """Let an attempt's worker follow the attempt; a worker that is given none is left alone."""
+    """Set the status of an attempt's worker from the attempt; other workers do not change."""
     if not attempt.worker_id:
         return
     status = _STATUS_OF[attempt.status]
@@ -41,7 +41,7 @@ def idle(worker_id: str, world: World, actor: str | None, *, cause: int | None =
 
 
 def beat(worker_id: str, heartbeat_stats: str | None, world: World) -> None:
-    """Keep a worker's heartbeat."""
+    """Save a worker's heartbeat."""
     signals = world.signals_of(worker_id)
     signals.last_heartbeat_at = world.stamp
     if heartbeat_stats is not None:

@@ -132,7 +132,7 @@ class AttemptAmended:
 
 @dataclass(slots=True)
 class ClaimReleased:
-    """A claim that nobody waited for any more was undone: the rollout is back at its old place."""
+    """A claim whose caller had stopped waiting was undone: the rollout is back at its old place."""
 
     type: ClassVar = "claim.released"
     shape: ClassVar = 1

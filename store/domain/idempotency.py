@@ -1,4 +1,4 @@
-"""Calls that may be sent twice: what was answered is kept beside the log, and a repeat is answered from it."""
+"""Idempotent calls: answers are stored next to the log, and a repeated call gets the stored answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ from store.errors import Conflict
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The answer to a call that was made before: what it said, and when."""
+    """The answer to a repeated call: the first answer and its time."""
 
     position: int
-    """The last event there was when it was first decided."""
+    """The position of the last event when the call was first decided."""
     reply: Json
     """Ids and numbers of the answer, without its payload."""
 
 
 def decide_once(command: Command, world: World) -> Any:
-    """As `decide`, but answer a call whose key is known with `Repeat` instead of doing it again.
+    """As `decide`, but answer a call whose key is known with `Repeat` and do not execute it again.
 
     Raises:
         Conflict: the key was used for another request.
@@ -58,13 +58,13 @@ def decide_once(command: Command, world: World) -> Any:
     if known.request_hash != asked.request_hash:
         raise Conflict(f"idempotency key {asked.key!r} was used for another request", "make a new key for each call")
     if isinstance(command, Claim) and not known.is_repeated:
-        # Somebody has the answer now: a claim that was thought lost must not be released any more.
+        # A caller has the answer now, so a claim that seemed lost must not be released any more.
         world.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
     return Repeat(known.position, known.reply)
 
 
 def is_keyed(command: Command) -> bool:
-    """Say whether a second time would do more than the first: a heartbeat, for one, does not."""
+    """Return whether a repeat would change more than the first call; a repeated heartbeat, for example, does not."""
     return type(command) in _REPLIES
 
 
@@ -97,7 +97,7 @@ def _told(_: TellRun, answer: AppendedEvents) -> Json:
 
 
 def _annotated(command: AnnotateRollout, answer: AnnotationView) -> Json:
-    # What the rollout carried then is read from the past: labels may be longer than what is kept here.
+    # The labels are read from the past, since they may be longer than an answer stored here.
     return {"rollout": command.rollout_id, "number": answer.version}
 
 

@@ -37,7 +37,7 @@ from store.errors import Corrupt
 WAITING = frozenset({"queuing", "requeuing"})
 ACTIVE = frozenset({"preparing", "running"})
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
-# An attempt that timed out or fell silent has no end: nobody saw it.
+# An attempt that timed out or became unresponsive has no end time, since its end was not observed.
 ENDED_ATTEMPT = frozenset({"succeeded", "failed"})
 
 
@@ -236,7 +236,7 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         end_at=None,
         last_heartbeat_time=None,
         heartbeat_stamped_at=None,
-        # What it forks, a re-run has as its metadata; whoever runs it again has to know as well.
+        # The metadata of a re-run names what it forks; a retry of it needs the same.
         metadata_position=None if retried is None or retried.fork_version is None else retried.metadata_position,
         via=fact.via,
         rerun_seq=fact.rerun_seq,

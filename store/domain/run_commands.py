@@ -1,4 +1,4 @@
-"""What callers ask of a run, validated and encoded, and what each request needs at hand to be decided."""
+"""Commands for runs: requests, validated and encoded, each with the rows its decision needs."""
 
 from dataclasses import dataclass, field
 
@@ -7,17 +7,17 @@ from store.domain.events import Body, Json
 from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
 
 Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
-"""What an attempt tells of its run."""
+"""The events that an attempt records about its run."""
 
 
 @dataclass(slots=True)
 class NewRunFact:
-    """One thing to record of a run."""
+    """One event of a run to record."""
 
     fact: Told
     body: Body | None
     blobs: list[Body] = field(default_factory=list[Body])
-    """What the fact names by its hash, beside the body."""
+    """The blobs that the event names by hash, in addition to the body."""
 
     @property
     def size(self) -> int:
@@ -27,7 +27,7 @@ class NewRunFact:
 
 @dataclass(slots=True, kw_only=True)
 class TellRun(Command):
-    """Record what an attempt tells of its run, all or nothing."""
+    """Record events of an attempt about its run, all or none."""
 
     rollout_id: str
     attempt_id: str
@@ -55,7 +55,7 @@ class TellRun(Command):
 
 @dataclass(slots=True, kw_only=True)
 class RetractArtifact(Command):
-    """Let an artefact count no more."""
+    """Retract an artefact."""
 
     rollout_id: str
     artifact_id: str
@@ -73,7 +73,7 @@ class RetractArtifact(Command):
 
 @dataclass(slots=True, kw_only=True)
 class MoveHead(Command):
-    """Let another attempt's view be the rollout's."""
+    """Make another attempt's view the rollout's."""
 
     rollout_id: str
     attempt_id: str
@@ -95,7 +95,7 @@ class MoveHead(Command):
 
 @dataclass(slots=True)
 class ForkPrecondition:
-    """What a plan to fork rests on."""
+    """The state that a plan to fork depends on."""
 
     head: int | None
     run_version: int
@@ -104,19 +104,19 @@ class ForkPrecondition:
 
 @dataclass(slots=True, kw_only=True)
 class Fork(Command):
-    """Start an attempt that goes on from another one, as planned."""
+    """Start an attempt that continues another one, as planned."""
 
     rollout_id: str
     fact: AttemptForked
     """With the fresh id of the attempt."""
     ground: ForkPrecondition
     supersede: bool
-    """End what is active instead of refusing."""
+    """End active attempts instead of refusing."""
     worker_id: str | None
     owner: Json | None
     body: Body | None
     metadata: Body
-    """What the attempt is given for metadata: what it forks, for whoever runs it."""
+    """The metadata of the attempt: what it forks, for the runner."""
 
     @property
     def size(self) -> int:
@@ -138,4 +138,4 @@ class Fork(Command):
 
 
 IN_BLOBS = frozenset({CheckpointSaved.type, ArtifactSaved.type})
-"""Types of events whose body lies in `blobs`."""
+"""Types of events whose body is in `blobs`."""

@@ -1,4 +1,4 @@
-"""The facts of runs: what an attempt tells of its nodes and phases, checkpoints, artefacts, forks, and the head."""
+"""Events of runs: nodes and phases, checkpoints, artefacts, forks, and the head."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class RunEvent:
-    """A node of a run, or the run itself, told something that is no span."""
+    """A node of a run, or the run itself, recorded something that is not a span."""
 
     type: ClassVar = "run.event"
     shape: ClassVar = 1
@@ -152,7 +152,7 @@ class AttemptForked:
     """The phases of other scopes that run again afterwards."""
     graph: str | None = None
     degraded: dict[str, Any] | None = None
-    """Why more runs again than was asked for, if it does."""
+    """Why more scopes run again than were requested, if so."""
     confirmed: bool | None = None
     """Whether the caller has confirmed that side effects happen again."""
     request_id: str | None = None

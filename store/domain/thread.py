@@ -20,7 +20,7 @@ WriteKey = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoint:
-    """A checkpoint that counts."""
+    """A checkpoint that exists."""
 
     parent_id: str | None
     run_id: str | None
@@ -33,7 +33,7 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class KeptWrite:
-    """A write that counts."""
+    """A write that exists."""
 
     channel: str
     task_path: str
@@ -43,7 +43,7 @@ class KeptWrite:
 
 @dataclass(slots=True)
 class ThreadState:
-    """What is known of a thread; in a batch, of its checkpoints and writes only those that the batch asked for."""
+    """A thread; within a batch it holds only the checkpoints and writes that the batch needs."""
 
     thread_id: str
     stream_version: int
@@ -88,7 +88,7 @@ def evolve(state: ThreadState | None, event: Event) -> ThreadState:
 
 
 def forget(state: ThreadState, gone: set[CheckpointKey]) -> None:
-    """Remove checkpoints and what was written on top of them."""
+    """Remove checkpoints and the writes that belong to them."""
     for key in gone:
         state.checkpoints.pop(key, None)
     for key in [key for key in state.writes if key[:2] in gone]:

@@ -1,4 +1,4 @@
-"""What a LangGraph checkpointer asks for, validated and encoded, and what each request needs to be decided."""
+"""Commands of a LangGraph checkpointer, validated and encoded, each with the rows its decision needs."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The facts of threads: what a LangGraph checkpointer keeps, and what of it was taken away."""
+"""Events of threads: what a LangGraph checkpointer saved and deleted."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

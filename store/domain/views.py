@@ -1,4 +1,4 @@
-"""What a decision answers with: rows as they are at that moment, since the states themselves go on changing."""
+"""Answers of decisions: rows as they are at that moment, since the states change afterwards."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -38,7 +38,7 @@ class AttemptView:
 
 @dataclass(slots=True)
 class RolloutView:
-    """A rollout with its payload, and one attempt where the answer carries one."""
+    """A rollout with its payload, and one attempt if the answer has one."""
 
     row: Row
     input: Body
@@ -48,7 +48,7 @@ class RolloutView:
 
 @dataclass(slots=True)
 class ClaimView:
-    """A claimed rollout, and what it takes to undo the claim."""
+    """A claimed rollout, and the data to undo the claim."""
 
     rollout: RolloutView
     claim_position: int
@@ -75,7 +75,7 @@ class WorkerView:
 
 
 def view_rollout(world: World, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
-    """Return a rollout as it is now; its payload must be at hand."""
+    """Return a rollout as it is now; its payload must be loaded."""
     state = world.rollouts[rollout_id]
     return RolloutView(
         rollout_row(state),
@@ -86,7 +86,7 @@ def view_rollout(world: World, rollout_id: str, attempt_id: str | None = None) -
 
 
 def view_attempt(world: World, attempt: AttemptState) -> AttemptView:
-    """Return an attempt as it is now; its payload must be at hand."""
+    """Return an attempt as it is now; its payload must be loaded."""
     position = attempt.metadata_position
     metadata = None if position is None else world.bodies[position]
     return AttemptView(attempt_row(attempt), attempt.sign_of_life, metadata)

@@ -8,7 +8,7 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class WorkerState:
-    """One worker, as far as decisions and its row need it; its heartbeats are signals and lie elsewhere."""
+    """One worker, with the fields that decisions and its row need. Its heartbeats are signals and stored separately."""
 
     worker_id: str
     status: str
@@ -23,7 +23,7 @@ class WorkerState:
 
 @dataclass(slots=True)
 class WorkerSignals:
-    """What a worker last said of itself: no facts, so the past does not know them."""
+    """The last heartbeat of a worker. It is not an event, so reads of the past do not have it."""
 
     worker_id: str
     heartbeat_stats: str | None = None

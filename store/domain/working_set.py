@@ -1,6 +1,6 @@
-"""The rows a batch works on, and the facts it adds to them.
+"""The rows that a batch works on, and the events that it adds.
 
-A world is loaded under the lock, changed by decisions one after the other, and thrown away after COMMIT or rollback.
+A working set is loaded under the lock, changed by one decision after another, and discarded after COMMIT or rollback.
 """
 
 import heapq
@@ -26,10 +26,10 @@ from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
 CallKey = tuple[str, str]
-"""Whose key it is, and the key."""
+"""The scope of the key, and the key."""
 
 
-# What an attempt tells: signs of life, of which there are many, and which change nothing else of its row.
+# Events of an attempt that are signs of life. There are many, and they change nothing else of its row.
 _Sign = (
     SpanRecorded
     | RunEvent
@@ -43,16 +43,16 @@ _Sign = (
 
 
 class NeedsHeads(Exception):
-    """A claim ran past the rows of the queue at hand, while the table holds more."""
+    """A claim used up the loaded rows of the queue, and the table holds more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a call was answered under a key."""
+    """The answer to a call under a key."""
 
     request_hash: bytes
     position: int
-    """The last event there was when it was decided."""
+    """The position of the last event when the call was decided."""
     reply: Json
 
     @property
@@ -182,8 +182,8 @@ class World:
         event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
-        # A span only postpones the next look, which may come too early; unless the last sign was said to be in the
-        # future, and the span takes that back.
+        # A span only postpones the next check, which may come too early. If the last sign of life was in the future,
+        # the span brings the check forward.
         if sign_before is not None and sign_before > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
         return event
@@ -191,7 +191,7 @@ class World:
     def _record_annotation(
         self, state: RolloutState, fact: RolloutAnnotated, actor: str | None, cause: int | None, body: Body | None
     ) -> Event:
-        """Append what was said about a rollout: nothing happened to it that the watchdog should hear of."""
+        """Append an annotation of a rollout. The watchdog does not need to check the rollout."""
         event = self._event(f"rollout/{state.rollout_id}", state.stream_version, fact, actor, cause, body)
         self.rollouts[state.rollout_id] = rollout.evolve(state, event)
         self.touched_labels.update((state.rollout_id, label) for label in (*fact.added, *fact.removed))

@@ -35,7 +35,7 @@ KEY_MICROS = 86_400_000_000
 
 # What a span changes of its rollout and its attempt; all else stays as it is.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
-# What one of a node changes too, as does whatever else an attempt tells of its run.
+# An event of a run changes its version in addition.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
