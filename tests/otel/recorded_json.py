@@ -1,6 +1,7 @@
 """Recorded requests in OTLP's JSON, valid and malformed, each with the answer of the decoder.
 
-The requests were chosen from 20,000 generated ones so that they differ in what is accepted or refused.
+Most were chosen from 20,000 generated requests so that they differ in what is accepted or refused; 16 were written by
+hand.
 `python -m tests.otel.recorded_json` records the answers again; a difference is a change that exporters will see.
 """
 
