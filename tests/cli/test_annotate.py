@@ -45,7 +45,7 @@ def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> 
     rollbook("annotate", filled.retried, "-l", "new", "-l", "good")
     rollbook("annotate", filled.retried, "-l", "bad", "--remove-label", "good", "-m", "no")
     told = [row["what"] for row in rollbook("history", filled.retried).table if row["type"] == "rollout.annotated"]
-    assert told == ["labelled new, good", "labelled bad; no longer good; a note was made"]
+    assert told == ["labelled new, good", "labelled bad; no longer good; note added"]
 
 
 @pytest.mark.parametrize(
