@@ -61,6 +61,7 @@ def test_every_module_has_its_layer() -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_forbidden_import_breaks_its_contract(checkout: Path, module: str, violation: str, contract: str) -> None:
     with (checkout / "store" / module).open("a") as source:
         source.write(f"\n{violation}\n")

@@ -70,6 +70,7 @@ def test_migrate_makes_an_empty_store_and_leaves_one_alone(durable_url: str, mon
     assert rollbook("verify").code == 0
 
 
+@pytest.mark.slow
 def test_the_default_is_a_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     environment = {name: value for name, value in os.environ.items() if name != "ROLLBOOK_DB"}

@@ -117,6 +117,7 @@ def test_a_writer_that_is_faster_than_the_thread_waits_for_it(
     assert size(log_of(path)) == LIMIT
 
 
+@pytest.mark.slow
 def test_a_reader_that_stays_delays_the_restart_and_breaks_nothing(
     checkpointer: Checkpointer, writer: sqlite3.Connection, path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_thread_that_cannot_open_the_file_leaves_all_of_it_to_the_writer(
     assert "could not be copied" in caplog.text
 
 
+@pytest.mark.slow
 async def test_the_log_of_a_store_stays_short_while_others_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES_OF_STORE)
     limit = 32 + FRAMES_OF_STORE * (PAGE + 24)

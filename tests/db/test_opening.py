@@ -211,6 +211,7 @@ def test_a_reader_needs_no_permission_to_write(open_directory: Path) -> None:
     assert told.stdout.split() == [info.store_id, info.store_id], told.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_even_be_read_is_refused(open_directory: Path) -> None:
     create(open_directory / "run.db")
     (open_directory / "run.db").chmod(0o000)
@@ -362,6 +363,7 @@ print("alembic" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_alembic_is_not_imported_to_create_or_open(durable_url: str) -> None:
     parsed = parse(durable_url)
     arguments = ["sqlite", parsed.path] if parsed.path else ["postgres", parsed.dsn, f"rollbook_{parsed.partition}"]

@@ -276,6 +276,7 @@ def keys(rows: Sequence[Values], *names: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, seed: int) -> None:
     crowd = Crowd(seed)
     await write(dialect, crowd.rows)

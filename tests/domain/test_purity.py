@@ -180,6 +180,7 @@ asyncio.run(replay(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 async def test_a_log_folds_to_the_same_state_whatever_the_interpreter_is_told(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'told.db'}"
     state_hash, chain_head = await _fill(url)

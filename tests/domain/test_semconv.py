@@ -132,6 +132,7 @@ known_names = st.sampled_from([*(name for names in FEEDS.values() for name in na
 
 
 @given(st.sampled_from([ANNOTATION_SPAN, "step"]), st.dictionaries(known_names | st.text(max_size=5), anything))
+@pytest.mark.slow
 def test_no_attributes_whatever_break_the_summary(name: str, attributes: dict[str, Any]) -> None:
     summary = summarise(name, attributes)
     assert all(math.isfinite(value) for _, value in summary.rewards)

@@ -405,6 +405,7 @@ def test_progress_is_lines_in_a_pipe_and_nothing_when_quiet(quiet: bool, lines: 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="paths differ")
 @whole_library
+@pytest.mark.slow
 def test_only_functions_of_the_standard_library_are_documents(library: Library) -> None:
     assert "json.decoder.JSONDecoder.raw_decode" in library.names
     assert not any(name.startswith(("test.", "idlelib.", "site-packages.")) for name in library.names)

@@ -108,6 +108,7 @@ async def test_alembic_finds_a_column_that_the_code_does_not_know(durable_url: s
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.slow
 async def test_an_upgrade_leaves_every_row_of_the_log_as_it_was(own_url: str, revision: str) -> None:
     await migrate_from_nothing(own_url, revision)
     database = await databases.connect(own_url)

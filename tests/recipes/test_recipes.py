@@ -11,6 +11,7 @@ from tests.recipes.scratch import Recipe, Scratch
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name.replace(" ", "_"))
+@pytest.mark.slow
 def test_a_recipe_touches_few_files(recipe: Recipe, tmp_path: Path) -> None:
     changed = carry_out(recipe, tmp_path).changed()
     assert len(changed) <= recipe.most_files, changed

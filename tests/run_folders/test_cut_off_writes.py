@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CUTTER = """
 import json, os, shutil, sys
 from itertools import count
@@ -57,6 +59,7 @@ for cut in count(1):
 """
 
 
+@pytest.mark.slow
 def test_every_cut_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", CUTTER, str(tmp_path)],

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from store.run_folders import names, reading
 from store.run_folders.mirroring import PLACE_FILE
 from store.run_folders.records import ORPHANED
@@ -15,6 +17,7 @@ from tests.run_folders.given import Written
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     shown = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[0]

@@ -128,6 +128,7 @@ async def test_meta_holds_all_its_fields(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["files of their own", "a path in common"])
+@pytest.mark.slow
 async def test_runs_of_one_flow_share_a_folder_and_the_newest_has_the_plain_names(
     store: Store, tmp_path: Path, *, shared: bool
 ) -> None:

@@ -16,9 +16,9 @@ from store.testing import ManualClock
 from tests.client.served import Served
 from tests.conftest import IS_TORTURE, MEMORY, POSTGRES, SQLITE
 
-MEMORY_HTTP = pytest.param("memory http", id="memory-http")
-SQLITE_HTTP = pytest.param("sqlite http", id="sqlite-http")
-POSTGRES_HTTP = pytest.param("postgres http", id="postgres-http", marks=pytest.mark.postgres)
+MEMORY_HTTP = pytest.param("memory http", id="memory-http", marks=pytest.mark.http)
+SQLITE_HTTP = pytest.param("sqlite http", id="sqlite-http", marks=pytest.mark.http)
+POSTGRES_HTTP = pytest.param("postgres http", id="postgres-http", marks=[pytest.mark.http, pytest.mark.postgres])
 
 
 @dataclass(frozen=True, slots=True)

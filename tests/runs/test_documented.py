@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from store import errors
 from store.db.queries import run_views
 from store.interface.runs import StoreRuns
@@ -26,6 +28,7 @@ def section(title: str) -> str:
     return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)

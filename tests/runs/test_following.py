@@ -56,6 +56,7 @@ HAPPENINGS: list[Happening] = [_nothing, _rerun, _two_reruns, _undone, _branch, 
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
+@pytest.mark.slow
 async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happening: Happening) -> None:
     run = await auto_run(store, tickers=("RIG", "TSDD"))
     before = Reader(store, run)

@@ -134,6 +134,7 @@ def _follow_without_await(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "writing"])
+@pytest.mark.slow
 async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url: str, *, is_busy: bool) -> None:
     for number in range(ROUNDS):
         store = await open_store(store_url)

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 NAMES = Path(__file__).parent / "loggers.txt"
 
@@ -23,5 +25,6 @@ def loggers(package: Path) -> Iterator[str]:
                     pass
 
 
+@pytest.mark.slow
 def test_the_names_of_loggers_stay() -> None:
     assert sorted(set(loggers(ROOT / "store"))) == NAMES.read_text().splitlines()

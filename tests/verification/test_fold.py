@@ -124,6 +124,7 @@ class _NothingYet(StoreError):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 async def test_rows_are_the_fold_of_the_log_whatever_was_done(store_url: str, clock: ManualClock, seed: int) -> None:
     async with await open_store(store_url, clock=clock, scan_debounce_seconds=0) as store:
         monkey = Monkey(store, clock, seed)
