@@ -1,6 +1,6 @@
-"""The training loop around a store, from emitters to the trainer. Names are Agent-lightning's where it has them.
+"""Public names of the training package, from emitters to the trainer. Names that Agent-lightning has are the same.
 
-Importing it starts nothing; each name brings what it needs when it is first used.
+Importing it starts nothing; the module of each name is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from store.training.tracer import Tracer
     from store.training.trainer import Trainer
 
-# Where each name lives. A module is imported when one of its names is first used.
+# The module of each name, which is imported when the name is first used.
 _LATE = {
     "AdaptReport": "store.adapters.records",
     "AgentFails": "store.training.failing",
@@ -198,7 +198,7 @@ __all__ = [
     "with_store",
 ]
 
-# A type checker that saw it would believe that every name exists.
+# A type checker that saw this function would accept any name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Agents: what a runner calls with a task, as a class or as a function."""
+"""Agents as classes or functions, and the decorators that make agents of functions."""
 
 from __future__ import annotations
 
@@ -59,39 +59,40 @@ class AgentRunner(Protocol):
 
 
 class LitAgent(Generic[T]):
-    """Does a task and returns a reward, or spans, or nothing. Override `rollout`, or `rollout_async`.
+    """Base class of agents, which do a task and return a reward, spans or nothing. Override `rollout` or
+    `rollout_async`.
 
-    `training_rollout` and `validation_rollout` (each also `…_async`) may be overridden to do something else in
-    training, mode "train", than in any other mode; they call `rollout`.
+    `training_rollout` and `validation_rollout` (each also `…_async`) may be overridden to behave differently in
+    training (mode "train") and in any other mode; they call `rollout`.
 
-    What may be returned: None; a number, or a dict of numbers with "primary" among them, which is recorded as the
-    reward; a list of spans, of OpenTelemetry's, the store's or `SpanCoreFields`.
+    An agent may return None; a number, or a dict of numbers with a key "primary", which is recorded as the reward; or a
+    list of spans, as OpenTelemetry's spans, the store's spans or `SpanCoreFields`.
     """
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
-        """Which agents of a trace training uses; a hint to adapters."""
+        """The agents of a trace whose calls are trained on; a hint to adapters."""
         self._runner: weakref.ref[Any] | None = None
         self._trainer: weakref.ref[Any] | None = None
 
     def is_async(self) -> bool:
-        """Whether the async methods are those to call: one of them is overridden."""
+        """Return whether the async methods are to be called, that is, whether one of them is overridden."""
         return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in _ASYNC_METHODS)
 
     def set_runner(self, runner: AgentRunner) -> None:
-        """Say who runs the agent; the last who said so, outside of an attempt."""
+        """Set the runner. Outside of an attempt, `runner` is the one that was set last."""
         self._runner = weakref.ref(runner)
 
     def set_trainer(self, trainer: Any) -> None:
-        """Say which trainer the agent belongs to."""
+        """Set the trainer that the agent belongs to."""
         self._trainer = weakref.ref(trainer)
 
     @property
     def runner(self) -> AgentRunner:
-        """Who runs the attempt that the calling code belongs to, else who ran the agent last.
+        """The runner of the attempt that the calling code belongs to, or else the runner that was set last.
 
         Raises:
-            ValueError: nobody does.
+            ValueError: there is no runner.
         """
         scope = current_scope()
         mine = scope.runner if scope is not None else None
@@ -138,7 +139,7 @@ class LitAgent(Generic[T]):
 
         Args:
             task: the rollout's input.
-            resources: what the algorithm published, by name.
+            resources: the resources that the algorithm published, by name.
             rollout: the rollout, with its attempt.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
@@ -165,10 +166,10 @@ class LitAgent(Generic[T]):
 
 
 class FunctionalLitAgent(LitAgent[Any]):
-    """A function as an agent; it can still be called as the function it is.
+    """Agent that calls a function. Calling the agent calls the function directly.
 
-    What it declares, it gets, by name: `task`; `llm`, the first language model among the resources; `prompt_template`,
-    the first prompt; `resources`, all of them; `rollout`.
+    The function receives the arguments that it declares, by name: `task`; `llm`, the first language model among the
+    resources; `prompt_template`, the first prompt; `resources`, all of them; `rollout`.
 
     Args:
         function: sync or async.
@@ -188,7 +189,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         return self._function(*args, **kwargs)
 
     def is_async(self) -> bool:
-        """Whether the function is."""
+        """Return whether the function is async."""
         return self._is_async
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
@@ -235,7 +236,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 def _first(resources: Mapping[str, Resource], kind: type[R]) -> R:
     found = {name: each for name, each in resources.items() if isinstance(each, kind)}
     if not found:
-        raise ValueError(f"the agent needs a {kind.__name__}, and among the resources {sorted(resources)} is none")
+        raise ValueError(f"the agent needs a {kind.__name__}, but the resources {sorted(resources)} contain none")
     name, first = next(iter(found.items()))
     if len(found) > 1:
         logger.warning("there are %d resources of kind %s; %r, the first, is used", len(found), kind.__name__, name)
@@ -246,7 +247,7 @@ def _stripped(llm: LLM, rollout: Rollout) -> LLM:
     if not isinstance(llm, ProxyLLM):
         return llm
     if not isinstance(rollout, AttemptedRollout):
-        raise ValueError(f"rollout {rollout.rollout_id} comes without its attempt, for which the proxy would record")  # noqa: TRY004
+        raise ValueError(f"rollout {rollout.rollout_id} has no attempt, so the proxy cannot record its calls")  # noqa: TRY004
     return LLM(
         endpoint=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
         model=llm.model,
@@ -265,7 +266,7 @@ def llm_rollout(
     func: None = None, *, strip_proxy: bool = True
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = True) -> Any:
-    """Make an agent of a function `(task, llm)`, which may declare more; see `FunctionalLitAgent`.
+    """Make an agent of a function `(task, llm)`, which may declare further arguments; see `FunctionalLitAgent`.
 
     Args:
         func: the function.
@@ -287,7 +288,7 @@ def prompt_rollout(func: Callable[..., Any]) -> FunctionalLitAgent: ...
 @overload
 def prompt_rollout(func: None = None) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
-    """Make an agent of a function `(task, prompt_template)`, which may declare more; see `FunctionalLitAgent`.
+    """Make an agent of a function `(task, prompt_template)`, which may declare further arguments.
 
     Raises:
         ValueError: the first parameter is not `task`, or none is `prompt_template`.
@@ -304,7 +305,7 @@ def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
     """Make an agent of a function that declares `llm` or `prompt_template`, as `llm_rollout` and `prompt_rollout` do.
 
     Raises:
-        NotImplementedError: it declares neither.
+        NotImplementedError: the function declares neither.
     """
     for decorator in (llm_rollout, prompt_rollout):
         try:
@@ -312,7 +313,7 @@ def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
         except ValueError:
             continue
     raise NotImplementedError(
-        f"{getattr(func, '__name__', func)} is no agent: declare (task, llm), (task, prompt_template), or more"
+        f"{getattr(func, '__name__', func)} is not an agent; declare (task, llm) or (task, prompt_template)"
     )
 
 

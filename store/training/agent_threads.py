@@ -1,4 +1,4 @@
-"""Threads for agents that are not async: each is kept a while for the next agent, since starting one costs more."""
+"""Threads for agents that are not async. Idle threads are reused, since starting one costs more."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _Work = Callable[[], None]
 
 
 class AgentThreads:
-    """Any number of daemon threads: an agent that never returns keeps its own, and holds nothing up.
+    """Pool of any number of daemon threads. An agent that never returns keeps its thread and blocks nothing else.
 
     Args:
-        idle_seconds: how long a thread that has nothing to do is kept.
+        idle_seconds: how long an idle thread is kept.
     """
 
     def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
         self._reset()
         if hasattr(os, "register_at_fork"):
-            # A child has none of its parent's threads.
+            # A forked child has none of its parent's threads.
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
@@ -32,7 +32,7 @@ class AgentThreads:
         self._idle: list[SimpleQueue[_Work]] = []
 
     def run(self, work: _Work) -> None:
-        """Run what never raises, in a thread that runs nothing else meanwhile."""
+        """Run a function that never raises in a thread that runs nothing else meanwhile."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -43,7 +43,7 @@ class AgentThreads:
     def _live(self, inbox: SimpleQueue[_Work]) -> None:
         while (work := self._next(inbox)) is not None:
             work()
-            # What the agent held must not live as long as the thread.
+            # Objects of the agent must not live as long as the thread.
             del work
             with self._lock:
                 self._idle.append(inbox)
@@ -56,5 +56,5 @@ class AgentThreads:
                 if inbox in self._idle:
                     self._idle.remove(inbox)
                     return None
-        # It was chosen at the last moment.
+        # `run` took this inbox just before the timeout, so work is on its way.
         return inbox.get()

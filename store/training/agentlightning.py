@@ -1,10 +1,11 @@
-"""The adapters as Agent-lightning 0.3's own trainer takes them: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
+"""Adapters for Agent-lightning 0.3's own trainer: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
 
-They are this package's, with the same arguments, and give Agent-lightning's records. Needs the extra `agentlightning`.
+They are this package's adapters, with the same arguments, and return Agent-lightning's records. They need the extra
+`agentlightning`.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
-# Agent-lightning lives in an environment of its own, not beside the type checker.
+# Agent-lightning is installed in a separate environment, without the type checker.
 
 from __future__ import annotations
 

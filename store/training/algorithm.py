@@ -1,4 +1,4 @@
-"""Algorithms: what chooses the tasks, learns from what came of them, and publishes what was learned."""
+"""Algorithms, which choose the tasks, learn from the results and publish resources."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Dataset = Sequence[Any]
 
 @runtime_checkable
 class TraceAdapter(Protocol):
-    """What turns the spans of an attempt into what an algorithm learns from."""
+    """Converter from the spans of an attempt to training data."""
 
     def adapt(self, source: Sequence[Span], /) -> Any:
-        """Return what the spans give."""
+        """Return the training data of the spans."""
         ...
 
 
@@ -40,7 +40,7 @@ class AlgorithmTrainer(Protocol):
 
     @property
     def n_runners(self) -> int:
-        """How many runners there are."""
+        """The number of runners."""
         ...
 
     @property
@@ -50,10 +50,10 @@ class AlgorithmTrainer(Protocol):
 
 
 class Algorithm:
-    """Runs on one side of the store, the runners on the other; the two never call each other.
+    """Base class of algorithms. An algorithm and the runners communicate only through the store.
 
-    A trainer sets what the algorithm works with before it calls `run`. Trainer, adapter and proxy are held weakly:
-    whoever made them keeps them.
+    A trainer sets the store and the other components before it calls `run`. The algorithm holds weak references to
+    trainer, adapter and proxy; the code that created them has to keep them.
     """
 
     _store: Store | None = None
@@ -63,19 +63,19 @@ class Algorithm:
     _llm_proxy: weakref.ref[LLMProxy] | None = None
 
     def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
-        """Train; a coroutine function or a plain one. Where it returns, training has ended."""
+        """Train, as a coroutine function or a plain one. The training has ended when it returns."""
         raise NotImplementedError(f"{type(self).__name__} has no run(train_dataset, val_dataset)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Do as `run`."""
+        """Call `run`."""
         return self.run(*args, **kwargs)
 
     def is_async(self) -> bool:
-        """Whether `run` is a coroutine function."""
+        """Return whether `run` is a coroutine function."""
         return inspect.iscoroutinefunction(self.run)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process takes along: all but what a trainer sets anew there."""
+        """Return the state for a copy in another process, without the components that a trainer sets there."""
         given = {"_store", "_initial_resources", "_trainer", "_adapter", "_llm_proxy"}
         return {name: value for name, value in vars(self).items() if name not in given}
 
@@ -96,7 +96,7 @@ class Algorithm:
         return self._store
 
     def set_trainer(self, trainer: AlgorithmTrainer) -> None:
-        """Set the trainer that runs it."""
+        """Set the trainer that runs the algorithm."""
         self._trainer = weakref.ref(trainer)
 
     def get_trainer(self) -> AlgorithmTrainer:
@@ -108,7 +108,7 @@ class Algorithm:
         return _alive(self._trainer, "trainer")
 
     def set_adapter(self, adapter: TraceAdapter) -> None:
-        """Set what turns spans into what it learns from."""
+        """Set the adapter from spans to training data."""
         self._adapter = weakref.ref(adapter)
 
     def get_adapter(self) -> Any:
@@ -120,23 +120,23 @@ class Algorithm:
         return _alive(self._adapter, "adapter")
 
     def set_llm_proxy(self, llm_proxy: LLMProxy | None) -> None:
-        """Set the proxy through which agents call models, or None for none."""
+        """Set the proxy through which agents call models, or None."""
         self._llm_proxy = None if llm_proxy is None else weakref.ref(llm_proxy)
 
     def get_llm_proxy(self) -> LLMProxy | None:
         """Return the proxy, or None if there is none.
 
         Raises:
-            ValueError: there was one, and it is gone.
+            ValueError: there was one, and it was garbage collected.
         """
         return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
-        """Set what training starts from; the algorithm publishes it, nobody else does."""
+        """Set the resources that training starts from; only the algorithm publishes them."""
         self._initial_resources = resources
 
     def get_initial_resources(self) -> NamedResources | None:
-        """Return what training starts from, or None."""
+        """Return the resources that training starts from, or None."""
         return self._initial_resources
 
 
@@ -144,16 +144,16 @@ def _alive(reference: weakref.ref[R] | None, name: str) -> R:
     if reference is None:
         raise ValueError(f"the algorithm has no {name}; a trainer sets it, or call set_{name}(...)")
     if (held := reference()) is None:
-        raise ValueError(f"the {name} is gone: algorithms hold it weakly, so whoever made it has to keep it")
+        raise ValueError(f"the {name} was garbage collected; keep a reference to it, because algorithms hold it weakly")
     return held
 
 
 class FastAlgorithm(Algorithm):
-    """An algorithm that ends in seconds or minutes and needs no accelerator: what `Trainer.dev` takes."""
+    """An algorithm that ends in seconds or minutes and needs no accelerator, as `Trainer.dev` requires."""
 
 
 class FunctionAlgorithm(Algorithm, Generic[P, R]):
-    """A function as an algorithm; see `algo`. Called, it is the function itself."""
+    """A function as an algorithm; see `algo`. Calling it calls the function directly."""
 
     __name__: str
 
@@ -167,23 +167,23 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __reduce__(self) -> str:
-        # The name it was defined under leads to this very object; the function alone would not.
+        # The qualified name refers to this object and not to the undecorated function.
         return self._function.__qualname__
 
     def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
+        """Return whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self._function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function as it is, with nothing injected."""
+        """Call the function without injected arguments."""
         return self._function(*args, **kwargs)
 
     def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
-        """Call the function with what it names.
+        """Call the function with the components that its parameters name.
 
         Raises:
-            TypeError: a dataset is given that the function has no parameter for.
-            ValueError: it asks for a store or an adapter, and none was set.
+            TypeError: a dataset was given, but the function has no parameter for it.
+            ValueError: the function has a parameter for a store or an adapter, and none was set.
         """
         given: dict[str, Callable[[], Any]] = {
             "store": self.get_store,
@@ -195,7 +195,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
         }
         for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
             if dataset is not None and name not in self._names:
-                raise TypeError(f"a {name} was given, and {self._function.__name__} has no parameter of that name")
+                raise TypeError(f"a {name} was given, but {self._function.__name__} has no parameter of that name")
         call = cast("Callable[..., Any]", self._function)
         return call(**{name: give() for name, give in given.items() if name in self._names})
 
@@ -203,8 +203,8 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
 def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
     """Make an algorithm of a function, plain or async.
 
-    It is given, by the names of its parameters, what it asks for of `store`, `adapter`, `llm_proxy`,
-    `initial_resources`, `train_dataset` and `val_dataset`.
+    The function receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and
+    `val_dataset` that its parameters name.
     """
     return FunctionAlgorithm(function)
 
@@ -212,7 +212,7 @@ def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
 def with_store(
     method: Callable[Concatenate[A, Store, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[A, P], Coroutine[Any, Any, R]]:
-    """Give a method of an algorithm the store as its first argument."""
+    """Pass the store to a method of an algorithm as its first argument."""
 
     @functools.wraps(method)
     async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -228,11 +228,11 @@ def with_llm_proxy(
     [Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]]],
     Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ]:
-    """Give a method of an algorithm the proxy as its first argument, running.
+    """Pass the running proxy to a method of an algorithm as its first argument.
 
     Args:
-        required: raise ValueError if there is no proxy, instead of giving None.
-        auto_start: start the proxy if it does not run, and stop it afterwards; one that runs is left running.
+        required: raise ValueError if there is no proxy, instead of passing None.
+        auto_start: start the proxy if it is not running, and stop it afterwards; a running proxy is left running.
     """
 
     def decorate(
@@ -253,7 +253,7 @@ def with_llm_proxy(
 
 @contextlib.asynccontextmanager
 async def _running(proxy: LLMProxy | None) -> AsyncGenerator[None]:
-    """Have a proxy run; whoever started it stops it."""
+    """Run a proxy during a block. The proxy is stopped afterwards only if this started it."""
     if proxy is None or proxy.is_running:
         yield
         return

@@ -1,4 +1,4 @@
-"""One attempt, from its claim to its report: resources, hooks, trace, agent, reward, status."""
+"""Execution of one attempt, from its claim to its report: resources, hooks, trace, agent, reward, status."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from store.training.scope import AttemptScope, entered
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 60.0
-"""How long a status is sent again and again to a store that cannot be reached."""
+"""How long the runner keeps sending a status to a store that cannot be reached."""
 
 INTERRUPTED_SECONDS: Final = 5.0
-"""How long an attempt that was interrupted waits for the store to take its spans."""
+"""How long an interrupted attempt waits for the store to take its spans."""
 
 _PAUSE_SECONDS: Final = 0.5
 _threads: Final = AgentThreads()
@@ -53,12 +53,12 @@ class AttemptRunner(AgentRunner, Protocol):
 
 
 class AttemptRun:
-    """Runs the agent of a runner once.
+    """One run of a runner's agent.
 
     Args:
-        runner: whose agent, tracer and hooks.
-        rollout: what was claimed.
-        resources_of: finds the resources of an id, the latest for None.
+        runner: provides the agent, the tracer and the hooks.
+        rollout: the claimed rollout.
+        resources_of: returns the resources with an id, or the latest for None.
     """
 
     def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout, resources_of: FindResources) -> None:
@@ -67,26 +67,26 @@ class AttemptRun:
         self._rollout = rollout
         self._store = runner.store
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Future[Reason] = self._loop.create_future()
+        self._stop_reason: asyncio.Future[Reason] = self._loop.create_future()
         self._began = self._loop.time()
         self._scope: AttemptScope | None = None
         self._hooks_ran = False
         self.outcome = Outcome()
 
     def tell(self, reason: Reason) -> None:
-        """Say that the attempt is not wanted any more. From any thread."""
+        """Request the end of the attempt, from any thread."""
         with suppress(RuntimeError):  # the loop is closed, and the attempt with it
-            self._loop.call_soon_threadsafe(self._set_told, reason)
+            self._loop.call_soon_threadsafe(self._set_stop_reason, reason)
 
-    def _set_told(self, reason: Reason) -> None:
-        if not self._told.done():
-            self._told.set_result(reason)
+    def _set_stop_reason(self, reason: Reason) -> None:
+        if not self._stop_reason.done():
+            self._stop_reason.set_result(reason)
 
     async def run(self) -> Outcome:
-        """Do all of it; what the agent raises is in the outcome.
+        """Run the attempt and report it. An exception of the agent is in the outcome.
 
         Raises:
-            BaseException: what interrupted it, such as `CancelledError`, once the attempt was reported.
+            BaseException: the attempt was interrupted, for example by `CancelledError`; it was reported before.
         """
         interruption: BaseException | None = None
         try:
@@ -104,7 +104,7 @@ class AttemptRun:
             try:
                 await asyncio.shield(finishing)
             except asyncio.CancelledError as error:
-                # It ends soon, and a report that is broken off would leave the attempt open.
+                # Finishing takes a short time, and without the report the attempt would stay open.
                 interruption = interruption or error
         if interruption is not None:
             raise interruption
@@ -112,7 +112,7 @@ class AttemptRun:
         return self.outcome
 
     async def refuse(self) -> None:
-        """Report that it was interrupted before it began."""
+        """Report that the attempt was interrupted before it began."""
         self.outcome.fail("interrupted")
         await self._report(0)
 
@@ -143,7 +143,7 @@ class AttemptRun:
         resources_id = self._rollout.resources_id
         update = await self._resources_of(resources_id)
         if update is not None:
-            # Others may share them, and agents do what they like with theirs.
+            # Other attempts may share these resources, and an agent may change its copy.
             return copy.deepcopy(update.resources)
         named = "there are none" if resources_id is None else f"there are none of id {resources_id}"
         error = RuntimeError(f"rollout {self._rollout.rollout_id} needs resources, and {named}; publish them first")
@@ -165,16 +165,18 @@ class AttemptRun:
                 return method(rollout.input, resources=resources, rollout=rollout)
             work = _in_thread(lambda: method(rollout.input, resources=resources, rollout=rollout), self._loop)
         try:
-            await asyncio.wait({work, self._told}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {work, self._stop_reason}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
+            )
         except BaseException:
-            # Who ends a runner does not care which of its agents is a thread.
+            # A caller that ends the runner does not need a warning about agents in threads.
             await self._stop(work, logging.INFO)
             raise
         if work.done():
             return _result(work)
         await self._stop(work)
-        if self._told.done():
-            reason = self._told.result()
+        if self._stop_reason.done():
+            reason = self._stop_reason.result()
             raise Stopped(reason, f"the rollout was {'cancelled' if reason == 'cancelled' else 'decided elsewhere'}")
         raise Stopped("timeout", f"the attempt took longer than {rollout.config.timeout_seconds:g} s")
 
@@ -183,12 +185,12 @@ class AttemptRun:
         return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
 
     async def _stop(self, work: asyncio.Future[Any], level: int = logging.WARNING) -> None:
-        """Cancel an async agent and give it a moment; a thread cannot be stopped, and goes on unheard."""
+        """Cancel an async agent and wait briefly. A thread cannot be stopped; its result is ignored."""
         if isinstance(work, asyncio.Task):
             work.cancel()
             await asyncio.wait({work}, timeout=self._runner.grace_seconds)
         if not work.done():
-            logger.log(level, "the agent of rollout %s does not stop; it goes on unheard", self._rollout.rollout_id)
+            logger.log(level, "the agent of rollout %s does not stop; its result is ignored", self._rollout.rollout_id)
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # Its last spans may wake an attempt that the watchdog has given up; what it decided is said again then.
+            # The last spans may revive an attempt that the watchdog has ended; then its decision is reported again.
             outcome.status = await self._given_up_as() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
@@ -205,9 +207,9 @@ class AttemptRun:
             outcome.spans, lost = recorded.spans, recorded.lost
             if recorded.left:
                 outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
-        if outcome.reason is None and self._told.done() and not await self._is_awake_again():
-            # Somebody else has decided while the agent's last spans were on their way.
-            outcome.fail(self._told.result())
+        if outcome.reason is None and self._stop_reason.done() and not await self._is_awake_again():
+            # Another party decided the rollout while the agent's last spans were being stored.
+            outcome.fail(self._stop_reason.result())
         if outcome.error is not None:
             outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
         if self._runner.hooks_before_status:
@@ -235,25 +237,27 @@ class AttemptRun:
                 if error.retryable and self._loop.time() < deadline:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     continue
-                logger.exception("attempt %s is over, %s, and cannot be reported", attempt.attempt_id, outcome.status)
+                logger.exception(
+                    "attempt %s ended as %s, but could not be reported", attempt.attempt_id, outcome.status
+                )
             return
 
     async def _given_up_as(self) -> AttemptStatus | None:
-        """Return as what the attempt was given up; None if another one was, or nothing can be learned of it now."""
+        """Return the status with which the watchdog ended this attempt; None if it did not, or this is unknown."""
         with suppress(StoreError):
             return await self._decided() or ("unresponsive" if await self._is_awake_again() else None)
         return None
 
     async def _decided(self) -> AttemptStatus | None:
-        """Return the status that the watchdog, or somebody, has given the attempt; None while it is at work."""
+        """Return the status that the watchdog or a user has set for the attempt; None while it is active."""
         for each in await self._store.query_attempts(self._rollout.rollout_id):
             if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
                 return each.status
         return None
 
     async def _is_awake_again(self) -> bool:
-        """Tell whether its rollout waits for this attempt, which was given up and woken by spans that came late."""
-        if self._told.result() != "superseded":
+        """Return whether the rollout waits for this attempt, which the watchdog had ended and late spans revived."""
+        if self._stop_reason.result() != "superseded":
             return False
         with suppress(StoreError):
             found = await self._store.get_rollout_by_id(self._rollout.rollout_id)
@@ -284,14 +288,14 @@ class AttemptRun:
 
 
 class Exit:
-    """What an agent raised to end the process; a result, where raising it would end the event loop."""
+    """Holds an exception that ends the process. It is returned because raising it would end the event loop."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 async def returning_exits(work: Awaitable[Any]) -> Any:
-    """Return an exit instead of raising it: out of a task it would end the event loop, with attempts unreported."""
+    """Return an exit instead of raising it, which would end the event loop and leave attempts unreported."""
     try:
         return await work
     except (KeyboardInterrupt, SystemExit) as error:
@@ -308,7 +312,7 @@ def _result(work: asyncio.Future[Any]) -> Any:
 
 
 def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """Run a function in another thread, with this context; one that never returns holds nothing up."""
+    """Run a function in another thread, with this context. A function that never returns blocks nothing else."""
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
@@ -326,14 +330,14 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
         try:
             result = context.run(function)
         except StopIteration as error:
-            # A future cannot hold it.
+            # A future cannot hold a StopIteration.
             raised = RuntimeError("the agent raised StopIteration")
             raised.__cause__ = error
-        except Exception as error:  # noqa: BLE001 - given to who waits
+        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             raised = error
         except BaseException as error:  # noqa: BLE001 - as above
             result = Exit(error)
-        with suppress(RuntimeError):  # the loop was closed, and nobody waits
+        with suppress(RuntimeError):  # the loop was closed, so no caller waits
             loop.call_soon_threadsafe(give, result, raised)
 
     _threads.run(run)
@@ -341,12 +345,12 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
 
 
 def _span_of(error: BaseException, spans: list[Span]) -> str | None:
-    """Return the first span to have ended with an error: the one in which it was raised."""
+    """Return the first span that ended with the error, which is the one in which it was raised."""
     kind, message = type_name(error), str(error)
     for span in spans:
         for event in span.events:
-            said = event.attributes
-            if said.get("exception.type") == kind and said.get("exception.message") == message:
+            attributes = event.attributes
+            if attributes.get("exception.type") == kind and attributes.get("exception.message") == message:
                 return span.span_id
     return None
 

@@ -1,4 +1,4 @@
-"""Nested data as attributes of spans and back, and the attributes that tag and link spans."""
+"""Conversion between nested data and span attributes, and the attributes that tag and link spans."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SPAN_KEYS: Final = ("trace_id", "span_id")
 
 
 def flatten_attributes(nested_data: Any, *, expand_leaf_lists: bool = False) -> dict[str, Any]:
-    """Return nested dicts and lists as one dict with dotted keys; what is empty vanishes.
+    """Return nested dicts and lists as one dict with dotted keys; empty dicts and lists are dropped.
 
     Lists of dicts or lists get numeric segments. A list of one kind of scalar stays a list, unless `expand_leaf_lists`;
-    of several kinds, it is taken apart with a warning. A scalar alone gets the key "".
+    a list of several kinds is split into items, with a warning. A scalar alone gets the key "".
 
     Raises:
-        ValueError: a dict has a key that is no string.
+        ValueError: a dict has a key that is not a string.
     """
     flat: dict[str, Any] = {}
     _flatten(nested_data, "", flat, expand=expand_leaf_lists)
@@ -61,12 +61,12 @@ def _stays_whole(items: Sequence[Any], path: str, *, expand: bool) -> bool:
 
 
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return dotted keys as nested dicts, and as lists where the keys are exactly 0, 1, … n-1.
+    """Return dotted keys as nested dicts, or as lists if the keys are exactly 0, 1, … n-1.
 
-    Where a key is both a value and a prefix of others, what is nested wins.
+    If a key is both a value and a prefix of others, the nested data wins.
     """
     root: dict[str, Any] = {}
-    # Shorter keys first: a value in the way of a longer key gives way.
+    # Shorter keys come first, so that a longer key replaces a value that is its prefix.
     for key in sorted(flat_data, key=lambda each: each.count(".")):
         node = root
         *above, last = key.split(".")
@@ -101,14 +101,14 @@ def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, A
 
 
 def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any] | list[Any]:
-    """Return what lies below a prefix, nested.
+    """Return the attributes below a prefix as nested data.
 
     Raises:
-        ValueError: the prefix itself is an attribute, so that there is a value where the nested data should be.
+        ValueError: the prefix itself is an attribute, so it has a value instead of nested data.
     """
     below = filter_attributes(attributes, prefix)
     if prefix in below:
-        raise ValueError(f"{prefix} is an attribute itself; only what is below it can be nested")
+        raise ValueError(f"{prefix} is itself an attribute; only attributes below it can be nested")
     return unflatten_attributes({key[len(prefix) + 1 :]: value for key, value in below.items()})
 
 
@@ -116,14 +116,14 @@ def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) 
 
 
 def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:  # noqa: FBT001, FBT002 - the contract's
-    """Return a value as a span can hold it: JSON text if it is neither a scalar nor a list of one kind.
+    """Return a value in a form that a span can hold: JSON text unless it is a scalar or a list of one kind of scalar.
 
     Args:
         value: anything.
-        force: what JSON does not know becomes its `str()`.
+        force: convert values that JSON does not support with `str()`.
 
     Raises:
-        ValueError: JSON does not know it, and nothing is forced.
+        ValueError: JSON does not support the value, and `force` is false.
     """
     if isinstance(value, _SCALARS):
         return value
@@ -137,7 +137,7 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue: 
     except (TypeError, ValueError) as error:
         if force:
             return str(cast("Any", value))
-        raise ValueError(f"{_kind(value)} is neither a value of a span nor JSON: {error}") from None
+        raise ValueError(f"a span cannot hold a {_kind(value)}, and it is not JSON: {error}") from None
 
 
 def _kind(value: Any) -> str:
@@ -161,10 +161,10 @@ def _one_kind(items: list[Any]) -> AttributeValue | None:
 
 
 def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> dict[str, AttributeValue]:  # noqa: FBT001, FBT002 - the contract's
-    """Return attributes with every value as `sanitize_attribute_value` has it.
+    """Return attributes with every value converted by `sanitize_attribute_value`.
 
     Raises:
-        ValueError: JSON does not know a value, and nothing is forced.
+        ValueError: JSON does not support a value, and `force` is false.
     """
     return {str(key): sanitize_attribute_value(value, force) for key, value in attributes.items()}
 
@@ -173,11 +173,11 @@ def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
     """Check that a span can hold these attributes as they are.
 
     Raises:
-        ValueError: a key is no string, or a value neither a scalar nor a list of one kind of scalar.
+        ValueError: a key is not a string, or a value is neither a scalar nor a list of one kind of scalar.
     """
     for key, value in attributes.items():
         if not isinstance(key, str):
-            raise ValueError(f"the attribute {key!r} is not named by a string")  # noqa: TRY004 - the contract's
+            raise ValueError(f"the attribute name {key!r} is not a string")  # noqa: TRY004 - the contract's
         if isinstance(value, _SCALARS):
             continue
         if not _is_list_of_one_kind(value):
@@ -195,30 +195,30 @@ def make_tag_attributes(tags: Iterable[str]) -> dict[str, Any]:
 
 
 def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the tags of a span, in their order; what is no text is none."""
+    """Return the tags of a span in order; tags that are not text are skipped."""
     found = _indexed(attributes, TAG)
     return [tag for tag in found if isinstance(tag, str)]
 
 
 def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes that point at spans by what those say: `{"gen_ai.response.id": "chatcmpl-1"}`.
+    """Return the attributes that link to spans by attribute values, such as `{"gen_ai.response.id": "chatcmpl-1"}`.
 
     The keys `trace_id` and `span_id` mean a span's ids, any other an attribute.
 
     Raises:
-        ValueError: a value is no string.
+        ValueError: a value is not a string.
     """
     flat: dict[str, str] = {}
     for index, (key, value) in enumerate(links.items()):
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers are not type-checked)
-            raise ValueError(f"the link by {key!r} is {type(value).__name__}; spans are matched by text")  # noqa: TRY004
+            raise ValueError(f"the link by {key!r} is {type(value).__name__}; use a string")  # noqa: TRY004
         flat[f"{LINK}.{index}.key_match"] = key
         flat[f"{LINK}.{index}.value_match"] = value
     return flat
 
 
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the links of a span; what is incomplete is none."""
+    """Return the links of a span; incomplete links are skipped."""
     links: dict[str, str] = {}
     for each in _indexed(attributes, LINK):
         if isinstance(each, dict):
@@ -230,7 +230,7 @@ def extract_links_from_attributes(attributes: Mapping[str, Any]) -> dict[str, st
 
 
 def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
-    """Return what stands below a prefix by index, in that order, whatever indexes are missing."""
+    """Return the values below a prefix, ordered by index; gaps in the indexes are allowed."""
     below = {key: value for key, value in filter_attributes(attributes, prefix).items() if key != prefix}
     nested = filter_and_unflatten_attributes(below, prefix) if below else []
     if isinstance(nested, list):
@@ -239,7 +239,7 @@ def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
 
 
 def query_linked_spans(spans: Sequence[S], links: Mapping[str, str]) -> list[S]:
-    """Return the spans at which all the links point, in the order given; without links, all."""
+    """Return the spans that match all links, in the given order; without links, return all spans."""
     return [span for span in spans if all(_matches(span, key, value) for key, value in links.items())]
 
 

@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing: it runs every task and logs what came of it, to see that the parts fit."""
+"""Algorithm that learns nothing. It runs every task and logs the results, to check that the components fit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SpanVerbosity = Literal["keys", "key_values", "none"]
 
 
 class Baseline(FastAlgorithm):
-    """Runs the training tasks, then the validation tasks, in order, and logs attempts, spans and adapted data of each.
+    """Algorithm that runs the training tasks, then the validation tasks, and logs attempts, spans and adapted data.
 
     Args:
-        n_epochs: how often.
-        train_split: taken for Agent-lightning's sake and not used.
-        polling_interval: how often the queue is looked at, in seconds, where a store does not tell of its changes.
-        max_queue_length: tasks are enqueued while no more than so many wait; none are left out.
-        span_verbosity: what is logged of a span's attributes.
+        n_epochs: how often the tasks are run.
+        train_split: accepted for compatibility with Agent-lightning and not used.
+        polling_interval: seconds between two reads of the queue, if the store keeps no log.
+        max_queue_length: the number of waiting rollouts above which enqueuing pauses; no task is left out.
+        span_verbosity: the parts of a span's attributes that are logged.
 
     Raises:
         Invalid: `train_split` is not between 0 and 1, or another number is too small.
@@ -53,7 +53,7 @@ class Baseline(FastAlgorithm):
         if max_queue_length < 0:
             raise Invalid("max_queue_length", f"{max_queue_length} is below 0")
         if span_verbosity not in {"keys", "key_values", "none"}:
-            raise Invalid("span_verbosity", f"{span_verbosity!r} is none of 'keys', 'key_values' and 'none'")
+            raise Invalid("span_verbosity", f"{span_verbosity!r} is not one of 'keys', 'key_values' and 'none'")
         self.n_epochs = n_epochs
         self.train_split = train_split
         self.polling_interval = polling_interval
@@ -68,7 +68,7 @@ class Baseline(FastAlgorithm):
         if val_dataset is not None:
             parts.append(("val", val_dataset))
         if not parts:
-            logger.error("there is nothing to run: give a train_dataset or a val_dataset")
+            logger.error("there are no tasks to run; pass a train_dataset or a val_dataset")
             return
         store = self.get_store()
         if (resources := self.get_initial_resources()) is not None:
@@ -83,7 +83,7 @@ class Baseline(FastAlgorithm):
                         watchers.create_task(self._watch(store, rollout))
 
     async def _room(self, store: Store) -> None:
-        """Return when no more than `max_queue_length` rollouts wait."""
+        """Wait until no more than `max_queue_length` rollouts are queued."""
         while True:
             waiting = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
             if waiting.total <= self.max_queue_length:
@@ -94,7 +94,7 @@ class Baseline(FastAlgorithm):
                 await asyncio.sleep(self.polling_interval)
 
     async def _watch(self, store: Store, rollout: Rollout) -> None:
-        """Log what came of a rollout once it has ended."""
+        """Wait until a rollout has ended, and log its results."""
         (ended,) = await store.wait_for_rollouts([rollout.rollout_id])
         logger.info("rollout %s ended %s", rollout.rollout_id, ended.status)
         for attempt in await store.query_attempts(rollout.rollout_id):
@@ -104,12 +104,12 @@ class Baseline(FastAlgorithm):
         name = f"rollout {attempt.rollout_id}, attempt {attempt.sequence_id}"
         logger.info("%s by %s: %s, %d spans", name, attempt.worker_id, attempt.status, len(spans))
         for span in spans if self.span_verbosity != "none" else ():
-            said: Any = span.attributes if self.span_verbosity == "key_values" else sorted(span.attributes)
-            logger.info("%s, span %d %s: %s", name, span.sequence_id, span.name, said)
-        # An attempt may well leave no spans, and some adapters refuse to be given none.
+            attributes: Any = span.attributes if self.span_verbosity == "key_values" else sorted(span.attributes)
+            logger.info("%s, span %d %s: %s", name, span.sequence_id, span.name, attributes)
+        # An attempt may leave no spans, and some adapters refuse an empty list.
         if not spans or self._adapter is None:
             return
         try:
-            logger.info("%s gives %s", name, self.get_adapter().adapt(spans))
+            logger.info("%s adapts to %s", name, self.get_adapter().adapt(spans))
         except Exception:
             logger.exception("%s cannot be adapted", name)

@@ -1,4 +1,4 @@
-"""The two sides of a training, each as one value that can be sent to another process."""
+"""Bundles of the runners' side and of the algorithm's side, which can be sent to another process."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _EVENT_SECONDS = 0.1
 
 @dataclass
 class RunnerBundle:
-    """The runners' side: each call is one worker, with a runner of its own.
+    """Runners' side of a training. Each call is one worker with its own runner.
 
     Attributes:
-        agent: what it runs.
-        runner: which runner, as a specification; None for a `Runner`.
-        tracer: which tracer, as a specification; None for a `Tracer`.
-        hooks: what is told of the attempts.
-        max_rollouts: how many attempts each worker runs; None for all there are.
-        seed: of Python's `random` in processes of runners.
+        agent: the agent to run.
+        runner: specification of the runner; None for a `Runner`.
+        tracer: specification of the tracer; None for a `Tracer`.
+        hooks: called for the attempts.
+        max_rollouts: how many attempts each worker runs; None for no limit.
+        seed: seed of Python's `random` in processes of runners.
     """
 
     agent: LitAgent[Any]
@@ -69,29 +69,29 @@ class RunnerBundle:
             await runner.iter(event=event)
 
     def build(self) -> Runner[Any]:
-        """Return a runner that no other worker has."""
+        """Return a runner for one worker."""
         tracer = TRACERS.build(self.tracer, default=Tracer)
         fill = {"tracer": tracer, "max_rollouts": self.max_rollouts}
         made = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts), fill=fill)
         assert made is not None  # there is a default
-        # A runner that was given as it is keeps its settings, and must not share its worker with another thread.
+        # A given runner instance is copied, because each worker sets its own id and store on it.
         return copy.copy(made) if made is self.runner else made
 
 
 @dataclass
 class AlgorithmBundle:
-    """The algorithm's side.
+    """Algorithm's side of a training.
 
     Attributes:
-        algorithm: None to wait until it is over.
-        adapter: what turns spans into what the algorithm learns from; in another process it is made anew.
-        adapter_spec: how; None for `TracerTraceToTriplet`.
-        llm_proxy: the proxy through which agents call models, if there is one.
-        initial_resources: what it starts from.
+        algorithm: None waits until the event is set.
+        adapter: converts spans to training data; in another process it is built again.
+        adapter_spec: specification of the adapter; None for `TracerTraceToTriplet`.
+        llm_proxy: the proxy through which agents call models, or None.
+        initial_resources: the resources that it starts from.
         train_dataset: tasks to train on.
-        val_dataset: tasks to judge by.
-        seed: of Python's `random`.
-        trainer: who runs it; gone in another process.
+        val_dataset: tasks for validation.
+        seed: seed of Python's `random`.
+        trainer: the trainer; None in another process.
     """
 
     algorithm: Algorithm | None
@@ -105,15 +105,15 @@ class AlgorithmBundle:
     adapter_spec: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs."""
+        """Return the state for another process."""
         return vars(self) | {"adapter": None, "trainer": None}
 
     async def __call__(self, store: Store, event: ExecutionEvent) -> None:
-        """Train, and stop early if the agent does nothing but fail.
+        """Train, and stop early if the first attempts all fail.
 
         Raises:
             AgentFails: the first attempts all failed.
-            Exception: what the algorithm raised.
+            Exception: the algorithm raised it.
         """
         if self.seed is not None:
             random.seed(self.seed)
@@ -152,16 +152,16 @@ class AlgorithmBundle:
     async def _run(self, algorithm: Algorithm) -> None:
         if algorithm.is_async():
             running = algorithm.run(self.train_dataset, self.val_dataset)
-            assert running is not None  # a coroutine function's
+            assert running is not None  # `run` is a coroutine function
             await running
             return
         await in_daemon_thread(lambda: algorithm.run(self.train_dataset, self.val_dataset))
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Return what a function returns in a thread of its own, which holds up neither this loop nor the end.
+    """Run a function in a daemon thread and return its result. It blocks neither this loop nor the process's exit.
 
-    Cancelled, the function goes on unheard: a thread cannot be stopped.
+    If this is cancelled, the function continues, because a thread cannot be stopped, and its result is ignored.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -178,9 +178,9 @@ async def in_daemon_thread(function: Callable[[], T]) -> T:
         result, failed = None, None
         try:
             result = function()
-        except BaseException as error:  # noqa: BLE001 - given to who waits
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting caller
             failed = error
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(give, result, failed)
 
     threading.Thread(target=run, name="the algorithm", daemon=True).start()

@@ -1,4 +1,4 @@
-"""From a specification to a component: an instance, a class, a function, a name, or a dict of settings."""
+"""Construction of components from specifications: an instance, a class, a function, a name or a dict of settings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NO_SETTINGS: Mapping[str, Any] = {}
 
 
 class Components(Generic[T]):
-    """One kind of component, and the ways in which one of it may be named.
+    """Builder of one kind of component.
 
     Args:
-        name: of the argument, for messages.
-        kind: what a component must be: a class, a protocol that can be checked, or the dotted path of one, which is
-            imported when there is something to check.
-        registry: short names, and the dotted path of what each stands for.
-        default_type: the class of a dict that names none.
+        name: the name of the argument, for messages.
+        kind: the type of the component: a class, a runtime-checkable protocol, or its dotted path, which is imported
+            when a component is checked.
+        registry: dotted paths by short name.
+        default_type: the class for a dict that names none.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class Components(Generic[T]):
         default: Callable[[], T | None] | None = None,
         fill: Mapping[str, Any] = _NO_SETTINGS,
     ) -> T | None:
-        """Return the component that is meant.
+        """Return the component that a specification describes.
 
         - None: what `default` returns.
         - a string: a short name, or a dotted path (`package.module.Class` or `package.module:Class`).
         - a dict: `type`, a class or dotted path, or `name`, a short name; the other keys are its arguments.
-        - a class: an instance of it; any other callable: what it returns.
+        - a class: an instance of it; any other callable: its result.
         - anything else: itself.
 
         Args:
-            spec: one of these.
-            default: makes the component if there is no specification.
-            fill: arguments of a class that are not given, as far as it has parameters of these names.
+            spec: the specification.
+            default: creates the component if there is no specification.
+            fill: further arguments of a class; those without a parameter of the same name are ignored.
 
         Raises:
-            Invalid: there is no specification and no default, or the name leads nowhere.
-            TypeError: what came of it is not of this kind.
+            Invalid: there is no specification and no default, or the name cannot be resolved.
+            TypeError: the result is not of this kind.
         """
         if spec is None:
             if default is None:
-                raise Invalid(self._name, "is needed; give an instance, a class, a name or a dict")
+                raise Invalid(self._name, "is required; pass an instance, a class, a name or a dict")
             return default()
         return self._checked(self._made(spec, fill))
 
@@ -79,7 +79,7 @@ class Components(Generic[T]):
             return spec
         if callable(spec):
             return spec()
-        raise Invalid(self._name, f"{spec!r} is no specification; give an instance, a class, a name or a dict")
+        raise Invalid(self._name, f"{spec!r} is not a specification; pass an instance, a class, a name or a dict")
 
     def _from_settings(self, settings: dict[str, Any], fill: Mapping[str, Any]) -> Any:
         named = settings.pop("type", None)
@@ -91,7 +91,7 @@ class Components(Generic[T]):
             raise Invalid(self._name, "the dict names no type; add type='package.module.Class'")
         made_by = self._found(named) if isinstance(named, str) else named
         if not callable(made_by):
-            raise Invalid(self._name, f"{named!r} is no class and no function")
+            raise Invalid(self._name, f"{named!r} is neither a class nor a function")
         return _instance(made_by, settings, fill)
 
     def _found(self, name: str) -> Any:
@@ -99,7 +99,7 @@ class Components(Generic[T]):
         module, _, attribute = path.replace(":", ".").rpartition(".")
         if not module:
             known = ", ".join(sorted(self._registry)) or "none"
-            raise Invalid(self._name, f"{name!r} is no short name (those are: {known}) and no dotted path")
+            raise Invalid(self._name, f"{name!r} is neither a short name ({known}) nor a dotted path")
         try:
             return getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
@@ -108,7 +108,7 @@ class Components(Generic[T]):
     def _checked(self, made: Any) -> T:
         kind = self._class()
         if not isinstance(made, kind):
-            raise TypeError(f"{self._name} is to be a {kind.__name__}, and {made!r} is none")
+            raise TypeError(f"{self._name} must be a {kind.__name__}, not {made!r}")
         return cast("T", made)
 
     def _class(self) -> type[Any]:
@@ -120,6 +120,6 @@ class Components(Generic[T]):
 def _instance(made_by: Callable[..., Any], settings: dict[str, Any], fill: Mapping[str, Any]) -> Any:
     try:
         known = frozenset(inspect.signature(made_by).parameters)
-    except ValueError:  # some classes written in C do not say
+    except ValueError:  # some classes written in C have no signature
         known = frozenset[str]()
     return made_by(**{name: value for name, value in fill.items() if name in known} | settings)

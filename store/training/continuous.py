@@ -1,4 +1,4 @@
-"""Waiting for rollouts to end, as the log tells of it: nothing is polled, missed or told twice."""
+"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from store.models import LoggedEvent, Rollout
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
-"""The statuses in which nothing more happens to a rollout, unless it is opened again."""
+"""The statuses of a rollout that has ended. It can still be reopened."""
 QUEUED: Final = frozenset({"queuing", "requeuing"})
 """The statuses in which a rollout waits to be claimed."""
 
@@ -27,12 +27,12 @@ _READ_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Rollouts that ended, and where to go on after them."""
+    """Batch of rollouts that ended, with the cursor after it."""
 
     rollouts: list[Rollout]
-    """In the order in which they ended, each with its latest attempt, as they are now."""
+    """Rollouts in the order in which they ended, each in its current state with its latest attempt."""
     cursor: str | None
-    """What `follow(after=)` takes to go on behind these; None as long as nothing ever ended."""
+    """Argument `after` of `follow` to continue after these rollouts; None if no rollout has ended yet."""
 
 
 async def follow(
@@ -42,20 +42,20 @@ async def follow(
     min_rollouts: int = 1,
     timeout: float | None = None,  # noqa: ASYNC109 - of a batch, not of the call
 ) -> AsyncIterator[Finished]:
-    """Yield rollouts as they end, whoever created them, for ever: for algorithms that learn while agents work.
+    """Yield rollouts as they end, from any source and without end, for algorithms that learn while agents work.
 
-    Keep the cursor together with what came of the batch, in one transaction or one file: who starts again with it
-    misses no rollout and gets none twice. A rollout that was opened again and ends again is told of again.
+    Store the cursor together with the results of the batch, in one transaction or one file: a restart with it misses no
+    rollout and gets none twice. A rollout that was reopened and ends again is yielded again.
 
     Args:
         store: a store that keeps a log.
-        after: the cursor of the last batch that was dealt with; None begins with the first rollout of the store.
-        min_rollouts: how many make a batch; there may be more.
-        timeout: after so many seconds a batch holds what there is, perhaps nothing; None waits for `min_rollouts`.
+        after: the cursor of the last batch that was processed; None begins with the first rollout of the store.
+        min_rollouts: the minimum size of a batch.
+        timeout: seconds after which a batch is yielded even if it is smaller or empty; None waits for `min_rollouts`.
 
     Raises:
         Invalid: `min_rollouts` is below 1, or `timeout` is not above 0.
-        Incompatible: the cursor is of another store.
+        Incompatible: the cursor belongs to another store.
         Unsupported: the store keeps no log.
     """
     if min_rollouts < 1:
@@ -73,7 +73,7 @@ async def follow(
                     if not await _done_by(upcoming, deadline):
                         break
                     (rollout_id, cursor), upcoming = upcoming.result(), None
-                    # The place in the batch is that of the last end.
+                    # A rollout that ended twice is placed at its last end.
                     seen.pop(rollout_id, None)
                     seen[rollout_id] = None
                 yield Finished(await _ended(store, seen), cursor)
@@ -82,27 +82,27 @@ async def follow(
 
 
 async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | None) -> bool:
-    """Wait for a future without cancelling it; False if the deadline came first."""
+    """Wait for a future without cancelling it; return False if the deadline came first."""
     left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
     done, _ = await asyncio.wait({future}, timeout=left)
     return bool(done)
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-    """Yield each of these rollouts once it has ended, with its latest attempt: first those that have, in their order.
+    """Yield each of these rollouts once it has ended, with its latest attempt. Already ended ones come first, in order.
 
     Args:
-        store: the store they are of; it must keep a log.
-        rollouts: whom to wait for, as `enqueue` returned them; one that is named twice is yielded once.
+        store: the store of the rollouts; it must keep a log.
+        rollouts: the rollouts to wait for, as `enqueue` returned them; duplicates are yielded once.
 
     Raises:
-        NotFound: they are of another store.
+        NotFound: the rollouts belong to another store.
         Unsupported: the store keeps no log.
     """
     pending = {rollout.rollout_id: rollout for rollout in rollouts}
     if not pending:
         return
-    # From before the reading below, so that no end falls between the two.
+    # The cursor is taken before the read below, so that no end falls between the two.
     cursor = await _cursor_at_creation(store, max(pending.values(), key=lambda rollout: rollout.start_time))
     for rollout in await _ended(store, pending):
         del pending[rollout.rollout_id]
@@ -124,16 +124,16 @@ async def left_the_queue(store: Store, rollout: Rollout) -> None:
         async for event in events:
             if event.data["to"] in QUEUED:
                 continue
-            # It may have been in the queue more than once.
+            # The event may belong to an earlier time in the queue.
             now = await store.get_rollout_by_id(rollout.rollout_id)
             if now is None or now.status not in QUEUED:
                 return
 
 
 async def newest_cursor(store: Store) -> str | None:
-    """Return a cursor before which all is of the past, and near the end of the log; None if nothing is near.
+    """Return a cursor near the end of the log, or None if no such cursor is known.
 
-    Whoever goes on behind it hears of everything that is still to come, and perhaps of some of the past.
+    A reader that starts there receives all future events, and possibly some past ones.
     """
     newest = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
     cursor = None
@@ -145,16 +145,18 @@ async def newest_cursor(store: Store) -> str | None:
 
 
 async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str, str]]:
-    """Yield the id of each rollout that ends, and the cursor after that."""
+    """Yield the id of each rollout that ends, with the cursor after that event."""
     async with aclosing(_tail(store, after, [_CHANGED], None)) as events:
         async for event in events:
-            # An end that is only stamped anew is no news.
+            # A change from one end status to another is not a new end.
             if event.data["to"] in ENDED and event.data["from"] not in ENDED:
                 yield event.stream.removeprefix(_STREAM), event.cursor
 
 
 async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[list[str]]:
-    """Yield the ids of rollouts that end, each once, those in one list that are known at once: read as one."""
+    """Yield lists of ids of rollouts that ended. Ids that are known at the same time share a list, without
+    duplicates.
+    """
     upcoming = None
     try:
         while True:
@@ -162,7 +164,7 @@ async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[
             seen = {(await upcoming)[0]: None}
             while True:
                 upcoming = asyncio.ensure_future(anext(endings))
-                # What the log's reader has in its hands takes one step.
+                # One step of the loop is enough for the next event that the log's reader has already loaded.
                 await asyncio.sleep(0)
                 if not upcoming.done() or len(seen) == _READ_AT_ONCE:
                     break
@@ -173,7 +175,7 @@ async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[
 
 
 async def _let_go(upcoming: asyncio.Future[tuple[str, str]] | None) -> None:
-    """Stop waiting for the next end, so that the generator it comes from can be closed."""
+    """Stop waiting for the next end, so that its generator can be closed."""
     if upcoming is not None:
         upcoming.cancel()
         with suppress(asyncio.CancelledError, StopAsyncIteration):
@@ -190,12 +192,12 @@ async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:
 def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
-    # Every tail is a generator, and has to be closed when it is left early.
+    # A tail is a generator that has to be closed when it is left early.
     return cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
 
 
 async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:
-    """Return those that have ended, in the order given."""
+    """Return the rollouts that have ended, in the given order."""
     wanted = list(rollout_ids)
     found: dict[str, Rollout] = {}
     for start in range(0, len(wanted), _READ_AT_ONCE):

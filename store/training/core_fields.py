@@ -1,4 +1,4 @@
-"""What a span says before it has an identity: its name, times, status and attributes."""
+"""Fields of a span without ids: name, times, status and attributes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from store.models.enums import Frozen
 
 
 class SpanCoreFields(Frozen):
-    """A span without ids. A runner that gets one as an agent's result stores it among the attempt's spans."""
+    """A span without ids. If an agent returns one, the runner stores it among the attempt's spans."""
 
     name: str
     status: TraceStatus
     attributes: Attributes
     start_time: float | None = None
-    """In seconds since the epoch."""
+    """Seconds since the epoch."""
     end_time: float | None = None
 
 
@@ -26,19 +26,19 @@ class SpanRecordingContext(Protocol):
     """A span that is being recorded."""
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; what a span cannot hold becomes JSON text."""
+        """Add attributes; values that a span cannot hold become JSON text."""
         ...
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        """Say how it ended."""
+        """Set the status."""
         ...
 
     def record_exception(self, exception: BaseException) -> None:
-        """Record an exception, and that the span ended with it."""
+        """Record an exception, and set the status to an error."""
         ...
 
     def get_recorded_span(self) -> SpanCoreFields:
-        """Return what was recorded.
+        """Return the recorded span.
 
         Raises:
             RuntimeError: the span has not ended yet.
@@ -47,7 +47,7 @@ class SpanRecordingContext(Protocol):
 
 
 def exception_attributes(exception: BaseException) -> dict[str, str | bool]:
-    """Return an exception in OpenTelemetry's attributes."""
+    """Return an exception as OpenTelemetry attributes."""
     return {
         "exception.type": type_name(exception),
         "exception.message": str(exception),
@@ -57,6 +57,6 @@ def exception_attributes(exception: BaseException) -> dict[str, str | bool]:
 
 
 def type_name(value: Any) -> str:
-    """Return the qualified name of a value's type, bare for a builtin."""
+    """Return the qualified name of a value's type, without the module for a builtin."""
     kind: type[Any] = value.__class__
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,6 +1,6 @@
-"""What an agent says of itself: rewards, annotations, messages, objects and exceptions, as spans of its attempt.
+"""Emitters of rewards, annotations, messages, objects and exceptions as spans of the current attempt.
 
-With `propagate=False` a span is built and returned, and nothing is recorded; so it is outside of attempts.
+With `propagate=False` an emitter only builds and returns the span, which also works outside of attempts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - the contract's
-    """Record attributes of your own in the current attempt. Returns once they are stored.
+    """Record custom attributes in the current attempt, and return once they are stored.
 
     Args:
         annotation: attributes, or nested dicts and lists of them.
@@ -54,7 +54,7 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
 
 
 async def emit_annotation_async(annotation: Mapping[str, Any]) -> SpanCoreFields:
-    """As `emit_annotation`, for async agents: the event loop goes on until the span is stored."""
+    """Record like `emit_annotation`, without blocking the event loop."""
     return await _flushed(_emit(ANNOTATION_SPAN, _annotation(annotation), propagate=True))
 
 
@@ -71,19 +71,20 @@ def emit_reward(
     attributes: Mapping[str, Any] | None = None,
     propagate: bool = True,
 ) -> SpanCoreFields:
-    """Record a reward in the current attempt. Returns once it is stored.
+    """Record a reward in the current attempt, and return once it is stored.
 
-    Its number is greater than those of all calls that had ended, and smaller than those of all that begin later.
+    The number of its span is greater than those of all calls that have ended, and smaller than those of all later
+    calls.
 
     Args:
-        reward: one number, or several by name.
-        primary_key: which of several is the reward that training uses.
-        attributes: more to say, such as links to what is rewarded (`make_link_attributes`) or tags.
+        reward: one number, or several numbers by name.
+        primary_key: the name of the number that training uses, if there are several.
+        attributes: further attributes, such as links to the rewarded spans (`make_link_attributes`) or tags.
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        TypeError: the reward is no number.
-        ValueError: it is not finite; one of several is no number, or `primary_key` is none of them.
+        TypeError: the reward is not a number.
+        ValueError: it is not finite, one of several is not a number, or `primary_key` names none of them.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=propagate)
@@ -96,9 +97,9 @@ async def emit_reward_async(
     primary_key: str | None = None,
     attributes: Mapping[str, Any] | None = None,
 ) -> SpanCoreFields:
-    """As `emit_reward`, for async agents: the event loop goes on until the reward is stored.
+    """Record like `emit_reward`, without blocking the event loop.
 
-    Its number has its place among those of the calls that come before and after it in the same task.
+    Its number is between those of the calls before and after it in the same task.
     """
     return await _flushed(_emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=True))
 
@@ -117,7 +118,7 @@ def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
         return {PRIMARY: finite(reward, "the reward")}
     named = cast("Mapping[str, Any]", reward)
     if primary_key is None or primary_key not in named:
-        raise ValueError(f"primary_key={primary_key!r} is none of the dimensions {', '.join(map(repr, named))}")
+        raise ValueError(f"primary_key={primary_key!r} is not one of the dimensions {', '.join(map(repr, named))}")
     for name, value in named.items():
         if not isinstance(value, (bool, int, float)):
             raise ValueError(f"the reward {name!r} is {type(value).__name__}, not a number")  # noqa: TRY004 - the contract's
@@ -129,11 +130,11 @@ def finite(value: float, what: str) -> float:
     """Return a number as a float.
 
     Raises:
-        ValueError: it is NaN or infinite, which no database gives back as it came.
+        ValueError: it is NaN or infinite, which databases do not preserve.
     """
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{what} is {number}; a reward is a finite number")
+        raise ValueError(f"{what} is {number}; a reward must be a finite number")
     return number
 
 
@@ -146,7 +147,7 @@ def emit_message(message: str, attributes: Mapping[str, Any] | None = None, prop
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        TypeError: the message is no text.
+        TypeError: the message is not text.
         RuntimeError: there is no current attempt.
     """
     if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers are not type-checked)
@@ -162,12 +163,12 @@ def emit_object(
     """Record a value in the current attempt, to be read back with `get_object_value`.
 
     Args:
-        object: a string, number, bool, bytes, or anything that JSON knows.
+        object: a string, number, bool, bytes, or any JSON value.
         attributes: more to say; what a span cannot hold becomes JSON text.
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        RuntimeError: JSON does not know the value; or there is no current attempt.
+        RuntimeError: the value is not JSON, or there is no current attempt.
     """
     return _emit(OBJECT_SPAN, _described(object) | sanitize_attributes(attributes or {}), propagate=propagate)
 
@@ -181,7 +182,7 @@ def _described(value: Any) -> dict[str, AttributeValue]:
     try:
         return {OBJECT_TYPE: name, OBJECT_JSON: json.dumps(value, ensure_ascii=False)}
     except (TypeError, ValueError) as error:
-        raise RuntimeError(f"{name} is no value of JSON, {error}; emit a part of it that is") from None
+        raise RuntimeError(f"{name} is not a JSON value: {error}; emit a part of it that is") from None
 
 
 def emit_exception(
@@ -189,7 +190,7 @@ def emit_exception(
     attributes: Mapping[str, Any] | None = None,
     propagate: bool = True,  # noqa: FBT001, FBT002 - the contract's
 ) -> SpanCoreFields:
-    """Record an exception that the agent has dealt with; the attempt goes on.
+    """Record an exception that the agent has handled; the attempt continues.
 
     Args:
         exception: the exception.
@@ -197,13 +198,13 @@ def emit_exception(
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        TypeError: it is no exception.
+        TypeError: it is not an exception.
         RuntimeError: there is no current attempt.
     """
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance] (as above)
-        raise TypeError(f"an exception is wanted, not {type(exception).__name__}")
-    said = exception_attributes(exception) | sanitize_attributes(attributes or {})
-    return _emit(EXCEPTION_SPAN, said, propagate=propagate)
+        raise TypeError(f"emit_exception needs an exception, not {type(exception).__name__}")
+    recorded = exception_attributes(exception) | sanitize_attributes(attributes or {})
+    return _emit(EXCEPTION_SPAN, recorded, propagate=propagate)
 
 
 def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanCoreFields:
@@ -216,7 +217,7 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanC
         end_time=now,
     )
     if propagate:
-        # Building a span must not bring the SDK.
+        # Building a span must not import the SDK.
         from store.training.tracer import record_fields
 
         record_fields(require_scope(name), fields)
@@ -238,10 +239,10 @@ async def _flushed(fields: SpanCoreFields) -> SpanCoreFields:
 
 
 def get_message_value(span: AnySpan) -> str | None:
-    """Return the text of a message's span, or None if it has none.
+    """Return the text of a message span, or None if it has none.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not text.
     """
     body = span.attributes.get(MESSAGE_BODY)
     if body is not None and not isinstance(body, str):
@@ -250,10 +251,10 @@ def get_message_value(span: AnySpan) -> str | None:
 
 
 def get_object_value(span: AnySpan) -> Any:
-    """Return the value that an object's span holds, or None if it holds none.
+    """Return the value of an object span, or None if it has none.
 
     Raises:
-        RuntimeError: what it holds is damaged, or of a kind that is not known.
+        RuntimeError: the value is damaged or of an unknown type.
     """
     attributes = span.attributes
     text, literal = attributes.get(OBJECT_JSON), attributes.get(OBJECT_LITERAL)

@@ -1,4 +1,4 @@
-"""Notices early that an agent does nothing but fail, and finds out why."""
+"""Early detection of an agent whose first attempts all fail."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 10
-"""How many attempts may fail before one has succeeded."""
+"""The number of failed attempts, without a success, after which the training is stopped."""
 
 _BEGUN: Final = "attempt.started"
 _ENDED: Final = "attempt.status_changed"
 _FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
-# These say nothing about the agent.
+# These errors are not caused by the agent.
 _INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded", WORKER_GONE})
 _STACK: Final = "exception.stacktrace"
 
 
 class AgentFails(RuntimeError):
-    """The first attempts of a training all failed; the text holds the commonest error, with its traceback."""
+    """The first attempts of a training all failed; the message contains the most common error and its traceback."""
 
 
 async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
-    """Return once as many attempts as one has patience for have failed and none succeeded; wait for ever otherwise.
+    """Return once `PATIENCE` attempts have failed and none has succeeded; otherwise wait until cancelled.
 
-    Only attempts that began in the training count: those that a killed one left are closed at the next one's beginning.
+    Only attempts that began in this training count, because attempts of a killed training are closed when the next one
+    begins.
 
     Args:
-        store: whose attempts.
-        after: the cursor behind which the training begins.
+        store: the store of the attempts.
+        after: the cursor at which the training begins.
     """
     begun: set[str] = set()
     failures: list[LoggedEvent] = []
@@ -58,9 +59,9 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
                 if len(failures) >= PATIENCE:
                     return await _explained(store, failures)
     except (Unsupported, Incompatible) as error:
-        logger.info("nobody watches whether every attempt fails: %s", error)
+        logger.info("failing attempts are not watched: %s", error)
     except StoreError as error:
-        logger.warning("nobody watches any more whether every attempt fails: %s", error)
+        logger.warning("failing attempts are no longer watched: %s", error)
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -70,11 +71,11 @@ def _news(store: Store, after: str | None) -> Any:
 
 
 async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
-    """Return the commonest of the errors, as the store holds it."""
-    said = [_said(event) for event in failures]
-    commonest, times = Counter(said).most_common(1)[0]
+    """Return an error that describes the most common failure."""
+    messages = [_message(event) for event in failures]
+    commonest, times = Counter(messages).most_common(1)[0]
     text = f"the first {len(failures)} attempts all failed, {times} of them with {commonest}"
-    event = failures[said.index(commonest)]
+    event = failures[messages.index(commonest)]
     rollout_id = event.stream.removeprefix("rollout/")
     spans = await store.query_spans(rollout_id, event.data["attempt_id"])
     stack = _stack(list(spans), _error(event).get("span_id"))
@@ -86,7 +87,7 @@ def _error(event: LoggedEvent) -> dict[str, Any]:
     return event.data.get("error") or {}
 
 
-def _said(event: LoggedEvent) -> str:
+def _message(event: LoggedEvent) -> str:
     error = _error(event)
     if not error:
         return str(event.data["to"])
@@ -94,9 +95,9 @@ def _said(event: LoggedEvent) -> str:
 
 
 def _stack(spans: list[Span], span_id: str | None) -> str | None:
-    """Return the traceback that the spans of an attempt hold, preferably that of the span it failed in."""
+    """Return a traceback from the spans of an attempt, preferably from the span in which it failed."""
     for span in sorted(spans, key=lambda span: span.span_id != span_id):
-        for said in (span.attributes, *(event.attributes for event in span.events)):
-            if isinstance(stack := said.get(_STACK), str):
+        for attributes in (span.attributes, *(event.attributes for event in span.events)):
+            if isinstance(stack := attributes.get(_STACK), str):
                 return stack
     return None

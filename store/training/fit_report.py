@@ -1,4 +1,4 @@
-"""What a training came to, as the log of its store tells it."""
+"""Report of a training, read from the log of its store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_REWARD: Final = "no reward"
 
 
 class Version(NamedTuple):
-    """Resources as a rollout was run with them."""
+    """The version of the resources that a rollout was run with."""
 
     resources_id: str | None
     version: int | None
@@ -47,37 +47,37 @@ class Rewards:
 
     mode: RolloutMode | None
     step: int | None
-    """As the rollouts' `rollbook.step` says."""
+    """The `rollbook.step` of the rollouts."""
     version: Version
     rollouts: int
-    """How many succeeded."""
+    """The number of rollouts that succeeded."""
     rewarded: int
-    """How many of them have a reward."""
+    """The number of those that have a reward."""
     mean: float | None
-    """Of the final reward of the last attempt of each."""
+    """The mean of the final rewards of their last attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What ended while a training ran. Read from the log, it is the same whoever asks."""
+    """Results of the rollouts that ended during a training."""
 
     rewards: list[Rewards] = field(default_factory=list[Rewards])
-    """By mode, step and version, in the order in which they first ended."""
+    """Rows by mode, step and version, in the order in which their first rollouts ended."""
     rollouts: int = 0
-    """How many ended."""
+    """The number of rollouts that ended."""
     attempts: int = 0
-    """How many it took them."""
+    """The number of attempts of these rollouts."""
     drops: dict[str, int] = field(default_factory=dict[str, int])
-    """Rollouts that give nothing to learn from, by reason: the type of error, the status, or `no reward`."""
+    """Numbers of rollouts without training data, by reason: the type of error, the status, or `no reward`."""
     best: Version | None = None
-    """The version with the greatest mean reward: in validation if there was any, else in training."""
+    """The version with the greatest mean reward, in validation if there was any, otherwise in training."""
     seconds: float = 0.0
     execution: ExecutionReport = field(default_factory=ExecutionReport)
     """How the runners fared."""
 
     @property
     def retries(self) -> int:
-        """How many attempts were not the first of their rollout."""
+        """The number of attempts that were not the first of their rollout."""
         return self.attempts - self.rollouts
 
     def __str__(self) -> str:
@@ -85,25 +85,25 @@ class FitReport:
 
 
 @dataclass(slots=True)
-class _Story:
-    """One rollout, as far as the log was read."""
+class _RolloutProgress:
+    """State of one rollout, as far as the log was read."""
 
     mode: Any = None
     step: int | None = None
     resources_id: str | None = None
     version: int | None = None
     is_known: bool = False
-    """Whether the log was read from its creation on."""
+    """Whether the log was read from the rollout's creation on."""
     status: str = ""
     attempts: int = 0
     latest: str = ""
     trouble: str = ""
-    """Of the latest attempt."""
+    """The error type or status of the latest attempt, unless it succeeded."""
     reward: tuple[int, float] | None = None
     """Sequence id and value of the latest attempt's final reward."""
 
-    def tell(self, event: LoggedEvent) -> None:
-        """Go on with the next event."""
+    def apply(self, event: LoggedEvent) -> None:
+        """Apply the next event."""
         data = event.data
         match event.type:
             case "rollout.enqueued" | "rollout.started":
@@ -128,41 +128,41 @@ class _Story:
 
     @property
     def drop(self) -> str | None:
-        """Why it gives nothing to learn from."""
+        """The reason why the rollout has no training data, or None."""
         if self.status == "succeeded":
             return _NO_REWARD if self.reward is None else None
         return "cancelled" if self.status == "cancelled" else self.trouble or self.status
 
 
 async def read_report(store: Store, after: str | None, seconds: float, execution: ExecutionReport) -> FitReport:
-    """Return what ended behind a cursor.
+    """Return the report of the rollouts that ended after a cursor.
 
     Args:
         store: the store of the training.
-        after: where the training began; None for the beginning of the log.
-        seconds: how long it took.
+        after: the cursor at which the training began; None for the beginning of the log.
+        seconds: the duration of the training.
         execution: how the runners fared.
     """
-    stories: dict[str, _Story] = defaultdict(_Story)
-    ended: dict[str, _Story] = {}
+    rollouts: dict[str, _RolloutProgress] = defaultdict(_RolloutProgress)
+    ended: dict[str, _RolloutProgress] = {}
     try:
         async for event in store.log.tail(after, types=_TYPES):
             rollout_id = event.stream.removeprefix(_STREAM)
-            story = stories[rollout_id]
-            story.tell(event)
-            if event.type == "rollout.status_changed" and story.status in ENDED:
-                ended.setdefault(rollout_id, story)
+            progress = rollouts[rollout_id]
+            progress.apply(event)
+            if event.type == "rollout.status_changed" and progress.status in ENDED:
+                ended.setdefault(rollout_id, progress)
     except (Unsupported, Incompatible):
         return FitReport(seconds=seconds, execution=execution)
-    # What was opened again is not over.
-    ended = {rollout_id: story for rollout_id, story in ended.items() if story.status in ENDED}
-    await _complete(store, {rollout_id: story for rollout_id, story in ended.items() if not story.is_known})
+    # Rollouts that were reopened have not ended.
+    ended = {rollout_id: progress for rollout_id, progress in ended.items() if progress.status in ENDED}
+    await _complete(store, {rollout_id: progress for rollout_id, progress in ended.items() if not progress.is_known})
     rewards = _rewards(ended.values())
-    drops = Counter(drop for story in ended.values() if (drop := story.drop) is not None)
+    drops = Counter(drop for progress in ended.values() if (drop := progress.drop) is not None)
     return FitReport(
         rewards=rewards,
         rollouts=len(ended),
-        attempts=sum(max(story.attempts, 1) for story in ended.values()),
+        attempts=sum(max(progress.attempts, 1) for progress in ended.values()),
         drops=dict(drops.most_common()),
         best=_best(rewards),
         seconds=seconds,
@@ -170,22 +170,22 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
     )
 
 
-async def _complete(store: Store, stories: dict[str, _Story]) -> None:
-    """Read what happened before the training began, to rollouts that it took up again."""
-    for rollout_id, story in stories.items():
-        so_far = _Story()
+async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None:
+    """Read the events before the training began of rollouts that it resumed."""
+    for rollout_id, progress in rollouts.items():
+        so_far = _RolloutProgress()
         async for event in store.log.tail(rollout_id=rollout_id, types=_TYPES):
-            so_far.tell(event)
-        for name in _Story.__slots__:
-            setattr(story, name, getattr(so_far, name))
+            so_far.apply(event)
+        for name in _RolloutProgress.__slots__:
+            setattr(progress, name, getattr(so_far, name))
 
 
-def _rewards(stories: Iterable[_Story]) -> list[Rewards]:
+def _rewards(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:
     grouped: dict[tuple[Any, int | None, Version], list[float | None]] = {}
-    for story in stories:
-        if story.status == "succeeded":
-            key = (story.mode, story.step, Version(story.resources_id, story.version))
-            grouped.setdefault(key, []).append(None if story.reward is None else story.reward[1])
+    for progress in rollouts:
+        if progress.status == "succeeded":
+            key = (progress.mode, progress.step, Version(progress.resources_id, progress.version))
+            grouped.setdefault(key, []).append(None if progress.reward is None else progress.reward[1])
     return [
         Rewards(
             mode, step, version, len(values), len(given := [each for each in values if each is not None]), _mean(given)
@@ -206,7 +206,7 @@ def _best(rewards: list[Rewards]) -> Version | None:
     return None
 
 
-# -- in words --------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------
 
 
 def _lines(report: FitReport) -> Iterable[str]:
@@ -234,8 +234,8 @@ def _lines(report: FitReport) -> Iterable[str]:
                     reward.rjust(widths[4]),
                 )
             )
-    told = f"{report.rollouts:,} rollouts in {report.attempts:,} attempts ({report.retries:,} retries)"
-    yield f"{told}, {report.seconds:.1f} s"
+    counts = f"{report.rollouts:,} rollouts in {report.attempts:,} attempts ({report.retries:,} retries)"
+    yield f"{counts}, {report.seconds:.1f} s"
     if report.drops:
         yield "nothing to learn from: " + ", ".join(f"{count:,} {reason}" for reason, count in report.drops.items())
     execution = report.execution

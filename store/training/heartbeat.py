@@ -1,4 +1,4 @@
-"""Signs of life: of a worker, with the state of its machine, and of every attempt it runs."""
+"""Heartbeats of a worker, with the state of its machine, and of every attempt that it runs."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _LEAST_SECONDS: Final = 0.01
 
 @dataclass(eq=False, slots=True)
 class Beating:
-    """An attempt that is kept alive."""
+    """An attempt for which heartbeats are sent."""
 
     rollout: AttemptedRollout
     tell: Callable[[Reason], None]
-    """Called, in whichever thread, when the store says that the attempt is over."""
+    """Callback, in any thread, when the store reports that the attempt has ended."""
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
     def now(self) -> float:
-        """The time by the store's clock, which stamped the attempt's start when this one began to run."""
+        """The current time of the store's clock, derived from the attempt's start time."""
         return self.rollout.attempt.start_time + time.monotonic() - self.claimed_at
 
 
 class Heartbeat:
-    """Sends the signs of life of one worker, for as long as it is entered.
+    """Sender of the heartbeats of one worker.
 
     Args:
-        store: where to.
-        label: of the worker.
-        interval: between two, in seconds; 0 or less for none.
-        jitter: how much each interval may differ, in seconds.
-        mode: "thread", where an agent that blocks the event loop holds nothing up, or "asyncio", in this loop.
-        include_gpu: also what `nvidia-smi` says.
+        store: the store that receives them.
+        label: the name of the worker.
+        interval: seconds between two heartbeats; 0 or less for none.
+        jitter: how much each interval may vary, in seconds.
+        mode: "thread" sends in a thread that agents cannot block, "asyncio" in this event loop.
+        include_gpu: add the output of `nvidia-smi`.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class Heartbeat:
         self._beating: dict[str, Beating] = {}
 
     def begin(self, beating: Beating) -> None:
-        """Keep an attempt alive from now on."""
+        """Start to send heartbeats for an attempt."""
         self._beating[beating.rollout.attempt.attempt_id] = beating
 
     def end(self, rollout: AttemptedRollout) -> None:
-        """Keep it alive no more."""
+        """Stop sending heartbeats for an attempt."""
         self._beating.pop(rollout.attempt.attempt_id, None)
 
     @contextlib.asynccontextmanager
     async def sent(self) -> AsyncGenerator[None]:
-        """Send them while inside."""
+        """Send heartbeats during the block."""
         if self._interval <= 0:
             yield
             return
@@ -89,9 +89,9 @@ class Heartbeat:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def introduce(self) -> None:
-        """Close what a worker of this label left behind when its process died, and send the first sign of life."""
+        """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
         if self._interval > 0:
-            await self._quietly("closing what was left behind", self._close_orphans())
+            await self._quietly("closing orphaned attempts", self._close_orphans())
             await self._beat()
 
     async def _beats(self) -> None:
@@ -110,13 +110,13 @@ class Heartbeat:
         )
 
     async def _quietly(self, what: str, work: Any) -> None:
-        """Do something within one interval, or leave it: the next one comes."""
+        """Await some work for at most one interval. A failure is logged; the next interval tries again."""
         try:
             async with asyncio.timeout(self._interval):
                 await work
         except TimeoutError:
             logger.warning("%s, %s, took longer than %g s", what, self._label, self._interval)
-        except Exception as error:  # noqa: BLE001 - a worker goes on without a heartbeat
+        except Exception as error:  # noqa: BLE001 - a worker continues without a heartbeat
             logger.warning("%s, %s, failed: %s", what, self._label, error)
 
     async def _beat_worker(self) -> None:
@@ -130,10 +130,10 @@ class Heartbeat:
             beating.tell("superseded")
 
     async def _close_orphans(self) -> None:
-        """Report attempts that this worker's last process was running when it died.
+        """Report the attempts that this worker's previous process was running when it died as unresponsive.
 
-        As the watchdog would, when they have been silent for long enough; so they are tried again if the rollout's
-        config says that those which fell silent are.
+        The watchdog would do the same later. The attempts are retried if the rollout's config retries unresponsive
+        ones.
         """
         worker = await self._store.get_worker_by_id(self._label)
         left = (worker.heartbeat_stats if worker is not None else None) or {}

@@ -1,4 +1,4 @@
-"""What may be told of each attempt, without any say in it."""
+"""Hooks that are called at the start and the end of each attempt."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ logger = logging.getLogger(__name__)
 
 
 class Hook:
-    """Is told when an attempt and its trace start and end. What it raises is logged, and changes nothing.
+    """Base class of hooks, called when an attempt and its trace start and end. Exceptions are logged and ignored.
 
-    `on_rollout_end` may also declare `outcome: Outcome | None = None`: how the attempt ended.
+    `on_rollout_end` may also declare `outcome: Outcome | None = None`, the result of the attempt.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
-        """An attempt was claimed; nothing was done yet, and nothing can be emitted."""
+        """Handle the start of an attempt, after its claim. Nothing can be emitted yet."""
 
     async def on_trace_start(
         self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
-        """The trace is open; the agent runs next. What is emitted is part of the attempt."""
+        """Handle the opening of the trace, before the agent runs. Emitted spans belong to the attempt."""
 
     async def on_trace_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
-        """The agent has returned, and its reward is recorded; the trace is still open. Left out if it raised."""
+        """Handle the return of the agent, with its reward recorded and the trace still open. Not called after an
+        error.
+        """
 
     async def on_rollout_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
-        """The attempt is over and reported to the store; `spans` are all that it stored."""
+        """Handle the end of the attempt, after its report to the store; `spans` are all its stored spans."""
 
 
 async def call_hooks(hooks: Sequence[Hook], name: str, /, optional: dict[str, Any] | None = None, **about: Any) -> None:
-    """Call a method of each hook in turn; what one raises is logged.
+    """Call a method of each hook in turn; exceptions are logged.
 
     Args:
-        hooks: in the order in which they are called.
-        name: of the method.
-        optional: what only methods get that declare it.
-        about: what each method gets.
+        hooks: the hooks in the order of the calls.
+        name: the name of the method.
+        optional: arguments only for methods that declare them.
+        about: arguments for each method.
     """
     for hook in hooks:
         method: Callable[..., Awaitable[None]] = getattr(hook, name)
         try:
             await method(**about, **_declared(method, optional or {}))
         except Exception:
-            logger.exception("%s of %s failed; the attempt goes on", name, type(hook).__name__)
+            logger.exception("%s of %s failed; the attempt continues", name, type(hook).__name__)
 
 
 def _declared(method: Callable[..., Any], optional: dict[str, Any]) -> dict[str, Any]:

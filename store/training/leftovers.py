@@ -1,4 +1,4 @@
-"""Spans that a process kept for the store and died with: the next one to start stores them."""
+"""Replay of spans that a dead process left in its spool."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 async def replay(store: Store, spool: SpanSpool) -> None:
-    """Store the spans that processes of this machine left in a spool when they died, and remove their files.
+    """Store the spans that dead processes of this machine left in a spool, and remove their files.
 
-    A file stays where the store does not know the attempt, or has given it up: a span would bring it back to life.
+    A file stays if the attempt is unknown or unresponsive in the store, because a span would revive the attempt.
     """
     for path in spool.left_behind():
         try:
@@ -33,11 +33,11 @@ async def replay(store: Store, spool: SpanSpool) -> None:
         if why is None:
             path.unlink(missing_ok=True)
         else:
-            logger.warning("spans that a process left behind stay in %s: %s", path, why)
+            logger.warning("spans of a dead process stay in %s: %s", path, why)
 
 
 async def _replay(store: Store, path: Path) -> str | None:
-    """Store the spans of a file; return why that was not done, or None."""
+    """Store the spans of a file; return None, or the reason why they were not stored."""
     spans = _spans(path)
     if not spans:
         return None
@@ -48,7 +48,7 @@ async def _replay(store: Store, path: Path) -> str | None:
         return f"attempt {attempt_id} of rollout {rollout_id} is {status or 'unknown'}"
     for start in range(0, len(spans), BATCH):
         await record(store, spans[start : start + BATCH])
-    logger.info("%d spans that a process left behind are stored in attempt %s", len(spans), attempt_id)
+    logger.info("stored %d spans of a dead process in attempt %s", len(spans), attempt_id)
     return None
 
 
@@ -58,6 +58,6 @@ def _spans(path: Path) -> Sequence[Span]:
         try:
             spans.append(Span.model_validate_json(line))
         except ValidationError:
-            # The process died while it wrote.
+            # The process died while it wrote this line.
             break
     return spans

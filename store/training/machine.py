@@ -1,4 +1,4 @@
-"""What a worker's heartbeat says of its machine and its process."""
+"""State of the machine and the process, for a worker's heartbeat."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _GPU_QUERY: Final = {
 
 
 def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
-    """Return the state of this machine, in the fields of Agent-lightning 0.3, and which process this is.
+    """Return the state of this machine, in the fields of Agent-lightning 0.3, and the identity of this process.
 
-    Memory and disk are in GB, traffic in MB since boot, shares in percent. What only psutil knows is left out where it
-    is not installed.
+    Memory and disk are in GB, traffic in MB since boot, shares in percent. Values from psutil are left out if it is not
+    installed.
 
     Args:
-        include_gpu: also what `nvidia-smi` says of each GPU.
+        include_gpu: add the values of `nvidia-smi` for each GPU.
     """
     disk = shutil.disk_usage("/")
     state: dict[str, Any] = {
@@ -53,7 +53,7 @@ def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
 
 
 def this_process() -> dict[str, Any]:
-    """Return what names this process among all that there are and were."""
+    """Return the fields that identify this process uniquely, even if its pid is reused."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
 
 
@@ -88,23 +88,24 @@ def _number(text: str) -> str | float:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process of this machine started, in a unit of its own; None if it is gone, or nobody can say.
+    """Return when a process of this machine started, in the system's unit; None if it is gone or this is unknown.
 
-    Together with the pid it names a process: pids are used again.
+    The start time and the pid together identify a process, because pids are reused.
     """
     try:
-        # The name in parentheses may hold anything; behind it the fields are numbered from 3, and 22 is the start.
+        # The name in parentheses may contain any character. The fields after it are numbered from 3; 22 is the start
+        # time.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Say whether a process, as `this_process` named it, was one of this machine and runs no more."""
+    """Return whether a process, identified by `this_process`, was on this machine and no longer runs."""
     host, pid, started = process.get("host"), process.get("pid"), process.get("pid_started")
     if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
         return False
-    if os.name == "posix":  # elsewhere there is no signal that only asks
+    if os.name == "posix":  # other systems have no signal 0
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What a chat completion says, as attributes of its span: requests, answers, and answers that come in pieces."""
+"""Span attributes of chat completions: requests, responses, and streamed responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEXTS: Final = ("content", "refusal", "reasoning_content")
 
 
 def dumped(value: Any) -> Any:
-    """Return objects of the client as plain data."""
+    """Return the client's objects as plain data."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", warnings=False, exclude_none=True)
     if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def _objects(value: Any) -> Iterable[Json]:
 
 
 def _is_given(value: Any) -> bool:
-    # The client's own marks of what was left out.
+    # The client marks omitted arguments with objects of these types.
     return value is not None and type(value).__name__ not in {"NotGiven", "Omit"}
 
 
@@ -58,73 +58,77 @@ def _is_given(value: Any) -> bool:
 
 
 def of_request(request: Mapping[str, Any]) -> Json:
-    """Return the attributes of a call's arguments; headers are no part of them."""
-    said: Json = {"gen_ai.system": "openai", "gen_ai.request.type": "chat"}
-    said["gen_ai.request.streaming"] = request.get("stream") is True
+    """Return the attributes of a call's arguments, without headers."""
+    attributes: Json = {"gen_ai.system": "openai", "gen_ai.request.type": "chat"}
+    attributes["gen_ai.request.streaming"] = request.get("stream") is True
     for name in _SETTINGS:
         value = request.get(name)
         if _is_given(value):
-            said[f"gen_ai.request.{name}"] = value.__name__ if isinstance(value, type) else dumped(value)
+            attributes[f"gen_ai.request.{name}"] = value.__name__ if isinstance(value, type) else dumped(value)
     for index, tool in enumerate(_objects(dumped(request.get("tools")))):
         described = _object(tool.get("function"))
         for name in ("name", "description", "parameters"):
             if name in described:
-                said[f"gen_ai.request.functions.{index}.{name}"] = described[name]
-    # An iterator of messages can be read once, and that is the client's; this reads lists alone.
+                attributes[f"gen_ai.request.functions.{index}.{name}"] = described[name]
+    # Only lists are read: an iterator of messages can be read once, and the client needs it.
     for index, message in enumerate(_objects(dumped(request.get("messages")))):
-        said |= _of_message(f"gen_ai.prompt.{index}", message)
-    return sanitize_attributes(said)
+        attributes |= _of_message(f"gen_ai.prompt.{index}", message)
+    return sanitize_attributes(attributes)
 
 
 def _of_message(prefix: str, message: Json) -> Json:
     names = ("role", *_TEXTS, "tool_call_id", "name")
-    said = {f"{prefix}.{name}": message[name] for name in names if message.get(name) is not None}
+    attributes = {f"{prefix}.{name}": message[name] for name in names if message.get(name) is not None}
     if isinstance(message.get("content"), list):
-        said[f"{prefix}.content"] = json.dumps(message["content"], ensure_ascii=False)
+        attributes[f"{prefix}.content"] = json.dumps(message["content"], ensure_ascii=False)
     for index, tool_call in enumerate(_objects(message.get("tool_calls"))):
         function = _object(tool_call.get("function"))
         flat = {"id": tool_call.get("id"), "name": function.get("name"), "arguments": function.get("arguments")}
-        said |= {f"{prefix}.tool_calls.{index}.{name}": value for name, value in flat.items() if value is not None}
-    return said
+        attributes |= {
+            f"{prefix}.tool_calls.{index}.{name}": value for name, value in flat.items() if value is not None
+        }
+    return attributes
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
 def of_answer(answer: Mapping[str, Any]) -> Json:
-    """Return the attributes of an answer, the first choice's token ids and logprobs among them."""
+    """Return the attributes of a response, including token ids and logprobs of the first choice."""
     names = ("id", "model", "system_fingerprint")
-    said: Json = {f"gen_ai.response.{name}": answer[name] for name in names if answer.get(name) is not None}
-    said |= {f"gen_ai.usage.{name}": value for name, value in flatten_attributes(_object(answer.get("usage"))).items()}
+    attributes: Json = {f"gen_ai.response.{name}": answer[name] for name in names if answer.get(name) is not None}
+    attributes |= {
+        f"gen_ai.usage.{name}": value for name, value in flatten_attributes(_object(answer.get("usage"))).items()
+    }
     choices = list(_objects(answer.get("choices")))
     for index, choice in enumerate(choices):
         prefix = f"gen_ai.completion.{index}"
-        said |= _of_message(prefix, _object(choice.get("message")))
+        attributes |= _of_message(prefix, _object(choice.get("message")))
         if choice.get("finish_reason") is not None:
-            said[f"{prefix}.finish_reason"] = choice["finish_reason"]
-    return sanitize_attributes(said | _of_tokens(answer, choices[0] if choices else {}))
+            attributes[f"{prefix}.finish_reason"] = choice["finish_reason"]
+    return sanitize_attributes(attributes | _of_tokens(answer, choices[0] if choices else {}))
 
 
 def _of_tokens(answer: Mapping[str, Any], first: Json) -> Json:
     whole: list[Any] = answer.get("response_token_ids") or [None]
-    told: list[Any] = [
+    candidates: list[Any] = [
         whole[0],
         first.get("token_ids"),
         _object(first.get("provider_specific_fields")).get("token_ids"),
     ]
-    said: Json = {"prompt_token_ids": answer.get("prompt_token_ids")}
-    said["response_token_ids"] = next((ids for ids in told if ids), None)
+    attributes: Json = {"prompt_token_ids": answer.get("prompt_token_ids")}
+    attributes["response_token_ids"] = next((ids for ids in candidates if ids), None)
     for name in ("content", "refusal"):
         logprobs = _object(first.get("logprobs")).get(name)
-        said[f"logprobs.{name}"] = json.dumps(logprobs, ensure_ascii=False) if logprobs else None
-    return {name: value for name, value in said.items() if value}
+        attributes[f"logprobs.{name}"] = json.dumps(logprobs, ensure_ascii=False) if logprobs else None
+    return {name: value for name, value in attributes.items() if value}
 
 
-# -- answers in pieces -----------------------------------------------------------------------------------------------
+# -- streamed answers -----------------------------------------------------------------------------------------------
 
 
 def assembled(chunks: Sequence[Any]) -> Json:
-    """Return the answer that chunks are the pieces of."""
+    """Return the response that the chunks of a stream add up to."""
     answer: Json = {}
     choices: dict[int, Json] = {}
     for chunk in map(_object, map(dumped, chunks)):

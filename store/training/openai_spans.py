@@ -1,6 +1,7 @@
-"""Calls of the `openai` client as spans of the current attempt: prompt, answer, tokens and their ids, logprobs.
+"""Instrumentation of the `openai` client, which records calls as spans of the current attempt.
 
-Only its public classes are touched, and no header is ever recorded. Outside of attempts a call is what it was.
+A span has prompt, response, token ids and logprobs, and never headers. Only public classes of the client are patched.
+Calls outside of attempts are unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from store.training.scope import current_scope
 logger = logging.getLogger(__name__)
 
 CALL_SPAN: Final = "openai.chat.completion"
-"""The name of a call's span; adapters look for it."""
+"""The name of a call's span, which adapters look for."""
 
 _MODULE: Final = "openai.resources.chat.completions"
 _CLASSES: Final = ("Completions", "AsyncCompletions")
@@ -30,7 +31,7 @@ _originals: dict[tuple[str, str], Any] = {}
 
 
 def instrument_openai() -> bool:
-    """Record every chat completion of the `openai` client; False if it is not installed. Twice does no more."""
+    """Record every chat completion of the `openai` client; return False if it is not installed. Idempotent."""
     if _originals:
         return True
     if find_spec("openai") is None:
@@ -47,7 +48,7 @@ def instrument_openai() -> bool:
 
 
 def uninstrument_openai() -> None:
-    """Leave the `openai` client as it was."""
+    """Restore the original methods of the `openai` client."""
     module = import_module(_MODULE) if _originals else None
     for (name, method), original in _originals.items():
         setattr(getattr(module, name), method, original)
@@ -55,7 +56,7 @@ def uninstrument_openai() -> None:
 
 
 def _recorded(original: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    # The client's decorators hide which of its methods are coroutines; its classes do not.
+    # The client's decorators hide which methods are coroutines, but the class names show it.
     if is_async:
 
         @wraps(original)
@@ -80,7 +81,7 @@ def _recorded(original: Callable[..., Any], *, is_async: bool) -> Callable[..., 
 
 
 class _Call:
-    """One call, from its request to the end of its answer."""
+    """One call, from its request to the end of its response."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -94,12 +95,14 @@ class _Call:
         return cls(scope.tracer.start_span(CALL_SPAN, attributes=_safely(of_request, request)))
 
     def open(self) -> _Open:
-        """While the answer has not come: what happens lies below the call's span."""
+        """Return a context manager for the time until the response, in which new spans are children of the call's
+        span.
+        """
         return _Open(self, self._span)
 
     def answered(self, answer: Any) -> Any:
-        """Record an answer, or what it turns into as it comes, and return what the caller gets of it."""
-        # A raw response, as LangChain asks for: it reads its body once and keeps what it read.
+        """Record a response, or prepare to record a stream, and return the object for the caller."""
+        # LangChain requests raw responses, whose `parse` reads the body once and caches it.
         parsed = answer.parse() if hasattr(answer, "parse") and hasattr(answer, "http_response") else answer
         if hasattr(parsed, "choices"):
             self._record(dumped(parsed))
@@ -109,7 +112,7 @@ class _Call:
         return answer
 
     def streamed(self, chunks: list[Any]) -> None:
-        """Record an answer that came in pieces, and end."""
+        """Record a streamed response, and end the span."""
         self._record(_safely(assembled, chunks))
         self._is_streaming = False
         self.end()
@@ -118,14 +121,14 @@ class _Call:
         self._span.set_attributes(_safely(of_answer, answer))
 
     def failed(self, error: BaseException) -> None:
-        """Record what was raised, and end."""
+        """Record an exception, and end the span."""
         self._span.record_exception(error)
         self._span.set_status(trace.StatusCode.ERROR, str(error))
         self._is_streaming = False
         self._span.end()
 
     def end(self) -> None:
-        """End, unless the answer is still coming."""
+        """End the span, unless the response is still streaming."""
         if not self._is_streaming:
             self._span.set_status(trace.StatusCode.OK)
             self._span.end()
@@ -150,7 +153,7 @@ class _Open:
 
 
 class _Teeing:
-    """A stream whose chunks are kept as they are handed on."""
+    """Wrapper of a stream that keeps the chunks that it passes on."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         self._stream = stream
@@ -172,7 +175,7 @@ class _Teeing:
             self._call.failed(error)
 
     def __del__(self) -> None:
-        # Of a stream that nobody read to its end.
+        # This records a stream that was not read to its end.
         self._end()
 
 
@@ -233,9 +236,9 @@ class _AsyncTee(_Teeing):
 
 
 def _safely(function: Callable[[Any], dict[str, Any]], value: Any) -> dict[str, Any]:
-    """Return what a function makes of what went over the wire; of what it cannot read, nothing."""
+    """Return the function's result for a payload, or an empty dict if the payload cannot be read."""
     try:
         return function(value)
     except Exception:
-        logger.exception("a call of the openai client could not be recorded whole")
+        logger.exception("a call of the openai client could not be recorded completely")
         return {}

@@ -1,4 +1,4 @@
-"""Functions and blocks as spans, with what went in and what came out."""
+"""Recording of functions and blocks as spans, with their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operation(fn: F, *, propagate: bool = True, **attributes: Any) -> F: ...
 @overload
 def operation(fn: None = None, *, propagate: bool = True, **attributes: Any) -> OperationContext: ...
 def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> Any:
-    """Record a function, or what happens in a block, as a span of the current attempt.
+    """Record a function or a block as a span of the current attempt.
 
         @operation
         def search(query): ...
@@ -36,18 +36,18 @@ def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> A
             op.set_input(answers)
             op.set_output(best)
 
-    A function's arguments and its result are recorded; exceptions are recorded and raised on. Which attempt it is, is
-    looked up at each call, so modules may decorate their functions as they are imported; a decorated function that is
-    called outside of any attempt just runs.
+    A function's arguments and its result are recorded; exceptions are recorded and raised again. The current attempt is
+    looked up at each call, so modules may decorate functions when they are imported. Outside of attempts, a decorated
+    function runs without being recorded.
 
     Args:
         fn: the function.
         propagate: whether to record the span, or only to build it.
-        attributes: more to say of it; `name` is the operation's name, which otherwise is the function's.
+        attributes: further attributes; `name` is the operation's name, by default the function's.
 
     Raises:
-        ValueError: what was given is no function, or the name was given twice.
-        RuntimeError: a block was entered, and there is no current attempt.
+        ValueError: `fn` is not a function, or the name was given twice.
+        RuntimeError: a block was entered without a current attempt.
     """
     if "name" in attributes:
         if OPERATION_NAME in attributes:
@@ -57,12 +57,12 @@ def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> A
     if fn is None:
         return context
     if not callable(fn):
-        raise ValueError(f"operation is given a function, or attributes by name, not {type(fn).__name__}")  # noqa: TRY004
+        raise ValueError(f"operation needs a function or attributes by name, not {type(fn).__name__}")  # noqa: TRY004
     return context(fn)
 
 
 class OperationContext:
-    """What `operation(...)` returns: a decorator, or a block."""
+    """Result of `operation(...)`, usable as a decorator or as a context manager."""
 
     def __init__(self, attributes: Mapping[str, Any], *, propagate: bool) -> None:
         self._attributes = dict(attributes)
@@ -71,18 +71,18 @@ class OperationContext:
         self._recording: SpanRecordingContext | None = None
 
     def __call__(self, function: F) -> F:
-        """Return a function that is recorded whenever it is called."""
+        """Return a function that is recorded at each call."""
         signature = _signature(function)
         named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
 
-        def said(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        def attributes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
             return named | _flat(OPERATION_INPUT, _bound(signature, args, kwargs))
 
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
             async def awaiting(*args: Any, **kwargs: Any) -> Any:
-                with _recorded(said(args, kwargs), propagate=self._propagate, required=False) as span:
+                with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
                     result = await function(*args, **kwargs)
                     span.record_attributes(_flat(OPERATION_OUTPUT, result))
                     return result
@@ -91,7 +91,7 @@ class OperationContext:
 
         @wraps(function)
         def calling(*args: Any, **kwargs: Any) -> Any:
-            with _recorded(said(args, kwargs), propagate=self._propagate, required=False) as span:
+            with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
                 result = function(*args, **kwargs)
                 span.record_attributes(_flat(OPERATION_OUTPUT, result))
                 return result
@@ -109,19 +109,19 @@ class OperationContext:
         return self._entered.__exit__(kind, error, trace)
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
-        """Record what goes in."""
+        """Record the input."""
         given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
         self._now().record_attributes(_flat(OPERATION_INPUT, given))
 
     def set_output(self, output: Any) -> None:
-        """Record what comes out."""
+        """Record the output."""
         self._now().record_attributes(_flat(OPERATION_OUTPUT, output))
 
     def span(self) -> SpanCoreFields:
         """Return what was recorded.
 
         Raises:
-            RuntimeError: the block was not entered, or not left yet.
+            RuntimeError: the block was not entered, or has not ended yet.
         """
         return self._now().get_recorded_span()
 
@@ -132,7 +132,7 @@ class OperationContext:
 
 
 class UnrecordedOperation:
-    """A span that is only built."""
+    """An operation whose span is built but not recorded."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._attributes = sanitize_attributes(attributes)
@@ -149,7 +149,7 @@ class UnrecordedOperation:
         self._status = TraceStatus(status_code=status_code, description=description)
 
     def record_exception(self, exception: BaseException) -> None:
-        """Record an exception as attributes, and that the span ended with it."""
+        """Record an exception as attributes, and set the status to an error."""
         self._attributes |= exception_attributes(exception)
         self.record_status("ERROR", str(exception))
 
@@ -166,7 +166,7 @@ class UnrecordedOperation:
             RuntimeError: the span has not ended yet.
         """
         if self._end_time is None:
-            raise RuntimeError("the operation goes on; ask for its span after its with block")
+            raise RuntimeError("the operation has not ended; call span() after its with block")
         return SpanCoreFields(
             name=OPERATION_SPAN,
             status=self._status,
@@ -178,7 +178,7 @@ class UnrecordedOperation:
 
 @contextmanager
 def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
-    # Decorated functions are imported where no SDK is needed.
+    # Modules with decorated functions must be importable without the SDK.
     from store.training.scope import current_scope
     from store.training.tracer import recording
 
@@ -205,20 +205,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by the names of their parameters, defaults included, or as they came where they do not fit."""
-    as_they_came = {"args": list(args), "kwargs": kwargs}
+    """Return arguments by parameter name, with defaults; if they do not match the signature, return them unchanged."""
+    unbound = {"args": list(args), "kwargs": kwargs}
     if signature is None:
-        return as_they_came
+        return unbound
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        return as_they_came
+        return unbound
     bound.apply_defaults()
     return bound.arguments
 
 
 def _flat(prefix: str, value: Any) -> dict[str, Any]:
-    """Return a value as attributes below a prefix; what has keys that are no strings is one JSON text."""
+    """Return a value as attributes below a prefix, or as one JSON text if it has keys that are not strings."""
     try:
         flat = flatten_attributes(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How an attempt ended: it went well, it failed, or it was interrupted and says nothing about the agent."""
+"""Outcome of an attempt: it succeeded, it failed, or it was interrupted and tells nothing about the agent."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from store.models import AttemptStatus, Span
 Reason = Literal["error", "resources", "spool", "timeout", "interrupted", "cancelled", "superseded"]
 
 WORKER_GONE: Final = "WorkerGone"
-"""The type of the error of attempts whose runner's process was gone."""
+"""The error type of attempts whose runner's process died."""
 
 INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "cancelled", "superseded"})
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a runner knows of an attempt that is over; hooks get it."""
+    """Result of an attempt that has ended, as hooks receive it."""
 
     status: AttemptStatus = "succeeded"
-    """As it is reported to the store."""
+    """The status that is reported to the store."""
     reason: Reason | None = None
-    """Why it did not succeed; in the attempt's metadata as `reason`.
+    """Why the attempt did not succeed; `reason` in the attempt's metadata.
 
-    - `error`: the agent raised, or returned what no agent may return.
-    - `resources`: the store has not the resources that the rollout needs.
-    - `spool`: the store did not take all of its spans in time.
-    - `timeout`: it took longer than `timeout_seconds`.
+    - `error`: the agent raised an error, or returned a value that agents may not return.
+    - `resources`: the resources that the rollout needs do not exist.
+    - `spool`: the store did not take all spans in time.
+    - `timeout`: the attempt took longer than `timeout_seconds`.
     - `interrupted`: the runner was stopped.
     - `cancelled`: the rollout was cancelled.
-    - `superseded`: another attempt, or somebody, decided the rollout.
+    - `superseded`: another attempt or a user decided the result of the rollout.
     """
     error: BaseException | None = None
-    """What was raised."""
+    """The exception."""
     error_span_id: str | None = None
-    """The span in which it was raised."""
+    """The span in which the exception was raised."""
     spans: list[Span] = field(default_factory=list[Span])
-    """All spans of the attempt, as they are stored."""
+    """All stored spans of the attempt."""
 
     @property
     def kind(self) -> Literal["ok", "error", "interrupted"]:
-        """`interrupted` where the attempt says nothing about the agent."""
+        """The kind of end; `interrupted` if it tells nothing about the agent."""
         if self.reason is None:
             return "ok"
         return "interrupted" if self.reason in INTERRUPTED else "error"
 
     def fail(self, reason: Reason, error: BaseException | None = None) -> None:
-        """Say that it did not succeed, unless that was said before."""
+        """Set the reason of a failure, unless one was set before."""
         if self.reason is None:
             self.status = "timeout" if reason == "timeout" else "failed"
             self.reason, self.error = reason, error

@@ -1,4 +1,4 @@
-"""A pipeline of plain async functions whose phases can be run again and resumed, by what the store knows of the run."""
+"""Pipelines of async functions whose phases can be repeated and resumed from the events of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DONE = frozenset({"phase.completed", "phase.skipped"})
 
 @dataclass(slots=True)
 class NodeCall:
-    """One execution of a node; what is set on it is told when it ends."""
+    """One execution of a node. Its fields are recorded when the node ends."""
 
     response: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -36,23 +36,23 @@ class Step:
     phase: Phase
     scope: str
     state: dict[str, Any]
-    """What the scope's phases hand on; the function changes it."""
+    """The state that the phases of the scope share; the function changes it."""
     states: Mapping[str, Mapping[str, Any]]
-    """The states of all scopes that were begun before; of one that was done before, what its checkpoints hold."""
+    """The states of all scopes that began earlier; for a completed scope, the content of its checkpoints."""
 
     async def tell(self, *events: RunEvent) -> list[int]:
-        """Append events of this phase and scope, and return their versions."""
+        """Append events for this phase and scope, and return their versions."""
         named = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
         return await self.store.runs.append_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
 
     @asynccontextmanager
     async def node(self, name: str, *, prompt: str | None = None, under: str | None = None) -> AsyncGenerator[NodeCall]:
-        """Tell of a node's beginning and of its end: its latency, and the error if it raises.
+        """Record the beginning and the end of a node, with its latency, and the error if there is one.
 
         Args:
-            name: of the node.
-            prompt: what it was asked.
-            under: the node it runs for, where it is a tool.
+            name: the name of the node.
+            prompt: the prompt of the node.
+            under: the parent node, if the node is a tool.
         """
         kinds = ("thought", "result") if under is None else ("tool", "tool_result")
         await self.tell(RunEvent(kind=kinds[0], node_id=name, parent_node_id=under, prompt=prompt))
@@ -64,7 +64,7 @@ class Step:
             failure = error
             raise
         finally:
-            # A task that is cancelled tells nobody: who cancelled it knows.
+            # A cancellation is not recorded, because its caller knows about it.
             if not isinstance(failure, asyncio.CancelledError):
                 latency = round((time.perf_counter() - began) * 1000, 3)
                 result = RunEvent(
@@ -84,10 +84,11 @@ Function = TypeVar("Function", bound=PhaseFunction)
 
 
 class Pipeline:
-    """The phases of a graph, each with the function that runs it.
+    """Phases of a graph with their functions.
 
-    `run` does what the attempt's view says is not done yet. So it is the same call for a first attempt, for a re-run
-    that `runs.fork` started, for one that `runs.resume` started after a crash, and for a retry of any of them.
+    `run` runs the phases that are not completed in the attempt's view. It is therefore the same call for a first
+    attempt, for a re-run that `runs.fork` started, for one that `runs.resume` started after a crash, and for a retry of
+    any of them.
     """
 
     def __init__(self, graph: PhaseGraph) -> None:
@@ -95,13 +96,13 @@ class Pipeline:
         self._functions: dict[str, PhaseFunction] = {}
 
     def phase(self, name: str) -> Callable[[Function], Function]:
-        """Return a decorator: the function runs the phase of this name, for one scope at a time.
+        """Return a decorator for the function that runs a phase for one scope at a time.
 
         Raises:
             Invalid: the graph has no such phase.
         """
         if name not in self.graph.by_name:
-            raise Invalid("phase", f"{name!r} is none of {', '.join(self.graph.by_name)}")
+            raise Invalid("phase", f"{name!r} is not one of {', '.join(self.graph.by_name)}")
 
         def register(function: Function) -> Function:
             self._functions[name] = function
@@ -117,21 +118,21 @@ class Pipeline:
         *,
         state: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Run what is not done, tell of each phase, save its checkpoints at its end; return the scopes' states.
+        """Run and record the open phases, save the checkpoints of each at its end, and return the scopes' states.
 
-        Kinds of scopes come one after the other, as their phases are declared; the scopes of one kind run side by side.
-        The attempt's end is the caller's to report.
+        Kinds of scopes run one after the other, in the order of their phases; the scopes of one kind run concurrently.
+        The caller reports the end of the attempt.
 
         Args:
-            store: where the run is.
-            rollout: the run with the attempt that does it.
-            scopes: for each kind of scope whose scope is not fixed, the scopes.
-            state: what a scope starts with.
+            store: the store of the run.
+            rollout: the run with the attempt to work on.
+            scopes: the scopes of each kind whose scope is not fixed.
+            state: the initial state of each scope.
 
         Raises:
-            Invalid: a kind of scope has no scopes, or a phase no function.
-            CheckpointMissing: a scope goes on at a phase whose checkpoint is not there.
-            ExceptionGroup: functions raised; what was done until then is kept.
+            Invalid: a kind of scope has no scopes, or a phase has no function.
+            CheckpointMissing: a scope continues at a phase whose required checkpoint does not exist.
+            ExceptionGroup: functions raised exceptions; the work until then is kept.
         """
         missing = [name for name in self.graph.by_name if name not in self._functions]
         if missing:
@@ -160,17 +161,17 @@ class Pipeline:
 
 @dataclass(slots=True)
 class _Going:
-    """One attempt on its way."""
+    """Execution of a pipeline for one attempt."""
 
     pipeline: Pipeline
     store: Store
     rollout: AttemptedRollout
     initial: dict[str, Any]
     done: set[tuple[str, str]]
-    """(scope, phase) of what the attempt's view holds as done."""
+    """The pairs (scope, phase) that are completed in the attempt's view."""
     cascade: frozenset[str]
     patches: list[Fork]
-    """The forks that told states to change."""
+    """The forks with a `state_patch`, oldest first."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
@@ -189,8 +190,8 @@ class _Going:
         return cls(pipeline, store, rollout, initial, done, cascade, _patches(lineage, own))
 
     async def scope(self, kind: str, scope: str) -> None:
-        """Run the phases of one scope that are not done."""
-        # Scopes run side by side, and must not find each other's words in what they were all given.
+        """Run the open phases of one scope."""
+        # Scopes run concurrently, so each gets its own copy of the initial state.
         state = self.states[scope] = deepcopy(self.initial)
         phases = self.pipeline.graph.of_kind(kind)
         waiting = [phase for phase in phases if (scope, phase.name) not in self.done]
@@ -205,7 +206,7 @@ class _Going:
                 raise CheckpointMissing(first.requires, [scope], first.name)
             state |= first.overlay.of(saved)
         for fork in self.patches:
-            # What came after the phase that was told is in the checkpoints.
+            # A patch applies only at its own phase; later checkpoints already contain it.
             if scope in fork.scopes and first.name == fork.phase:
                 state |= fork.state_patch or {}
         for phase in waiting:
@@ -221,7 +222,7 @@ class _Going:
         await step.tell(RunEvent(kind="phase.started", cascade=name in self.cascade or None))
         await self.pipeline.run_phase(step)
         for declared in step.phase.produces:
-            # As it is now, and at no later time: a checkpoint must not know what came after it.
+            # The checkpoint is saved now, because later phases change the state.
             await self.store.runs.save_checkpoint(
                 self.rollout.rollout_id,
                 self.rollout.attempt.attempt_id,
@@ -235,7 +236,7 @@ class _Going:
 
 
 def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
-    """Return the forks that told an attempt's states to change; a resume goes on with what its base was told."""
+    """Return the forks that patched an attempt's states, oldest first; a resume inherits the patches of its base."""
     found: list[Fork] = []
     fork = own.fork
     while fork is not None:

@@ -1,4 +1,4 @@
-"""What an algorithm intends to run, each rollout under a key: started again, it enqueues only what is missing."""
+"""Plans of rollouts with keys, so that a restarted algorithm enqueues only the missing ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from store.models import NamedResources, ResourcesUpdate, Rollout, RolloutMode
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
-"""The default limits of planned rollouts: a worker that misses three heartbeats is dead, and others do its work."""
+"""Default limits of planned rollouts. A worker that misses three heartbeats counts as dead, and others retry."""
 
 _ENQUEUED_AT_ONCE: Final = 200
-# Why an attempt failed that is no fault of the agent's: the training ended around it, or its store was gone.
+# Reasons of failures that the agent did not cause: the training ended, or the store was unreachable.
 _CUT_SHORT: Final = frozenset({"interrupted", "spool"})
-# A key holds at most 512 bytes, and the numbers behind the name need some of them.
+# A key has at most 512 bytes, including the numbers after the name.
 _LONGEST_NAME: Final = 400
 
 
@@ -31,25 +31,25 @@ class Planned:
     """One rollout of a plan."""
 
     key: str
-    """`<run>/<mode>/<epoch>/<index>/<replica>`: its plan key, which the store gives to one rollout only."""
+    """Plan key `<run>/<mode>/<epoch>/<index>/<replica>`, which is unique in the store."""
     group: str
-    """`<run>/<mode>/<epoch>/<index>`, common to the replicas of an item."""
+    """Group `<run>/<mode>/<epoch>/<index>`, shared by the replicas of an item."""
     index: int
-    """Of the item, from 0, in the dataset."""
+    """Index of the item in the dataset, from 0."""
     replica: int
-    """From 0."""
+    """Number of the replica, from 0."""
 
 
 class Plan:
-    """The rollouts of one run, in an order that does not change.
+    """Rollouts of one run, in a fixed order.
 
-    An algorithm that was killed and runs again with the same name and the same items gets the rollouts that exist,
-    finished or not, and only the missing ones are enqueued: the store holds one rollout for each key. Those that failed
-    because their training was interrupted wait to be run again.
+    If an algorithm was killed and runs again with the same name and the same items, it gets the existing rollouts,
+    finished or not, and only the missing ones are enqueued, because the store holds one rollout per key. Rollouts that
+    failed because their training was interrupted are enqueued again.
 
     Args:
-        run: the name of the run; another name plans everything anew.
-        seed: shuffles the items, another way in each epoch and the same way each time; None keeps their order.
+        run: the name of the run; another name starts a new plan.
+        seed: shuffles the items, differently in each epoch but reproducibly; None keeps their order.
         config: limits and retries of the rollouts.
 
     Raises:
@@ -58,7 +58,7 @@ class Plan:
 
     def __init__(self, run: str, *, seed: int | None = None, config: RolloutConfig = STEADY) -> None:
         if not 0 < len(run.encode()) <= _LONGEST_NAME:
-            raise Invalid("run", f"a name of 1 to {_LONGEST_NAME} bytes, please, not {len(run.encode())}")
+            raise Invalid("run", f"the name has {len(run.encode())} bytes; use 1 to {_LONGEST_NAME}")
         self.run = run
         self.seed = seed
         self.config = config
@@ -66,10 +66,10 @@ class Plan:
     def planned(
         self, items: Sequence[Any], *, epoch: int = 0, replicas: int = 1, mode: RolloutMode = "train"
     ) -> Iterator[Planned]:
-        """Yield what `enqueue` would create, in plan order: item after item, the replicas of each together."""
+        """Yield the rollouts that `enqueue` would create, in plan order, with the replicas of each item together."""
         order = list(range(len(items)))
         if self.seed is not None:
-            # A text as seed is hashed alike in every process.
+            # A string seed gives the same order in every process.
             random.Random(f"{self.seed}/{mode}/{epoch}").shuffle(order)
         for index in order:
             group = f"{self.run}/{mode}/{epoch}/{index}"
@@ -87,20 +87,20 @@ class Plan:
         resources_id: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> list[Rollout]:
-        """Enqueue what is missing of an epoch, and return all of its rollouts, in plan order.
+        """Enqueue the missing rollouts of an epoch, and return all of its rollouts in plan order.
 
         Args:
-            store: where to.
-            items: the tasks, each any JSON value; the same ones in the same order each time.
-            epoch: which pass over them.
-            replicas: how often each is run; the replicas of one form a group.
-            mode: what they are run for.
-            step: the training step they belong to; None for the epoch.
-            resources_id: what they are run with; None for the latest. A rollout that exists keeps its own.
-            metadata: further metadata of each.
+            store: the store.
+            items: the tasks, as JSON values; pass the same ones in the same order each time.
+            epoch: the number of the pass over the items.
+            replicas: how often each item is run; the replicas of an item form a group.
+            mode: the mode of the rollouts.
+            step: the training step that they belong to; None for the epoch.
+            resources_id: the resources for the rollouts; None for the latest. An existing rollout keeps its own.
+            metadata: further metadata of each rollout.
 
         Raises:
-            Conflict: an item is not what it was when its key was enqueued; the text names the key.
+            Conflict: an item differs from the one that was enqueued with its key; the message names the key.
         """
         common = {**(metadata or {}), STEP_KEY: epoch if step is None else step}
         requests = [
@@ -114,13 +114,13 @@ class Plan:
             for planned in self.planned(items, epoch=epoch, replicas=replicas, mode=mode)
         ]
         rollouts: list[Rollout] = []
-        # In parts, each of them whole or not at all: what one call takes is limited, what was begun is found again.
+        # The size of one call is limited. Each call is atomic, and a restart finds the rollouts of earlier calls.
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
         return [await _taken_up(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]
 
     def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-        """Yield each rollout once it has ended; those that ended before come first. As `continuous.finished`."""
+        """Yield each rollout once it has ended, already ended ones first; see `continuous.finished`."""
         return finished(store, rollouts)
 
     def resources_id(self, step: int) -> str:
@@ -128,13 +128,13 @@ class Plan:
         return f"{self.run}/{step}"
 
     async def publish(self, store: Store, resources: NamedResources, *, step: int) -> ResourcesUpdate:
-        """Publish the resources of a step, unless that was done before; return what is published."""
+        """Publish the resources of a step unless they exist, and return the published ones."""
         known = await store.get_resources_by_id(self.resources_id(step))
         return known or await store.update_resources(self.resources_id(step), resources)
 
 
 async def _taken_up(store: Store, rollout: Rollout) -> Rollout:
-    """Queue a rollout again that only failed since its training ended while it was at work."""
+    """Requeue a rollout that failed only because its training ended during the attempt."""
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     if attempt is None or (attempt.metadata or {}).get("reason") not in _CUT_SHORT:
         return rollout

@@ -1,7 +1,8 @@
-"""The finished spans of one attempt on their way to the store: batched, numbered in the order they ended, never lost.
+"""Recorders, which send the finished spans of an attempt to the store in batches, numbered in the order of their ends.
 
-Agents hand spans over in their own threads, which costs them an append; conversion, numbering and writing happen in the
-process's span thread. Whatever goes wrong there is logged and counted, and never reaches the agent.
+Agents pass spans in their own threads, which costs them an append; conversion, numbering and writing happen in the
+process's span thread. Errors there are logged and counted, and never reach the agent. Spans that the store cannot take
+wait in a spool.
 """
 
 from __future__ import annotations
@@ -27,60 +28,60 @@ from store.training.spool import SpanSpool, SpoolFile
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 100
-"""How many spans are written at once, at the most; as many are written at once, without waiting for more."""
+"""Maximum size of a batch. A full batch is written without waiting for more spans."""
 
 LINGER_SECONDS: Final = 0.5
-"""How long a span waits for others to be written with it."""
+"""How long a span waits for others in its batch."""
 
 FLUSH_SECONDS: Final = 10.0
-"""How long an agent that emits a reward waits for the store, at the most."""
+"""How long an agent that emits a reward waits for the store."""
 
 LOOP_SECONDS: Final = 2.0
-"""How long it waits in an event loop, which it holds up: the store's server may live in the same one."""
+"""How long it waits if that blocks an event loop, in which the store's server may run."""
 
 _WRITE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 
 
 class Recorder(Protocol):
-    """Takes the finished spans of a scope."""
+    """Receiver of the finished spans of a scope."""
 
     def put(self, span: ReadableSpan) -> None:
-        """Take a span over. From any thread; never raises and never waits."""
+        """Accept a span, from any thread, without raising or waiting."""
         ...
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until what was put before is stored, or out of the store's reach; False if that takes too long."""
+        """Wait until earlier spans are stored or spooled; return False if that takes too long."""
         ...
 
     async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """As `flush`, without holding up the event loop."""
+        """Wait like `flush`, without blocking the event loop."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpans:
-    """What became of the spans of an attempt."""
+    """Result of recording the spans of an attempt."""
 
     spans: list[Span]
-    """Those that are stored, with their numbers, in the order of these."""
+    """The stored spans, ordered by number."""
     lost: int = 0
-    """How many the store refused, or could be kept nowhere."""
+    """The number of spans that the store refused or that could not be kept."""
     left: int = 0
-    """How many are in the spool's file still."""
+    """The number of spans that are still in the spool's file."""
 
 
 @runtime_checkable
 class Numbering(Protocol):
-    """A store that numbers spans as it records them, in one call."""
+    """A store that numbers and records spans in one call."""
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Return the index in the call and the number of each span that was new."""
+        """Return the index in the call and the number of each new span."""
         ...
 
 
 async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Store spans under the next numbers of their rollouts; return (index, number) of those that were new.
+    """Store spans with the next numbers of their rollouts; return (index, number) of the new ones.
 
     Raises:
         StoreError: as `add_many_spans`.
@@ -95,7 +96,7 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 class LocalRecorder:
-    """Keeps the spans of a trace that belongs to no attempt, numbered 1, 2, 3 …"""
+    """Recorder in memory for a trace that belongs to no attempt; spans are numbered 1, 2, 3 …"""
 
     def __init__(self) -> None:
         self._spans: list[ReadableSpan] = []
@@ -114,7 +115,7 @@ class LocalRecorder:
         return self.flush(seconds)
 
     def spans(self) -> list[Span]:
-        """Return what was kept."""
+        """Return the kept spans."""
         return [Span.from_opentelemetry(span, "", "", number) for number, span in enumerate(self._spans, 1)]
 
 
@@ -128,22 +129,22 @@ def _is_in_a_loop() -> bool:
 
 @dataclass(eq=False)
 class _Progress:
-    """What is known in the span thread of an attempt's spans."""
+    """State of an attempt's spans in the span thread."""
 
     spans: list[Span] = field(default_factory=list[Span])
     lost: int = 0
     is_unsure: bool = False
-    """A span was stored already when it was written: by a call whose answer never came, so its number is unknown."""
+    """Whether a span was already stored by a call whose answer was lost, so that its number is unknown."""
 
 
 class StoreRecorder:
-    """Sends the spans of one attempt to a store.
+    """Recorder that sends the spans of one attempt to a store.
 
     Args:
-        store: where they go.
+        store: the store.
         rollout_id: of all of them.
         attempt_id: of all of them.
-        spool: where they wait while the store cannot be reached.
+        spool: keeps the spans while the store cannot be reached.
     """
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str, spool: SpanSpool) -> None:
@@ -153,9 +154,9 @@ class StoreRecorder:
         self._file = SpoolFile(spool, rollout_id, attempt_id)
         self._thread = span_thread()
         self._queue: deque[ReadableSpan] = deque()
-        # Agents return spans that were traced as well.
+        # An agent may also return spans that were already traced.
         self._seen: set[int] = set()
-        # A finaliser may end a span in the middle of anything, also of an append.
+        # The lock is re-entrant because a finaliser may end a span at any time, even during `put`.
         self._lock = threading.RLock()
         self._is_awaited = False
         self._is_open = True
@@ -167,7 +168,7 @@ class StoreRecorder:
     # -- in the agent's threads --------------------------------------------------------------------------------------
 
     def put(self, span: ReadableSpan) -> None:
-        """Take a span over, unless it was already, or the attempt is closed."""
+        """Accept a span, unless it was accepted before or the attempt is closed."""
         context = span.get_span_context()
         if context is None:
             return
@@ -185,7 +186,7 @@ class StoreRecorder:
             self._thread.call_soon(self._write_later)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until what was put before is stored or spooled; False if that takes longer, or in the span thread."""
+        """Wait until earlier spans are stored or spooled; return False if that takes too long or in the span thread."""
         if self._thread.is_current:
             return False
         if _is_in_a_loop():
@@ -198,20 +199,20 @@ class StoreRecorder:
         return True
 
     async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """As `flush`, without holding up the event loop."""
+        """Wait like `flush`, without blocking the event loop."""
         draining = asyncio.wrap_future(self._thread.submit(self._drain()))
-        # It goes on when the agent is cancelled, as spans do that nobody waits for.
+        # Draining continues if the agent is cancelled.
         done, _ = await asyncio.wait({draining}, timeout=seconds)
         if not done or draining.cancelled() or draining.exception() is not None:
             return self._is_late(seconds)
         return True
 
     def _is_late(self, seconds: float) -> bool:
-        logger.warning("spans of attempt %s are still on their way after %g s", self._attempt_id, seconds)
+        logger.warning("spans of attempt %s are not stored after %g s", self._attempt_id, seconds)
         return False
 
     async def add(self, spans: Sequence[Span]) -> None:
-        """Store spans that have their numbers already, behind all that was put before.
+        """Store spans that already have numbers, after all earlier spans.
 
         Raises:
             StoreError: as `add_many_spans`.
@@ -219,7 +220,7 @@ class StoreRecorder:
         await asyncio.wrap_future(self._thread.submit(self._add(spans)))
 
     async def close(self, wait_seconds: float) -> RecordedSpans:
-        """Take no more spans, and return what became of those taken.
+        """Accept no more spans, and return the result for the accepted ones.
 
         Args:
             wait_seconds: how long to wait for a store that cannot be reached.
@@ -244,7 +245,7 @@ class StoreRecorder:
 
     async def _drain(self) -> None:
         if self._file.waiting:
-            # Behind what waits already; the store is tried by one task, and no agent waits for that.
+            # These spans follow the spooled ones. One task retries the store, and no agent waits for it.
             while batch := self._take():
                 self._keep(batch)
             return
@@ -265,14 +266,14 @@ class StoreRecorder:
             try:
                 batch.append(Span.from_opentelemetry(span, self._rollout_id, self._attempt_id, 0))
             except Exception:
-                logger.exception("span %r of attempt %s has no form that can be stored", span.name, self._attempt_id)
+                logger.exception("span %r of attempt %s cannot be converted for the store", span.name, self._attempt_id)
                 self._progress.lost += 1
-        # Spans that have no form must not end the draining of those behind them.
+        # An empty batch ends the draining, so skip to the next one if no span of this one could be converted.
         return batch or (self._take() if taken else batch)
 
     async def _write(self, batch: list[Span]) -> None:
         try:
-            # What is spooled comes first: numbers follow the order in which spans ended.
+            # Spooled spans come first, because numbers follow the order in which spans ended.
             if self._file.waiting or not await self._try(batch):
                 self._keep(batch)
         except asyncio.CancelledError:
@@ -280,7 +281,7 @@ class StoreRecorder:
             raise
 
     async def _try(self, batch: list[Span]) -> bool:
-        """Store spans; False if the store cannot be reached. What it refuses is lost, but for what comes with it."""
+        """Store spans; return False if the store cannot be reached. Only spans that the store refuses are lost."""
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 numbers = await record(self._store, batch)
@@ -288,7 +289,7 @@ class StoreRecorder:
             if not self._file.waiting:
                 logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, error)
             return False
-        except Exception as error:  # noqa: BLE001 - an agent's spans must never become its errors
+        except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the agent
             return await self._isolate(batch, error)
         stored = dict(numbers)
         self._progress.is_unsure |= len(stored) < len(batch)
@@ -318,7 +319,7 @@ class StoreRecorder:
             self._begin(self._replay())
 
     async def _replay(self) -> None:
-        """Store what is spooled as soon as the store can be reached."""
+        """Store the spooled spans as soon as the store can be reached."""
         while self._file.waiting:
             await asyncio.sleep(_RETRY_SECONDS)
             async with self._writing:

@@ -1,4 +1,4 @@
-"""What an agent returned becomes spans of its attempt."""
+"""Recording of an agent's return value as spans of its attempt."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 async def record_returned(result: Any, scope: AttemptScope) -> None:
-    """Record what an agent returned, in the current attempt, below the span that is open.
+    """Record an agent's return value in the current attempt, below the open span.
 
     Raises:
-        TypeError: it is of a kind that says nothing.
-        ValueError: a reward that is not finite or has no primary dimension, or a list of several kinds.
+        TypeError: the value has a type that agents may not return.
+        ValueError: a reward is not finite or has no primary dimension, or a list contains several types.
     """
     if result is None:
         return
     reward = _reward(result)
     if reward is not None:
-        # Nothing comes after it, so there is nothing for which it would have to be stored first.
+        # No call follows, so the reward need not be stored before returning.
         key = _primary(reward) if isinstance(reward, Mapping) else None
         record_fields(scope, emit_reward(reward, primary_key=key, propagate=False))
     elif isinstance(result, list):
@@ -47,7 +47,7 @@ def _reward(result: Any) -> float | Mapping[str, float] | None:
         named = cast("Mapping[Any, Any]", result)
         numbers = {name: _number(value) for name, value in named.items()}
         if not named or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
-            raise TypeError("the agent returned a dict; as a reward it is one of numbers by name")
+            raise TypeError("the agent returned a dict that is not a reward; return a dict of numbers by name")
         return cast("dict[str, float]", numbers)
     if isinstance(result, (bool, int)):
         logger.warning("the agent returned %r, taken as the reward %s", result, float(result))
@@ -55,7 +55,7 @@ def _reward(result: Any) -> float | Mapping[str, float] | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as a float: Python's, and numpy's, of which some claim to be no numbers."""
+    """Return a number of Python or numpy as a float, or None. Some numpy scalars are not registered as numbers."""
     if isinstance(value, (str, bytes, list, tuple)):
         return None
     item: Callable[[], Any] | None = getattr(value, "item", None)
@@ -69,7 +69,7 @@ def _primary(dimensions: Mapping[str, float]) -> str:
     if len(dimensions) == 1:
         return next(iter(dimensions))
     raise ValueError(
-        f"the agent returned the dimensions {', '.join(map(repr, dimensions))}; one of several is named {PRIMARY!r}"
+        f"the agent returned the dimensions {', '.join(map(repr, dimensions))}; name one of them {PRIMARY!r}"
     )
 
 
@@ -83,11 +83,11 @@ async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
         for span in cast("list[ReadableSpan]", spans):
             scope.recorder.put(span)
     elif _all(spans, Span):
-        assert isinstance(scope.recorder, StoreRecorder)  # attempts have such a one
+        assert isinstance(scope.recorder, StoreRecorder)  # every attempt has one
         await scope.recorder.add(cast("list[Span]", spans))
     else:
         kinds = ", ".join(sorted({type_name(span) for span in spans}))
-        raise ValueError(f"the agent returned a list of {kinds}; a list holds spans of one kind")
+        raise ValueError(f"the agent returned a list of {kinds}; return a list of spans of one type")
 
 
 def _all(spans: Sequence[Any], kind: type[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Rewards as attributes of spans: writing them, and reading each form that Agent-lightning 0.1 to 0.3 wrote."""
+"""Rewards as span attributes: writing them, and reading every format of Agent-lightning 0.1 to 0.3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=AnySpan)
 
 
 class RewardDimension(NamedTuple):
-    """One number of a reward, and what it measures."""
+    """One number of a reward, with its name."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
     """Return the dimensions of a span's reward, the primary one first; none if it has no reward.
 
     Raises:
-        ValueError: an attribute is named `agentlightning.reward` itself, which no version ever wrote.
+        ValueError: there is an attribute `agentlightning.reward` itself, which no version wrote.
     """
     if REWARD in span.attributes:
         raise ValueError(f"{REWARD} is an attribute itself; rewards are {REWARD}.0.name, {REWARD}.0.value, …")
@@ -51,17 +51,17 @@ def get_reward_value(span: AnySpan) -> float | None:
 
 
 def is_reward_span(span: AnySpan) -> bool:
-    """Say whether a span carries a reward."""
+    """Return whether a span has a reward."""
     return get_reward_value(span) is not None
 
 
 def find_reward_spans(spans: Sequence[S]) -> list[S]:
-    """Return the spans that carry a reward, in the order given."""
+    """Return the spans that have a reward, in the given order."""
     return [span for span in spans if is_reward_span(span)]
 
 
 def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
-    """Return the reward of the last span, in the order given, that has one."""
+    """Return the reward of the last span that has one, in the given order."""
     for span in reversed(spans):
         reward = get_reward_value(span)
         if reward is not None:

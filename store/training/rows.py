@@ -1,7 +1,7 @@
-"""From triplets to the rows a policy is trained on, laid out as verl has them.
+"""Conversion of triplets to training rows in verl's layout.
 
-verl holds a batch of B rows as prompts padded on the left to P tokens and responses padded on the right to R, side by
-side, and derives `position_ids` from the mask. So do these; `torch.from_numpy` takes each array as it is.
+verl represents a batch of B rows as prompts padded on the left to P tokens, followed by responses padded on the right
+to R, and derives `position_ids` from the mask. `torch.from_numpy` accepts each array unchanged.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _OF_A_RESPONSE: Final = frozenset({"responses", "response_mask", *_FLOATS})
 
 
 class LeftOut(NamedTuple):
-    """A triplet that is in no row, or a part of one that is missing there.
+    """A triplet that is in no row, or whose row is incomplete.
 
     Dropped: `no_prompt_tokens`, `no_response_tokens`, `no_reward`, `prompt_too_long`. Cut: `prompt_truncated`,
     `response_truncated`. Filled in with zeros: `no_log_probs`.
     """
 
     triplet: int
-    """Its place in what was given."""
+    """Its index in the input."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """A batch of B rows, each a prompt of P tokens and a response of R, padding included.
+    """Batch of B rows, each with a prompt of P tokens and a response of R tokens, including padding.
 
-    As nested lists, or as numpy arrays of the type named; P and R are `max_prompt` and `max_response`.
+    The fields are nested lists, or numpy arrays of the given type; P and R are `max_prompt` and `max_response`.
     """
 
     input_ids: Any
@@ -54,13 +54,13 @@ class Trajectories:
     responses: Any
     """(B, R) int64: the second part of `input_ids`."""
     response_mask: Any
-    """(B, R) int64: 1 where the model made the token: not on padding, nor on what came between its turns."""
+    """(B, R) int64: 1 where the model made the token, 0 on padding and on tokens between its turns."""
     old_log_probs: Any
-    """(B, R) float32: natural logarithms of the probabilities with which they were sampled; 0 elsewhere."""
+    """(B, R) float32: natural logarithms of the probabilities with which tokens were sampled; 0 elsewhere."""
     token_level_scores: Any
-    """(B, R) float32: the reward on the last token of the response it is for, 0 elsewhere."""
+    """(B, R) float32: the reward on the last token of its response, 0 elsewhere."""
     rows: list[list[int]]
-    """For each row, which triplets it is made of, by their places in what was given."""
+    """For each row, the indexes of its triplets in the input."""
     has_log_probs: list[bool]
     """For each row, whether `old_log_probs` are known for all its tokens; if not, the trainer computes them."""
     left_out: list[LeftOut]
@@ -69,7 +69,7 @@ class Trajectories:
         return len(self.rows)
 
     def reasons(self) -> dict[str, int]:
-        """Return how often something was dropped, cut or filled in, by reason."""
+        """Return the number of entries of `left_out` by reason."""
         return dict(sorted(Counter(each.reason for each in self.left_out).items()))
 
 
@@ -84,20 +84,22 @@ def trajectories(
     merge_turns: bool = False,
     as_numpy: bool = False,
 ) -> Trajectories:
-    """Return the rows of triplets with token ids, in their order, and what was left out or cut.
+    """Return the rows of triplets with token ids, in order, with a list of everything that was left out or cut.
 
     Args:
-        triplets: of any rollouts, as an adapter made them.
-        pad_token_id: of the tokenizer.
-        max_prompt: tokens of a prompt, P.
-        max_response: tokens of a response, R; the rest of a longer one is cut off, and its reward then stands on the
-            last token that is left.
-        long_prompts: leave out a call whose prompt is longer, or keep its last tokens: the model never answered that.
-        missing_reward: for triplets without one; None leaves them out. With `merge_turns`, a row needs one reward.
-        merge_turns: make one row of successive calls of one attempt, each of whose prompts begins with the whole of
-            the call before: a conversation. What stands between two answers is part of the response, with a
-            `response_mask` of 0. Every turn keeps its reward, so that one which was broadcast would count several
-            times: take `final_only`.
+        triplets: triplets from an adapter, of any rollouts.
+        pad_token_id: the padding token of the tokenizer.
+        max_prompt: the length P of prompts.
+        max_response: the length R of responses. The rest of a longer one is cut off, and its reward is then on the last
+            remaining token.
+        long_prompts: drop a call whose prompt is longer, or truncate the prompt to its last tokens, which the model
+            never answered in this form.
+        missing_reward: the reward of triplets without one; None leaves them out. With `merge_turns`, a row needs one
+            reward.
+        merge_turns: make one row of a conversation: successive calls of one attempt, in which each prompt begins with
+            the prompt and response of the call before. Tokens between two responses are part of the response, with a
+            `response_mask` of 0. Every turn keeps its reward, so a broadcast reward would count several times: use
+            `final_only`.
         as_numpy: return arrays instead of nested lists; numpy must be installed.
 
     Raises:
@@ -106,7 +108,7 @@ def trajectories(
     limits = (("pad_token_id", pad_token_id, 0), ("max_prompt", max_prompt, 1), ("max_response", max_response, 1))
     for field, value, least in limits:
         if type(value) is not int or value < least:
-            raise Invalid(field, f"{value!r} is no whole number from {least} on; take the tokenizer's or your model's")
+            raise Invalid(field, f"{value!r} is not an integer from {least} on; take the tokenizer's or your model's")
     if long_prompts not in {"drop", "truncate"}:
         raise Invalid("long_prompts", f"{long_prompts!r} is neither drop nor truncate")
     rows = _Rows(pad_token_id, max_prompt, max_response, cuts=long_prompts == "truncate")
@@ -117,7 +119,7 @@ def trajectories(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a row needs of a triplet."""
+    """The parts of a triplet that a row needs."""
 
     place: int
     prompt: list[int]
@@ -146,7 +148,7 @@ def _ids(side: Any) -> list[int]:
 
 
 def _log_probs(side: Any, tokens: int) -> list[float] | None:
-    """Return the log probabilities if there is one for each token."""
+    """Return the log probabilities, or None unless there is one for each token."""
     given: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
     if not isinstance(given, (list, tuple)) or len(cast("Sequence[Any]", given)) != tokens:
         return None
@@ -170,7 +172,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
-    """Return turns that continue each other together, in the order of their beginnings."""
+    """Return turns grouped by conversation, in the order of the first turns."""
     made: list[list[_Turn]] = []
     open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
     for turn in turns:
@@ -190,7 +192,7 @@ def _continues(before: _Turn, turn: _Turn) -> bool:
 
 
 class _Rows:
-    """Rows while they are made."""
+    """Builder of rows."""
 
     def __init__(self, pad: int, max_prompt: int, max_response: int, *, cuts: bool) -> None:
         self.made = Trajectories([], [], [], [], [], [], [], [], [], [])
@@ -200,7 +202,7 @@ class _Rows:
         self._cuts = cuts
 
     def add(self, turns: list[_Turn], missing_reward: float | None) -> None:
-        """Make a row of the turns of one conversation, or say why there is none."""
+        """Make a row of the turns of one conversation, or record why there is none."""
         reward = None if any(turn.reward is not None for turn in turns) else missing_reward
         if why := self._why_not(turns, reward):
             self.made.left_out.extend(LeftOut(turn.place, why) for turn in turns)
@@ -224,7 +226,7 @@ class _Rows:
         self.made.has_log_probs.append(all(turn.log_probs is not None for turn in turns))
 
     def _last(self, mask: list[int], end: int) -> int:
-        """Return the place of the model's last token before an end that is left."""
+        """Return the index of the model's last remaining token before an end."""
         return max(place for place in range(min(end, self._max_response)) if mask[place])
 
     def _why_not(self, turns: list[_Turn], reward: float | None) -> str | None:
@@ -253,8 +255,8 @@ class _Rows:
 
 
 def _joined(turns: list[_Turn]) -> tuple[list[int], list[int], list[float], list[int]]:
-    """Return the tokens after the first prompt, which of them the model made, their log probabilities, and the places
-    behind the last token of each turn.
+    """Return the tokens after the first prompt, the mask of the model's tokens, their log probabilities, and the end
+    index of each turn.
     """
     tokens: list[int] = []
     mask: list[int] = []
@@ -273,11 +275,11 @@ def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Traject
     try:
         numpy: Any = import_module("numpy")
     except ImportError:
-        raise Invalid("as_numpy", "numpy is not installed; install it, or take the nested lists") from None
+        raise Invalid("as_numpy", "numpy is not installed; install it, or use as_numpy=False") from None
     kinds = {**dict.fromkeys(_INTEGERS, numpy.int64), **dict.fromkeys(_FLOATS, numpy.float32)}
 
     def array(name: str) -> Any:
-        # Without rows there is nothing to tell the width from.
+        # Without rows, numpy cannot derive the width.
         width = max_response if name in _OF_A_RESPONSE else max_prompt + max_response
         return numpy.asarray(getattr(made, name), kinds[name]).reshape(len(made), width)
 

@@ -1,4 +1,4 @@
-"""Runs an agent on the rollouts of a store: one by one, or as many at once as it is told."""
+"""Runner of an agent on the rollouts of a store, one at a time or several at once."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 
 
 class ExecutionEvent(Protocol):
-    """What stops a runner: an event of `threading`, `multiprocessing` or `asyncio`."""
+    """Stop signal of a runner: an event of `threading`, `multiprocessing` or `asyncio`."""
 
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         ...
 
 
 class Runner(Generic[T]):
     """Runs one agent, for one worker, on one store.
 
-    Before `step` and `iter`, say which agent (`init`), and which worker on which store (`init_worker`); or enter
-    `run_context`. Several runners may share an agent, and a process.
+    Before `step` and `iter`, set the agent (`init`), and the worker and store (`init_worker`); or enter `run_context`.
+    Several runners may share an agent and a process.
 
     Args:
-        tracer: what records the agent; None for a `Tracer()`.
-        max_rollouts: after how many attempts, failed ones too, `iter` returns; None for never.
-        poll_interval: how long one call waits for a rollout, in seconds; a rollout that comes is taken at once.
-        heartbeat_interval: between two signs of life of worker and attempts, in seconds; 0 or less for none.
-        interval_jitter: how much poll and heartbeat intervals may differ, in seconds.
-        heartbeat_launch_mode: "thread", in a thread that no agent holds up, or "asyncio", in the event loop.
-        heartbeat_include_gpu: also what `nvidia-smi` says.
+        tracer: records the agent; None for a `Tracer()`.
+        max_rollouts: the number of attempts, including failed ones, after which `iter` returns; None for no limit.
+        poll_interval: how long one call waits for a rollout, in seconds; a new rollout is claimed at once.
+        heartbeat_interval: seconds between two heartbeats of worker and attempts; 0 or less for none.
+        interval_jitter: how much poll and heartbeat intervals may vary, in seconds.
+        heartbeat_launch_mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the event
+            loop.
+        heartbeat_include_gpu: add the output of `nvidia-smi` to heartbeats.
         concurrency: how many attempts `iter` runs at once.
-        sync_in_thread: run agents that are not async in threads, so that they hold up nothing and can be abandoned at
+        sync_in_thread: run agents that are not async in threads, so that they block nothing and can be abandoned at
             their deadline. False: in the event loop.
         hooks_before_status: call `on_rollout_end` before the status is reported, as Agent-lightning 0.3 does.
-        grace_seconds: how long an async agent that is cancelled may take to clean up.
+        grace_seconds: how long a cancelled async agent may take to clean up.
 
     Raises:
         ValueError: an unknown launch mode, or a concurrency below 1.
@@ -79,9 +80,9 @@ class Runner(Generic[T]):
         grace_seconds: float = 5.0,
     ) -> None:
         if heartbeat_launch_mode not in {"thread", "asyncio"}:
-            raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; it is 'thread' or 'asyncio'")
+            raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; use 'thread' or 'asyncio'")
         if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency}; a runner runs at least one attempt at a time")
+            raise ValueError(f"concurrency={concurrency}; use at least 1")
         self.tracer = tracer or Tracer()
         self.sync_in_thread = sync_in_thread
         self.hooks_before_status = hooks_before_status
@@ -101,7 +102,7 @@ class Runner(Generic[T]):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
-        """Say which agent to run, and what is told of its attempts."""
+        """Set the agent to run, and the hooks that are called for its attempts."""
         del kwargs
         self._agent = agent
         self.hooks = list(hooks or ())
@@ -109,46 +110,46 @@ class Runner(Generic[T]):
         self.tracer.init()
 
     def init_worker(self, worker_id: int, store: Store, **kwargs: Any) -> None:
-        """Say which worker runs it, on which store."""
+        """Set the worker and the store."""
         del kwargs
         self._worker_id = worker_id
         self._store = store
         self.tracer.init_worker(worker_id, store)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Let go of the store."""
+        """Release the store."""
         del args, kwargs
         self.tracer.teardown_worker(worker_id)
         self._worker_id = self._store = None
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Let go of the agent."""
+        """Release the agent."""
         del args, kwargs
         self.tracer.teardown()
         self._agent, self.hooks = None, ()
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a runner runs with `iter` or `step`.
+        """Raise an error: a runner runs with `iter` or `step`.
 
         Raises:
             RuntimeError: always.
         """
         del args, kwargs
         raise RuntimeError(
-            "a runner has no run(); use iter() for the rollouts of the queue, or step() for one of yours"
+            "a runner has no run(); use iter() for the rollouts of the queue, or step() for a task of your own"
         )
 
     @contextlib.contextmanager
     def run_context(
         self, *, agent: LitAgent[T], store: Store, hooks: Sequence[Hook] | None = None, worker_id: int | None = None
     ) -> Generator[Self]:
-        """Set the runner up, for notebooks and debugging.
+        """Set up the runner inside a block, for notebooks and debugging.
 
         Args:
-            agent: which agent to run.
-            store: on which store.
-            hooks: what is told of its attempts.
-            worker_id: which worker runs it; None for 0.
+            agent: the agent to run.
+            store: the store.
+            hooks: called for its attempts.
+            worker_id: the id of the worker; None for 0.
         """
         worker = 0 if worker_id is None else worker_id
         with contextlib.ExitStack() as stack:
@@ -207,18 +208,18 @@ class Runner(Generic[T]):
         mode: RolloutMode | None = None,
         event: ExecutionEvent | None = None,
     ) -> Rollout:
-        """Run one task of yours, past the queue, and return its rollout when it is over.
+        """Run one task without the queue, and return its rollout when it has ended.
 
         Args:
             input: the task.
-            resources: published first, as the latest; None to use the latest there are.
-            mode: what it is run for.
+            resources: published first, as the latest; None uses the latest existing ones.
+            mode: the mode of the rollout.
             event: ignored.
 
         Raises:
-            Exception: what the agent raised; the attempt is reported before.
+            Exception: the agent raised it; the attempt was reported before.
             RuntimeError: the store has no resources.
-            TimeoutError: the attempt took longer than its rollout allows.
+            TimeoutError: the attempt took longer than the `timeout_seconds` of its rollout.
         """
         del event
         store = self.store
@@ -233,7 +234,7 @@ class Runner(Generic[T]):
             raise outcome.error
         ended = await store.get_rollout_by_id(rollout.rollout_id)
         if ended is None:
-            raise RuntimeError(f"rollout {rollout.rollout_id} is not in the store any more")
+            raise RuntimeError(f"rollout {rollout.rollout_id} no longer exists in the store")
         return ended
 
     # -- many --------------------------------------------------------------------------------------------------------
@@ -241,15 +242,15 @@ class Runner(Generic[T]):
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
 
-        What an agent raises fails its attempt and nothing else. Attempts that run when the event is set are finished;
-        when this is cancelled, they are interrupted. A store that cannot be reached is tried again.
+        An exception of an agent fails only its attempt. Attempts that run when the event is set are finished; if this
+        coroutine is cancelled, they are interrupted. If the store cannot be reached, the call is retried.
 
         Raises:
-            StoreError: the store refuses to hand out rollouts.
+            StoreError: the store refuses the claim.
         """
         stopped = asyncio.Event()
         async with self._at_work() as desk, _watching(event, stopped):
-            # Before attempts that were left behind are given up: then their spans could not be stored any more.
+            # Replay comes before orphaned attempts are closed, because their spans could not be stored afterwards.
             await replay(self.store, self.tracer.spool)
             await desk.introduce()
             running: set[asyncio.Task[Outcome | Exit]] = set()
@@ -270,7 +271,7 @@ class Runner(Generic[T]):
         event: ExecutionEvent | None,
         stopped: asyncio.Event,
     ) -> None:
-        """Claim and start attempts until it is enough."""
+        """Claim and start attempts until `max_rollouts` is reached or the runner is stopped."""
         left = self._max_rollouts
         pause = _FIRST_PAUSE_SECONDS
         stopping = asyncio.ensure_future(stopped.wait())
@@ -287,7 +288,7 @@ class Runner(Generic[T]):
                 except StoreError as error:
                     if not error.retryable:
                         raise
-                    logger.warning("no rollouts for now: %s", error)
+                    logger.warning("cannot claim rollouts, retrying: %s", error)
                     await asyncio.wait({stopping}, timeout=pause)
                     pause = min(2 * pause, max(self._poll_interval, _FIRST_PAUSE_SECONDS))
                     continue
@@ -299,7 +300,7 @@ class Runner(Generic[T]):
     async def _claim(
         self, desk: _Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
     ) -> list[AttemptedRollout]:
-        """Return rollouts, or none if none came, or it is time to stop."""
+        """Return claimed rollouts; an empty list if none came in time or the runner is stopped."""
         jittered = self._poll_interval + random.uniform(-self._interval_jitter, self._interval_jitter)
         claiming = asyncio.create_task(
             self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=max(jittered, 0.01))
@@ -339,7 +340,7 @@ class Runner(Generic[T]):
 
 
 class _Desk:
-    """Where attempts are run: with heartbeats, and somebody who notices that they are not wanted any more."""
+    """Executor of attempts, with heartbeats and a watch that stops attempts that are no longer wanted."""
 
     def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
         self._runner = runner
@@ -354,22 +355,22 @@ class _Desk:
         return await store.get_resources_by_id(resources_id)
 
     async def introduce(self) -> None:
-        """Say that the worker is there."""
+        """Send the first heartbeat of the worker."""
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
-        """Start an attempt; cancelled while the store does so, report it as interrupted."""
+        """Start an attempt. If this is cancelled while the store starts it, report the attempt as interrupted."""
         task = asyncio.create_task(starting)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # What the store has begun stands, and nobody else knows of it.
+            # The store has started the attempt, and only this runner knows about it.
             with contextlib.suppress(StoreError):
                 await self.refuse(await task)
             raise
 
     async def refuse(self, rollout: AttemptedRollout) -> None:
-        """Report an attempt that was claimed too late to be run."""
+        """Report an attempt that was claimed too late to run."""
         await AttemptRun(self._runner, rollout, self._resources_of).refuse()
 
     async def run(self, rollout: AttemptedRollout) -> Outcome:
@@ -396,12 +397,12 @@ class _Desk:
 
 
 LitAgentRunner = Runner
-"""Agent-lightning's name of the runner."""
+"""Agent-lightning's name for the runner."""
 
 
 @contextlib.asynccontextmanager
 async def _watching(event: ExecutionEvent | None, stopped: asyncio.Event) -> AsyncGenerator[None]:
-    """Set one event soon after another, which may be of another thread or process, was set."""
+    """Set `stopped` soon after `event`, which may belong to another thread or process, was set."""
 
     async def look(at: ExecutionEvent) -> None:
         while not at.is_set():  # noqa: ASYNC110 - an event of another process cannot be awaited
@@ -419,7 +420,7 @@ async def _watching(event: ExecutionEvent | None, stopped: asyncio.Event) -> Asy
 
 
 def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
-    """Forget the attempts that are over; raise what interrupted one from inside."""
+    """Remove finished attempts; raise the exception if an agent ended the process."""
     for task in [task for task in running if task.done()]:
         running.discard(task)
         ended = task.result()
@@ -428,7 +429,7 @@ def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
 
 
 async def _give_up(claiming: asyncio.Task[list[AttemptedRollout]]) -> list[AttemptedRollout]:
-    """Stop waiting for rollouts; return those that came at the same moment, which somebody has to run."""
+    """Stop waiting for rollouts, and return those that were claimed at the same moment and still have to run."""
     claiming.cancel()
     await asyncio.wait({claiming})
     return [] if claiming.cancelled() or claiming.exception() is not None else claiming.result()
@@ -438,4 +439,4 @@ def _quietly(teardown: Any, *args: Any) -> None:
     try:
         teardown(*args)
     except Exception:
-        logger.exception("a part of the runner was not torn down")
+        logger.exception("teardown of a part of the runner failed")

@@ -1,4 +1,4 @@
-"""Which attempt the running code belongs to: a context variable, so that any number run at once without mixing."""
+"""Scope of the attempt that the running code belongs to, kept in a context variable."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _current: Final[contextvars.ContextVar[AttemptScope | None]] = contextvars.Conte
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AttemptScope:
-    """One attempt while its agent runs, or a trace that belongs to none."""
+    """An attempt whose agent runs, or a trace without an attempt."""
 
     name: str
     rollout_id: str | None
-    """None for a trace that belongs to no attempt and stays in this process."""
+    """None for a trace without an attempt, which stays in this process."""
     attempt_id: str | None
     worker_id: str | None
     tracer: trace.Tracer
-    """Makes spans of this attempt; any OpenTelemetry tracer of the same provider does."""
+    """Tracer for spans of this attempt; any OpenTelemetry tracer of the same provider works as well."""
     recorder: Recorder
-    """Where its finished spans go."""
+    """Receiver of its finished spans."""
     runner: Any = None
-    """The runner that runs the attempt, if one does."""
+    """The runner of the attempt, if there is one."""
     is_open: bool = True
-    """Whether the attempt goes on; what ends later is not recorded."""
+    """Whether the attempt is still running; spans that end later are not recorded."""
 
 
 def current_scope() -> AttemptScope | None:
@@ -48,7 +48,7 @@ def require_scope(what: str) -> AttemptScope:
     """Return the attempt that the calling code belongs to.
 
     Raises:
-        RuntimeError: it belongs to none.
+        RuntimeError: the code belongs to no attempt.
     """
     scope = current_scope()
     if scope is None:
@@ -61,7 +61,7 @@ def require_scope(what: str) -> AttemptScope:
 
 @contextmanager
 def entered(scope: AttemptScope) -> Generator[AttemptScope]:
-    """Make a scope the current one."""
+    """Make a scope the current one during a block."""
     token = _current.set(scope)
     try:
         yield scope
@@ -70,16 +70,16 @@ def entered(scope: AttemptScope) -> Generator[AttemptScope]:
 
 
 def run_in_scope(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that runs in the attempt, and below the span, in which this is called.
+    """Return a function that runs in the current attempt, below the current span.
 
-    For threads and executors, which start with an empty context: `pool.submit(run_in_scope(work), item)`. Asyncio's
-    tasks and `asyncio.to_thread` need no help.
+    Use it for threads and executors, which start with an empty context: `pool.submit(run_in_scope(work), item)`.
+    Asyncio tasks and `asyncio.to_thread` do not need it.
     """
     context = contextvars.copy_context()
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        # A context can be entered once at a time, and the function may run in several threads.
+        # A context can be entered only once at a time, but the function may run in several threads.
         return context.copy().run(function, *args, **kwargs)
 
     return run

@@ -1,4 +1,4 @@
-"""Equal questions that are put at the same time are asked once."""
+"""Single flight: concurrent equal requests share one call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ V = TypeVar("V")
 
 
 class Together(Generic[K, V]):
-    """Asks a question once for all who put it before the asking began, so that nobody is told what was true earlier.
+    """Shares one call among all requests for a key that arrive before the call begins, so no result is outdated.
 
-    In one event loop. Who gives up waiting leaves the others alone.
+    For one event loop. A cancelled caller does not affect the others.
 
     Args:
-        ask: the question, for a key.
+        ask: the call for a key.
     """
 
     def __init__(self, ask: Callable[[K], Awaitable[V]]) -> None:
@@ -24,15 +24,15 @@ class Together(Generic[K, V]):
         self._about_to_begin: dict[K, asyncio.Task[V]] = {}
 
     async def __call__(self, key: K) -> V:
-        """Return the answer, the same object for all who share it.
+        """Return the result, which is the same object for all callers that share the call.
 
         Raises:
-            Exception: what the asking raised.
+            Exception: the call raised it.
         """
         asking = self._about_to_begin.get(key)
         if asking is None:
             asking = self._about_to_begin[key] = asyncio.create_task(self._begin(key))
-            # If all have given up, nobody looks at what it raised.
+            # If all callers were cancelled, this retrieves the exception, so that asyncio does not log it.
             asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(asking)
 

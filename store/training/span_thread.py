@@ -1,4 +1,4 @@
-"""The thread that sends spans: one per process, with an event loop and without the context of any attempt."""
+"""The thread of a process that sends spans, with an event loop and without the context of any attempt."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SpanThread(LoopThread):
-    """An event-loop thread whose work runs in an empty context, so that sending a span is not traced itself."""
+    """Event-loop thread whose work runs in an empty context, so that sending a span is not traced itself."""
 
     def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
         return Context().run(super().submit, work, lost)
@@ -24,7 +24,7 @@ class SpanThread(LoopThread):
 
 
 class _Shared:
-    """This process's thread, started when it is first needed; a fork starts its own."""
+    """Holder of this process's thread, which is started at first use; a forked child starts its own."""
 
     def __init__(self) -> None:
         self.reset()

@@ -1,4 +1,4 @@
-"""Spans that the store could not take, kept in files until it can: one for each attempt, bounded for the process."""
+"""Spool files for spans that the store could not take, one per attempt, with a size limit per process."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from store.training.machine import is_gone, this_process
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""How much the attempts of one process keep together, if not told otherwise."""
+"""Default limit for all spool files of one process."""
 
 
 class SpanSpool:
-    """Where the attempts of this process keep spans.
+    """Spool of the attempts of this process.
 
     Args:
-        directory: where each process keeps its files in a directory of its own, and finds those of processes that died;
-            None for a new one among the temporary files, made when it is needed, where nobody else looks.
-        max_bytes: how large they may become together. Files that are left, since the store did not come back in time,
-            go on counting.
+        directory: the parent directory, in which each process has its own directory and finds those of dead processes.
+            None creates a private temporary directory at first use.
+        max_bytes: the limit for all files together. Files that stay because the store did not come back in time still
+            count.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -43,7 +43,7 @@ class SpanSpool:
         return SpanSpool, (self._given, self.max_bytes)
 
     def directory(self) -> Path:
-        """Return where the files are, created if need be."""
+        """Return the directory of the files, and create it if necessary."""
         with self._lock:
             if self._directory is None and self._given is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="rollbook-spool-"))
@@ -53,21 +53,21 @@ class SpanSpool:
             return self._directory
 
     def left_behind(self) -> list[Path]:
-        """Return the files of processes of this machine that run no more, and make them those of this one."""
+        """Move the files of dead processes of this machine to this process's directory, and return them."""
         if self._given is None:
             return []
         ours: list[Path] = []
         for path in sorted(Path(self._given).glob("*/*.jsonl")):
             if is_gone(_process(path.parent.name)):
-                # Of several that start at once, one gets it.
+                # If several processes start at once, only one of them can move the file.
                 with suppress(FileNotFoundError):
                     ours.append(path.rename(self.directory() / path.name))
-                with suppress(OSError):  # there are more files in it
+                with suppress(OSError):  # the directory is not empty
                     path.parent.rmdir()
         return ours
 
     def reserve(self, size: int) -> bool:
-        """Take up so many bytes, unless they are more than there are."""
+        """Reserve bytes; return False if the limit would be exceeded."""
         with self._lock:
             if self._bytes + size > self.max_bytes:
                 return False
@@ -75,7 +75,7 @@ class SpanSpool:
             return True
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Release reserved bytes."""
         with self._lock:
             self._bytes -= size
 
@@ -85,7 +85,7 @@ def _name(process: Mapping[str, Any]) -> str:
 
 
 def _process(name: str) -> dict[str, Any]:
-    """Return the process that `_name` named; nothing for any other name."""
+    """Return the process that `_name` encoded, or an empty dict for any other name."""
     host, _, rest = name.rpartition(".")
     host, _, pid = host.rpartition(".")
     if not pid.isdecimal():
@@ -94,7 +94,7 @@ def _process(name: str) -> dict[str, Any]:
 
 
 class SpoolFile:
-    """The spans of one attempt that wait, in the order they ended. For one task at a time."""
+    """Spool file of one attempt, in the order in which spans ended. Not safe for concurrent use."""
 
     def __init__(self, spool: SpanSpool, rollout_id: str, attempt_id: str) -> None:
         self._spool = spool
@@ -103,7 +103,7 @@ class SpoolFile:
         self._written = 0
         self._read = 0
         self.waiting = 0
-        """How many spans it holds that were not taken back."""
+        """The number of spans in the file that were not stored yet."""
 
     @property
     def path(self) -> Path | None:
@@ -111,17 +111,17 @@ class SpoolFile:
         return self._path
 
     def append(self, spans: Sequence[Span]) -> bool:
-        """Keep spans; False if there is no room for them, or the disk refuses."""
+        """Append spans; return False if the limit is reached or the write fails."""
         lines = b"".join(span.model_dump_json().encode() + b"\n" for span in spans)
         if not self._spool.reserve(len(lines)):
-            logger.error("no room for %d spans: %d bytes are kept already", len(spans), self._spool.max_bytes)
+            logger.error("cannot spool %d spans: the limit of %d bytes is reached", len(spans), self._spool.max_bytes)
             return False
         try:
             self._path = self._path or self._spool.directory() / self._name
             with self._path.open("ab") as file:
                 file.write(lines)
         except OSError:
-            logger.exception("%d spans could not be kept in %s", len(spans), self._path)
+            logger.exception("%d spans could not be written to %s", len(spans), self._path)
             self._spool.release(len(lines))
             return False
         self._written += len(lines)
@@ -137,14 +137,14 @@ class SpoolFile:
             return list(islice(file, most))
 
     def taken(self, lines: Sequence[bytes]) -> None:
-        """Go on behind lines that the store has; behind the last of them the file goes."""
+        """Advance past lines that the store has taken, and delete the file after the last one."""
         self._read += sum(map(len, lines))
         self.waiting -= len(lines)
         if self._read == self._written:
             self.delete()
 
     def delete(self) -> None:
-        """Remove the file, once nothing in it is wanted."""
+        """Remove the file and release its bytes."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._spool.release(self._written)

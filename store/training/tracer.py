@@ -1,4 +1,4 @@
-"""Traces agents with OpenTelemetry: every span that ends inside an attempt goes to the store, under its ids."""
+"""Tracer of agents based on OpenTelemetry, which sends every span of an attempt to the store."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ATTEMPT_SPAN: Final = "agentlightning.attempt"
-"""The name of the span that an attempt's others lie below."""
+"""The name of an attempt's root span."""
 
 SPOOL_SECONDS: Final = 60.0
-"""How long an attempt that is over waits for a store that cannot take its spans."""
+"""How long a finished attempt waits for a store that cannot take its spans."""
 
 _TRACER: Final = "store.training"
-# The SDK drops attributes beyond 128, and one prompt of fifty messages has more.
+# By default the SDK drops attributes beyond 128, but a prompt of fifty messages has more.
 _NO_LIMIT: Final = SpanLimits.UNSET
 
 _last_trace: ContextVar[list[Span] | None] = ContextVar("rollbook_last_trace", default=None)
 
 
 class ScopeProcessor(SpanProcessor):
-    """Hands finished spans to the attempt in which they began.
+    """Span processor that passes finished spans to the attempt in which they began.
 
     Args:
-        stamps: also write the attempt's ids on each span, for other processors of the provider.
+        stamps: also set the attempt's ids as attributes of each span, for other processors of the provider.
     """
 
     def __init__(self, *, stamps: bool = False) -> None:
@@ -54,7 +54,7 @@ class ScopeProcessor(SpanProcessor):
         self._begun: dict[int, AttemptScope] = {}
 
     def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:
-        """Remember which attempt a span began in."""
+        """Remember the attempt in which a span began."""
         del parent_context
         scope = current_scope() or self._of_parent(span)
         if scope is None:
@@ -64,37 +64,38 @@ class ScopeProcessor(SpanProcessor):
             span.set_attributes({ROLLOUT_ID: scope.rollout_id, ATTEMPT_ID: scope.attempt_id or ""})
 
     def _of_parent(self, span: LiveSpan) -> AttemptScope | None:
-        """Return the attempt of the span above, where OpenTelemetry's context was carried along and ours was not."""
+        """Return the attempt of the parent span, for code that propagates OpenTelemetry's context but not ours."""
         return None if span.parent is None else self._begun.get(span.parent.span_id)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hand a span over, if its attempt goes on."""
+        """Pass a span to its attempt, if that is still open."""
         context = span.get_span_context()
         scope = None if context is None else self._begun.pop(context.span_id, None)
         if scope is not None and scope.is_open:
             scope.recorder.put(span)
 
     def forget(self, scope: AttemptScope) -> None:
-        """Forget the spans of an attempt that have not ended."""
+        """Forget the unfinished spans of an attempt."""
         for span_id, begun_in in list(self._begun.items()):
             if begun_in is scope:
                 self._begun.pop(span_id, None)
 
 
 class Tracer:
-    """Gives each attempt a scope, in which the spans of any OpenTelemetry tracer of its provider are recorded.
+    """Tracer that opens a scope for each attempt, in which spans of any OpenTelemetry tracer of its provider are
+    recorded.
 
-    Any number of attempts may be traced at once, in tasks and in threads. The provider is private unless told
-    otherwise: instrumentations get it by name (`tracer_provider=tracer.provider`).
+    Any number of attempts may be traced at once, in tasks and in threads. The provider is private by default; pass it
+    to instrumentations as `tracer_provider=tracer.provider`.
 
     Args:
-        install_global: make the provider that of the process, or join the one that is; spans outside of attempts are
-            left alone. An attempt's ids are then on its spans, for exporters of your own.
+        install_global: install the provider globally, or use the one that is installed; spans outside of attempts are
+            not recorded. Spans of attempts then have the attempt's ids as attributes, for other exporters.
         provider: use this provider instead of a private one.
-        spool: where spans wait while the store cannot be reached; None for at most 64 MB of temporary files. With a
-            directory, a runner that starts stores what processes that died left there.
-        spool_seconds: how long an attempt that is over waits for the store to take them.
-        openai: record the calls of the `openai` client, where that is installed.
+        spool: keeps spans while the store cannot be reached; None for at most 64 MB of temporary files. If it has a
+            directory, a runner that starts stores the spans of dead processes there.
+        spool_seconds: how long a finished attempt waits for the store to take its spans.
+        openai: record the calls of the `openai` client, if it is installed.
     """
 
     def __init__(
@@ -119,9 +120,9 @@ class Tracer:
         self._last_trace: list[Span] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A provider holds threads and locks; what matters is how it was made.
+        # A provider holds threads and locks, so the copy creates its own.
         if self._given is not None:
-            raise TypeError("a tracer with a provider of its own cannot be sent to another process; make it there")
+            raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
         return _again, (self._install_global, self._spool, self._spool_seconds, self._openai)
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -134,13 +135,13 @@ class Tracer:
             instrument_openai()
 
     def init_worker(self, worker_id: int, store: Store | None = None, *args: Any, **kwargs: Any) -> None:
-        """Say where the spans of attempts go."""
+        """Set the store for the spans of attempts."""
         del args, kwargs
         self._worker_id = worker_id
         self._store = store
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Let go of the store."""
+        """Release the store."""
         del worker_id, args, kwargs
         self._worker_id = self._store = None
 
@@ -150,7 +151,7 @@ class Tracer:
 
     @contextmanager
     def lifespan(self, store: Store | None = None) -> Generator[Tracer]:
-        """Set the tracer up, for use without a runner."""
+        """Set up the tracer during a block, for use without a runner."""
         self.init()
         self.init_worker(0, store)
         try:
@@ -161,7 +162,7 @@ class Tracer:
 
     @property
     def spool(self) -> SpanSpool:
-        """Where spans wait."""
+        """The spool for spans that the store cannot take."""
         return self._spool
 
     @property
@@ -173,7 +174,7 @@ class Tracer:
         return self._provider
 
     def _own_tracer(self) -> trace.Tracer:
-        # The SDK makes a new one each time it is asked, which takes as long as ten spans.
+        # The SDK creates a new tracer at each call, which takes as long as ten spans.
         if self._tracer is None:
             self._tracer = self.provider.get_tracer(_TRACER)
         return self._tracer
@@ -189,18 +190,18 @@ class Tracer:
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> AsyncGenerator[trace.Tracer]:
-        """Trace what happens inside, below one root span, and store it as spans of an attempt.
+        """Trace a block below one root span, and store the spans for an attempt.
 
-        Yields a tracer for spans of your own. Without ids the spans stay in this process, for `get_last_trace`.
+        Yields a tracer for further spans. Without ids the spans stay in this process, for `get_last_trace`.
 
         Args:
-            name: of the trace; the rollout's id is usual.
-            store: where the spans go; None for the store of `init_worker`.
-            rollout_id: of the attempt's rollout.
-            attempt_id: of the attempt.
+            name: the name of the trace, usually the rollout's id.
+            store: the store for the spans; None for the store of `init_worker`.
+            rollout_id: the id of the rollout.
+            attempt_id: the id of the attempt.
 
         Raises:
-            ValueError: one id without the other, ids without a store, or a trace inside of a trace.
+            ValueError: one id was given without the other, ids without a store, or a trace is already open.
         """
         scope = self.open_scope(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id)
         try:
@@ -209,7 +210,9 @@ class Tracer:
         finally:
             recorded = await self.close_scope(scope)
             if recorded.left or recorded.lost:
-                logger.error("attempt %s is without %d of its spans", scope.attempt_id, recorded.left + recorded.lost)
+                logger.error(
+                    "attempt %s has %d spans that are not stored", scope.attempt_id, recorded.left + recorded.lost
+                )
 
     def open_scope(
         self,
@@ -221,20 +224,20 @@ class Tracer:
         worker_id: str | None = None,
         runner: Any = None,
     ) -> AttemptScope:
-        """Begin to record an attempt; the scope is to be entered, and closed with `close_scope`.
+        """Begin to record an attempt. The caller enters the scope and closes it with `close_scope`.
 
         Raises:
             ValueError: as `trace_context`.
         """
         if current_scope() is not None:
-            raise ValueError("a trace inside of a trace: leave the one that is open, or start a task for this one")
+            raise ValueError("a trace is already open here; leave it first, or start a task for the new one")
         if (rollout_id is None) != (attempt_id is None):
             raise ValueError("give rollout_id and attempt_id together, or neither of them")
         goes_to = store or self._store
         if rollout_id is None or attempt_id is None:
             recorder: LocalRecorder | StoreRecorder = LocalRecorder()
         elif goes_to is None:
-            raise ValueError("an attempt is traced into a store: call init_worker(worker_id, store) first")
+            raise ValueError("an attempt needs a store for its spans; call init_worker(worker_id, store) first")
         else:
             recorder = StoreRecorder(goes_to, rollout_id, attempt_id, self._spool)
         return AttemptScope(
@@ -249,18 +252,18 @@ class Tracer:
 
     @contextmanager
     def root_span(self, scope: AttemptScope) -> Generator[trace.Span]:
-        """Open the one span that all others of an attempt lie below."""
-        # In an empty context: a span that happens to be open around the runner is not part of the attempt.
+        """Open the root span of an attempt."""
+        # The context is empty, because a span around the runner is not part of the attempt.
         with scope.tracer.start_as_current_span(
             ATTEMPT_SPAN, context=Context(), attributes={OPERATION_NAME: scope.name}
         ) as root:
             yield root
 
     async def close_scope(self, scope: AttemptScope, wait_seconds: float | None = None) -> RecordedSpans:
-        """Record no more, wait until what was recorded is stored, and return it.
+        """Stop recording, wait until the recorded spans are stored, and return them.
 
         Args:
-            scope: the scope, which is over.
+            scope: the scope to close.
             wait_seconds: how long to wait for a store that cannot be reached; None for `spool_seconds`.
         """
         scope.is_open = False
@@ -275,7 +278,7 @@ class Tracer:
         return recorded
 
     def get_last_trace(self) -> list[Span]:
-        """Return the spans of the trace that was last closed: in this task, or else by this tracer."""
+        """Return the spans of the trace that was closed last, in this task or else by this tracer."""
         mine = _last_trace.get()
         return list(self._last_trace if mine is None else mine)
 
@@ -288,7 +291,7 @@ class Tracer:
         timestamp: float | None = None,
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
-        """Record a span of one moment in the current attempt, and return it.
+        """Record a span without duration in the current attempt, and return it.
 
         Raises:
             RuntimeError: there is no current attempt.
@@ -313,7 +316,7 @@ class Tracer:
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Generator[LiveOperation]:
-        """Record what happens inside as one span of the current attempt.
+        """Record a block as one span of the current attempt.
 
         Raises:
             RuntimeError: there is no current attempt.
@@ -323,12 +326,12 @@ class Tracer:
             yield operation
 
     def get_langchain_handler(self) -> None:
-        """Return None: LangChain is traced by any OpenTelemetry instrumentation, with `tracer.provider`."""
-        logger.warning("no handler for LangChain; instrument it with tracer_provider=tracer.provider")
+        """Return None, since any OpenTelemetry instrumentation with `tracer.provider` can trace LangChain."""
+        logger.warning("there is no handler for LangChain; instrument it with tracer_provider=tracer.provider")
 
 
 class LiveOperation:
-    """A span of the SDK that is being recorded, and what it says so far."""
+    """A span of the SDK that is being recorded, with its current fields."""
 
     def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
         self._span = span
@@ -350,7 +353,7 @@ class LiveOperation:
         self._span.set_status(trace.StatusCode[status_code], description if status_code == "ERROR" else None)
 
     def record_exception(self, exception: BaseException) -> None:
-        """Record an exception as an event, and that the span ended with it."""
+        """Record an exception as an event, and set the status to an error."""
         self._span.record_exception(exception)
         self.record_status("ERROR", str(exception))
 
@@ -368,7 +371,7 @@ class LiveOperation:
             RuntimeError: the span has not ended yet.
         """
         if self._end_time is None:
-            raise RuntimeError(f"the operation {self._name} goes on; ask for its span after its with block")
+            raise RuntimeError(f"the operation {self._name} has not ended; get its span after its with block")
         return SpanCoreFields(
             name=self._name,
             status=self._status,
@@ -386,7 +389,7 @@ def recording(
     start_time: float | None = None,
     end_time: float | None = None,
 ) -> Generator[LiveOperation]:
-    """Record what happens inside as one span of an attempt; exceptions are recorded and raised on."""
+    """Record a block as one span of an attempt; exceptions are recorded and raised again."""
     began = time.time() if start_time is None else start_time
     span = scope.tracer.start_span(name, attributes=sanitize_attributes(attributes), start_time=_nanoseconds(began))
     operation = LiveOperation(span, name, attributes, began)
@@ -401,7 +404,7 @@ def recording(
 
 
 def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
-    """Record a finished span in an attempt, below the span that is open."""
+    """Record a finished span in an attempt, below the open span."""
     now = time.time()
     start = now if fields.start_time is None else fields.start_time
     span = scope.tracer.start_span(fields.name, attributes=fields.attributes, start_time=_nanoseconds(start))
@@ -411,7 +414,7 @@ def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
 
 
 def _nanoseconds(seconds: float) -> int:
-    # In one product a double would be off by up to 128 ns.
+    # A single multiplication of doubles would be off by up to 128 ns.
     whole, part = divmod(seconds, 1)
     return int(whole) * 1_000_000_000 + round(part * 1_000_000_000)
 
@@ -429,17 +432,17 @@ def _new_provider() -> TracerProvider:
 
 
 def _global_provider() -> TracerProvider:
-    """Return the provider of this process, made if there is none.
+    """Return the global provider of this process, and create it if there is none.
 
     Raises:
-        RuntimeError: the process has a provider that takes no processors.
+        RuntimeError: the process has a provider that accepts no processors.
     """
     installed = trace.get_tracer_provider()
     if isinstance(installed, trace.ProxyTracerProvider):
         trace.set_tracer_provider(_new_provider())
         installed = trace.get_tracer_provider()
     if not isinstance(installed, TracerProvider):
-        raise RuntimeError(f"{type(installed).__name__} takes no processors; use the SDK's TracerProvider, or ours")  # noqa: TRY004
+        raise RuntimeError(f"{type(installed).__name__} accepts no processors; install the SDK's TracerProvider")  # noqa: TRY004
     return installed
 
 

@@ -1,4 +1,4 @@
-"""Brings an algorithm, an agent, runners and a store together, runs them, and reports what came of it."""
+"""Trainer, which runs an algorithm, an agent, runners and a store together and reports the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 _STRATEGY_PATH: Final = "store.training.execution"
 _STORES: Final[Components[Store]] = Components("store", Store)
 _ALGORITHMS: Final[Components[Algorithm]] = Components("algorithm", Algorithm)
-# By their paths: processes of runners, which import a user's program anew, need neither proxy nor server.
+# Components are named by their paths, because processes of runners, which import the user's program again, need neither
+# the proxy nor the server.
 _PROXY_PATH: Final = "store.llm_proxy.LLMProxy"
 _PROXIES: Final[Components[LLMProxy]] = Components("llm_proxy", _PROXY_PATH, default_type=_PROXY_PATH)
 _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
@@ -47,30 +48,30 @@ _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
 
 
 class Trainer:
-    """Trains an agent: `Trainer(algorithm=..., n_runners=4).fit(agent, tasks)`.
+    """Trainer of an agent: `Trainer(algorithm=..., n_runners=4).fit(agent, tasks)`.
 
-    Each component is given as an instance, a class, a function that makes it, a dotted path, or a dict with its `type`
-    and arguments.
+    Each component is an instance, a class, a function that creates it, a dotted path, or a dict with its `type` and
+    arguments.
 
     Args:
-        algorithm: what learns; a function is taken as by `algo`. None: nothing does, and `fit` runs what is enqueued
-            until Ctrl+C or `max_rollouts`.
-        store: where everything is kept: a component, or a URL as for `open_store`; None for one in memory.
-        runner: of which each worker gets one of its own; None for `Runner`.
-        tracer: what records agents; None for `Tracer`.
-        adapter: what turns spans into what the algorithm learns from; None for `TracerTraceToTriplet`.
-        strategy: "cs", each runner a process of its own, also on other machines; or "shm", all in this process.
+        algorithm: the algorithm; a function is converted as by `algo`. None: `fit` runs the queue until Ctrl+C or
+            `max_rollouts`.
+        store: the store, as a component or as a URL for `open_store`; None for one in memory.
+        runner: the runner; each worker gets its own. None for `Runner`.
+        tracer: records agents; None for `Tracer`.
+        adapter: converts spans to training data; None for `TracerTraceToTriplet`.
+        strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs all in this process.
         llm_proxy: the proxy through which agents call models; None for none.
-        hooks: what is told of each attempt: one, or several.
-        initial_resources: what the algorithm starts from, and publishes.
-        n_runners: how many runners; None for as many as the strategy has, or 1.
-        max_rollouts: how many attempts each runner runs; None for no limit.
-        port: of the server, for "cs"; 0 for any that is free.
-        seed: of Python's `random`, in the algorithm's process and in those of runners. Threads of one process share it,
-            so what they draw depends on who comes first; a `Plan` has a seed of its own.
+        hooks: one or several hooks, called for each attempt.
+        initial_resources: the resources that the algorithm starts from and publishes.
+        n_runners: the number of runners; None for the strategy's number, or 1.
+        max_rollouts: the number of attempts that each runner runs; None for no limit.
+        port: the port of the server, for "cs"; 0 for any free port.
+        seed: the seed of Python's `random`, in the processes of the algorithm and the runners. Threads of one process
+            share it, so their numbers depend on their timing; a `Plan` has its own seed.
 
     Raises:
-        Invalid: a specification leads nowhere, or arguments do not go together.
+        Invalid: a specification cannot be resolved, or arguments contradict each other.
         TypeError: a component is of the wrong kind.
     """
 
@@ -113,24 +114,24 @@ class Trainer:
         built = _STRATEGIES.build(spec, fill=fill)
         assert built is not None  # there is a specification
         if port is not None and not isinstance(built, ClientServerExecutionStrategy):
-            raise Invalid("port", f"{type(built).__name__} has no server; leave it out, or choose strategy='cs'")
+            raise Invalid("port", f"{type(built).__name__} has no server; leave port out, or use strategy='cs'")
         if port is not None and isinstance(built, ClientServerExecutionStrategy):
             built.server_port = port
         if n_runners is not None and built is spec and built.n_runners != n_runners:
-            logger.warning("the strategy given has %d runners, and n_runners=%d is ignored", built.n_runners, n_runners)
+            logger.warning("the given strategy has %d runners; n_runners=%d is ignored", built.n_runners, n_runners)
         return built
 
     @property
     def n_runners(self) -> int:
-        """How many runners there are."""
+        """The number of runners."""
         return self.strategy.n_runners
 
     @property
     def store(self) -> Store:
-        """The store; opened when it is first asked for, and open until `close`.
+        """The store. It is opened at first use and stays open until `close`.
 
         Raises:
-            RuntimeError: a URL is to be opened, and an event loop runs in this thread.
+            RuntimeError: a URL has to be opened, but an event loop runs in this thread.
         """
         if self._store is None:
             spec = self._store_spec
@@ -144,12 +145,12 @@ class Trainer:
         return self._store
 
     def use_store(self, store: Any) -> None:
-        """Keep everything in another store from now on, given as to the constructor."""
+        """Switch to another store, specified as in the constructor."""
         self.close()
         self._store_spec = store
 
     def close(self) -> None:
-        """Close the store that the trainer opened; one that was given stays open."""
+        """Close the store if the trainer opened it; a given store instance stays open."""
         made, self._store = self._store, None
         if made is not None and made is not self._store_spec:
             made.sync.close()
@@ -162,19 +163,19 @@ class Trainer:
         *,
         quiet: bool = False,
     ) -> FitReport:
-        """Train, print what came of it, and return that.
+        """Train, and print and return the report.
 
         Args:
             agent: a `LitAgent`, or a function as for `rollout`.
             train_dataset: tasks to train on; each becomes the input of rollouts.
-            val_dataset: tasks to judge by.
+            val_dataset: tasks for validation.
             quiet: print nothing.
 
         Raises:
-            AgentFails: the first attempts all failed; the text says why.
-            RunnersGone: no runner is left, and the algorithm needs one.
-            KeyboardInterrupt: Ctrl+C; runners and algorithm were ended before, and the attempts at work closed.
-            Exception: what the algorithm raised.
+            AgentFails: the first attempts all failed; the message contains the reason.
+            RunnersGone: no runner is left, but the algorithm needs one.
+            KeyboardInterrupt: Ctrl+C; runners and algorithm have ended, and open attempts are closed.
+            Exception: the algorithm raised it.
         """
         return self._fit(agent, self.algorithm, train_dataset, val_dataset, quiet=quiet)
 
@@ -186,14 +187,14 @@ class Trainer:
         *,
         quiet: bool = False,
     ) -> FitReport:
-        """As `fit`, with an algorithm that is done soon: to see that agent and parts work.
+        """Run `fit` with a fast algorithm, to check that agent and components work.
 
         Raises:
-            TypeError: the algorithm is no `FastAlgorithm`; without one, a `Baseline` is taken.
+            TypeError: the algorithm is not a `FastAlgorithm`; the default is `Baseline`.
         """
         algorithm = self.algorithm or Baseline()
         if not isinstance(algorithm, FastAlgorithm):
-            raise TypeError(f"dev() takes a FastAlgorithm, and {type(algorithm).__name__} is none; call fit()")
+            raise TypeError(f"dev() needs a FastAlgorithm, not {type(algorithm).__name__}; call fit()")
         return self._fit(agent, algorithm, train_dataset, val_dataset, quiet=quiet)
 
     def _fit(
@@ -223,7 +224,7 @@ class Trainer:
         running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed)
         execution = self.strategy.execute(learning, running, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
-            # The training, and so its report, is elsewhere.
+            # The training and its report are in another process.
             return FitReport(seconds=time.monotonic() - began, execution=execution)
         seconds = time.monotonic() - began
         report = run_blocking(lambda: read_report(store, begin, seconds, execution))
@@ -233,13 +234,13 @@ class Trainer:
 
 
 def _as_algorithm(spec: Any) -> Any:
-    """Take a plain function for an algorithm."""
+    """Convert a plain function to an algorithm."""
     is_function = callable(spec) and not isinstance(spec, (type, Algorithm)) and hasattr(spec, "__code__")
     return algo(spec) if is_function else spec
 
 
 def _in_memory() -> Store:
-    # It brings the database, which processes of runners need not.
+    # This imports the database, which processes of runners do not need.
     from store.opening import InMemoryLightningStore
 
     return InMemoryLightningStore()

@@ -1,4 +1,4 @@
-"""Notices, as the store tells it, that somebody else has decided a rollout while its attempt runs here."""
+"""Watch on the log for rollouts that are decided elsewhere while their attempts run here."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _OURS: Final = ("preparing", "running")
 _REMEMBERED: Final = 10_000
 _PAUSE_SECONDS: Final = 0.5
 _GATHER_SECONDS: Final = 0.1
-"""How long events are let gather; what they tell can wait that long."""
+"""How long to wait while events accumulate."""
 _BUSY_SECONDS: Final = 0.01
-"""How long what has gathered may take to be read before it gathers again."""
+"""How long to read accumulated events before waiting again."""
 _BEHIND: Final = 200
-"""Who is given so many events between two pauses is behind, and makes none."""
+"""The number of events between two pauses above which the reader is behind and does not pause."""
 
 
 class Watch:
-    """Follows the log for the attempts of one runner, with one reader for all of them.
+    """Follower of the log for the attempts of one runner, with one reader for all of them.
 
-    It begins at the first of them. A store that has no log is not watched; heartbeats then tell, later.
+    It starts with the first attempt. If the store keeps no log, only heartbeats notice the change, later.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._running: dict[str, tuple[str, Tell]] = {}
-        # What is told between a claim and the moment it is known here must not be missed.
+        # Events between a claim and the call of `begin` must not be missed.
         self._told: OrderedDict[str, str | None] = OrderedDict()
         self._checks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
     def begin(self, rollout: AttemptedRollout, tell: Tell) -> None:
-        """Call `tell`, once, when the rollout is cancelled, or decided by somebody or something else."""
+        """Call `tell` once when the rollout is cancelled, or decided by another party."""
         self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, tell)
         if self._following is None:
             self._following = asyncio.create_task(self._follow(rollout.rollout_id))
@@ -52,11 +52,11 @@ class Watch:
             self._check(rollout.rollout_id)
 
     def end(self, rollout: AttemptedRollout) -> None:
-        """Call `tell` no more."""
+        """Stop watching the rollout."""
         self._running.pop(rollout.rollout_id, None)
 
     async def close(self) -> None:
-        """Let go of the log."""
+        """Stop following the log."""
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
@@ -70,18 +70,18 @@ class Watch:
         while True:
             try:
                 if cursor is None:
-                    # A cursor of now: that of the last event of a rollout that has just begun.
+                    # The last event of a rollout that has just begun gives a current cursor.
                     async for event in self._store.log.tail(rollout_id=first):
                         cursor = self._see(event)
                 async for event in _at_leisure(self._store.log.tail(cursor, follow=True, types=_TYPES)):
                     cursor = self._see(event)
             except (Unsupported, Incompatible) as error:
-                logger.info("cancelled rollouts are noticed by heartbeats alone: %s", error)
+                logger.info("only heartbeats notice cancelled rollouts: %s", error)
                 return
             except Closed:
                 return
             except StoreError as error:
-                logger.warning("the log cannot be followed, for now: %s", error)
+                logger.warning("the log cannot be followed, retrying: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     def _see(self, event: LoggedEvent) -> str:
@@ -104,7 +104,7 @@ class Watch:
         check.add_done_callback(self._checks.discard)
 
     async def _ask(self, rollout_id: str) -> None:
-        """Ask the store what has become of a rollout: the log may tell of an attempt before ours."""
+        """Read the state of a rollout from the store, because the event may belong to an earlier attempt."""
         try:
             found = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:
@@ -123,7 +123,7 @@ class Watch:
 
 
 async def _at_leisure(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:
-    """Yield events as they come, but let those that come all the time gather, so that one read finds many."""
+    """Yield events as they arrive, with pauses during a steady stream, so that one read finds many events."""
     loop = asyncio.get_running_loop()
     paused, since = loop.time(), 0
     async for event in events:

@@ -130,7 +130,7 @@ def test_a_proxys_model_comes_with_the_url_of_the_attempt() -> None:
         endpoint="http://h/rollout/ro-1/attempt/at-1/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1}
     )
     assert kept.rollout("t", given, ATTEMPTED) is PROXIED
-    with pytest.raises(ValueError, match="without its attempt"):
+    with pytest.raises(ValueError, match="has no attempt"):
         stripped.rollout("t", given, BARE)
 
 
@@ -161,5 +161,5 @@ def test_a_function_that_cannot_be_an_agent_is_refused_when_it_is_decorated() ->
             llm_rollout(function)
         with pytest.raises(ValueError, match=r"it needs \(task, prompt_template"):
             prompt_rollout(function)
-        with pytest.raises(NotImplementedError, match="is no agent"):
+        with pytest.raises(NotImplementedError, match="is not an agent"):
             rollout(function)

@@ -54,7 +54,7 @@ def test_an_adapter_that_nobody_keeps_is_missed_by_name() -> None:
     gone = weakref.ref(adapter)
     del adapter
     collect(gone)
-    with pytest.raises(ValueError, match="the adapter is gone"):
+    with pytest.raises(ValueError, match="the adapter was garbage collected"):
         algorithm.get_adapter()
 
 
@@ -105,7 +105,7 @@ def test_a_dataset_the_function_has_no_parameter_for_is_refused_by_name() -> Non
         assert not others, "nothing is injected where no name asks for it"
 
     train.run([1])
-    with pytest.raises(TypeError, match="val_dataset was given, and train has no parameter"):
+    with pytest.raises(TypeError, match="val_dataset was given, but train has no parameter"):
         train.run([1], [2])
 
 

@@ -109,7 +109,7 @@ async def test_attempts_spans_and_adapted_data_are_logged(memory: Store, caplog:
     async with worked(memory):
         await mine.run(None, [1])
     assert "attempt 1 by w: succeeded, 1 spans" in caplog.text
-    assert "gives ['step']" in caplog.text
+    assert "adapts to ['step']" in caplog.text
 
 
 async def test_initial_resources_are_published_before_the_first_task(memory: Store) -> None:
@@ -125,7 +125,7 @@ async def test_initial_resources_are_published_before_the_first_task(memory: Sto
 
 async def test_without_tasks_it_says_so_and_returns(memory: Store, caplog: pytest.LogCaptureFixture) -> None:
     await baseline(memory).run()
-    assert "give a train_dataset or a val_dataset" in caplog.text
+    assert "pass a train_dataset or a val_dataset" in caplog.text
 
 
 def test_settings_that_make_no_sense_are_refused_by_name() -> None:

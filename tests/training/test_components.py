@@ -49,17 +49,17 @@ def test_a_dict_names_its_type_and_its_settings_outrank_the_defaults() -> None:
 
 def test_nothing_is_the_default_or_an_error() -> None:
     assert BASELINES.build(None, default=lambda: None) is None
-    with pytest.raises(Invalid, match="algorithm: is needed"):
+    with pytest.raises(Invalid, match="algorithm: is required"):
         BASELINES.build(None)
 
 
 def test_what_leads_nowhere_is_said_by_name() -> None:
     cases: list[tuple[Any, str]] = [
-        ("bas", r"'bas' is no short name \(those are: base\)"),
+        ("bas", r"'bas' is neither a short name \(base\)"),
         ("store.training.nothing.Here", "cannot be imported"),
         ("store.training.baseline.Nobody", "cannot be imported"),
-        ({"type": 7}, "7 is no class"),
-        (7, "7 is no specification"),
+        ({"type": 7}, "7 is neither a class"),
+        (7, "7 is not a specification"),
     ]
     for spec, text in cases:
         with pytest.raises(Invalid, match=text):
@@ -68,5 +68,5 @@ def test_what_leads_nowhere_is_said_by_name() -> None:
 
 def test_what_is_of_another_kind_is_a_type_error() -> None:
     for spec in (dict, lambda: 7, "builtins.dict"):
-        with pytest.raises(TypeError, match="algorithm is to be a Baseline"):
+        with pytest.raises(TypeError, match="algorithm must be a Baseline"):
             BASELINES.build(spec)

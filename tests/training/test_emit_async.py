@@ -101,7 +101,7 @@ async def test_mistakes_are_those_of_the_others() -> None:
         await emit_annotation_async({"a": 1})
     with pytest.raises(ValueError, match="finite"):
         await emit_reward_async(float("nan"))
-    with pytest.raises(ValueError, match="none of the dimensions"):
+    with pytest.raises(ValueError, match="not one of the dimensions"):
         await emit_reward_async({"a": 1.0})
     with pytest.raises(TypeError):
         await emit_reward_async("1")  # pyright: ignore[reportArgumentType] (the mistake)

@@ -234,7 +234,7 @@ async def test_a_node_that_raises_tells_why(store: Store) -> None:
 
 async def test_what_is_missing_is_named(store: Store) -> None:
     run = await begin(store)
-    with pytest.raises(Invalid, match="'lunch' is none of scan"):
+    with pytest.raises(Invalid, match="'lunch' is not one of scan"):
         Pipeline(TA).phase("lunch")
     with pytest.raises(Invalid, match="no function runs scan, analysts"):
         await Pipeline(TA).run(store, run, SCOPES)

@@ -191,7 +191,7 @@ async def test_a_span_the_store_refuses_is_lost_alone(unreliable: Unreliable, me
                 spans.start_span(f"s{number}").end()
     assert await names_of(memory, rollout) == [*(f"s{number}" for number in range(20) if number != 7), ATTEMPT_SPAN]
     assert "span 's7'" in caplog.text
-    assert "without 1 of its spans" in caplog.text
+    assert "has 1 spans that are not stored" in caplog.text
 
 
 async def test_spans_of_an_attempt_that_does_not_exist_do_not_trouble_the_agent(memory: Store) -> None:

@@ -135,7 +135,7 @@ async def test_a_reward_that_is_not_finite_fails_the_attempt_and_spoils_nothing(
 
 
 async def test_several_dimensions_need_one_named_primary(memory: Store) -> None:
-    with pytest.raises(ValueError, match="named 'primary'"):
+    with pytest.raises(ValueError, match="name one of them 'primary'"):
         await step(memory, returning({"a": 1.0, "b": 2.0}))
 
 

@@ -354,7 +354,7 @@ def test_a_runner_says_what_is_missing() -> None:
         runner.run()
     with pytest.raises(ValueError, match="'thread' or 'asyncio'"):
         Runner(heartbeat_launch_mode="fork")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         Runner(concurrency=0)
     assert runner.get_worker_id() == "Worker-Unknown"
 

@@ -123,7 +123,7 @@ def test_failures_of_an_earlier_run_do_not_stop_the_next(store: InMemoryLightnin
 
 def test_dev_takes_fast_algorithms_only_and_a_baseline_by_default(store: InMemoryLightningStore) -> None:
     assert trainer(store).dev(agents.scaled, [1.0], quiet=True).rollouts == 1
-    with pytest.raises(TypeError, match="takes a FastAlgorithm, and FunctionAlgorithm is none"):
+    with pytest.raises(TypeError, match="needs a FastAlgorithm, not FunctionAlgorithm"):
         trainer(store, algorithm=agents.improve).dev(agents.scaled, [1.0])
 
 
@@ -248,7 +248,7 @@ def test_strategies_are_named_and_counted() -> None:
     assert Trainer(strategy={"name": "shm"}, n_runners=2).n_runners == 2
     with pytest.raises(Invalid, match="port"):
         Trainer(strategy="shm", port=4747)
-    with pytest.raises(Invalid, match="'ray' is no short name"):
+    with pytest.raises(Invalid, match="'ray' is neither a short name"):
         Trainer(strategy="ray")
 
 

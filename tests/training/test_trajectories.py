@@ -174,7 +174,7 @@ def test_arrays_have_the_types_and_shapes_that_verl_takes() -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ((-1, 1, 1), "pad_token_id: -1 is no whole number from 0 on"),
+        ((-1, 1, 1), "pad_token_id: -1 is not an integer from 0 on"),
         ((None, 1, 1), "pad_token_id: None"),
         ((0, 0, 1), "max_prompt: 0"),
         ((0, 1, 1.5), "max_response: 1.5"),
@@ -193,6 +193,6 @@ def test_an_unknown_way_with_long_prompts_is_refused() -> None:
 
 def test_without_numpy_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(Invalid, match="as_numpy: numpy is not installed; install it, or take the nested lists"):
+    with pytest.raises(Invalid, match="as_numpy: numpy is not installed; install it, or use as_numpy=False"):
         trajectories([], 0, 1, 1, as_numpy=True)
     assert len(trajectories([], 0, 1, 1)) == 0

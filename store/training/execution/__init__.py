@@ -1,4 +1,4 @@
-"""Execution strategies: an algorithm and its runners, as threads of one process or as processes of any machines."""
+"""Execution strategies for an algorithm and its runners, as threads of one process or as processes on any machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from store.training.execution.shared_memory import SharedMemoryExecutionStrategy
     from store.training.execution.strategy import ExecutionReport, ExecutionStrategy, RunnersGone
 
-# A runner's process, which is started often, needs no server.
+# The server is imported lazily, because processes of runners do not need it.
 _LATE = {
     "ClientServerExecutionStrategy": "store.training.execution.client_server",
     "ExecutionReport": "store.training.execution.strategy",
@@ -27,7 +27,7 @@ __all__ = [
     "SharedMemoryExecutionStrategy",
 ]
 
-# A type checker that saw it would believe that every name exists.
+# A type checker that saw this function would accept any name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Running a coroutine to its end from code that is not async."""
+"""Helpers that run a coroutine from code that is not async."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run what a function gives in a loop of its own.
+    """Run the coroutine of a function in a new event loop, and return its result.
 
     Raises:
-        RuntimeError: a loop runs in this thread already.
+        RuntimeError: a loop already runs in this thread.
         KeyboardInterrupt: Ctrl+C; the coroutine was cancelled and has ended.
-        SystemExit: the same after SIGTERM, unless the program has a handler of its own.
+        SystemExit: the same after SIGTERM, unless the program has its own handler.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(_until_terminated(work))
-    raise RuntimeError("an event loop runs in this thread; call it as `await asyncio.to_thread(trainer.fit, ...)`")
+    raise RuntimeError("an event loop runs in this thread; use `await asyncio.to_thread(trainer.fit, ...)`")
 
 
 async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     task = asyncio.current_task()
     assert task is not None  # in a coroutine
-    was_told = threading.Event()
+    terminated = threading.Event()
 
     def cancel() -> None:
-        was_told.set()
+        terminated.set()
         task.cancel()
 
     with on_sigterm(cancel):
         try:
             return await work()
         except asyncio.CancelledError:
-            if was_told.is_set():
+            if terminated.is_set():
                 raise SystemExit(_TERMINATED) from None
             raise
 
 
 @contextlib.contextmanager
 def on_sigterm(act: Callable[[], object]) -> Generator[None]:
-    """Do something at SIGTERM, where this is the thread that hears of it and nobody else has a handler."""
+    """Call a function at SIGTERM during a block, if this is the main thread and the signal has no other handler."""
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if is_main else None
     if before is not signal.SIG_DFL:

@@ -1,4 +1,4 @@
-"""Algorithm and runners as processes, of this machine or of several, that meet at a server."""
+"""Strategy with the algorithm and the runners as processes, on one or several machines, connected by a server."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ _LOOK_SECONDS: Final = 5.0
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
-    """Runs the algorithm beside a server of its store, and each runner in a process that knows the server's URL.
+    """Strategy that runs the algorithm with a server for its store, and each runner in a process that uses the server.
 
-    The runners may be here (role `both`), or on other machines: start the same program there with role `runner`, and
-    here with role `algorithm`. What is sent to a process is pickled, so agents are defined at the top of a module.
+    The runners may run on this machine (role `both`) or on other machines: start the same program there with role
+    `runner`, and here with role `algorithm`. Objects for a process are pickled, so agents must be defined at the top
+    level of a module.
 
     Args:
-        role: which side this process is; None for `AGL_CURRENT_ROLE`, else both.
-        server_host: where the server listens, or is; None for `AGL_SERVER_HOST`, else localhost.
-        server_port: its port, 0 for any that is free; None for `AGL_SERVER_PORT`, else 4747.
-        managed_store: serve the store; None for `AGL_MANAGED_STORE`, else yes. False: the store given is one that
-            processes can open by themselves, behind a server or in a database, and is used as it is.
-        n_runners: how many runners this process starts.
-        main_process: who runs in this process: the "algorithm", or the only "runner", for debugging.
-        graceful_timeout: how long attempts that run at the end may go on, in seconds.
-        terminate_timeout: how long who is interrupted may take to leave, in seconds, before it is killed.
-        allowed_exit_codes: taken for Agent-lightning's sake and not used.
-        restarts: how many runners that were killed, by the system or somebody, are replaced.
-        server_patience: role `runner`: how long the server may be gone, in seconds, before the runners end too.
+        role: the side of this process; None for `AGL_CURRENT_ROLE`, or else both.
+        server_host: the host on which the server listens or is reached; None for `AGL_SERVER_HOST`, or else localhost.
+        server_port: its port, 0 for any free port; None for `AGL_SERVER_PORT`, or else 4747.
+        managed_store: serve the store; None for `AGL_MANAGED_STORE`, or else yes. False: processes open the given store
+            themselves, from a server or a database.
+        n_runners: the number of runners that this process starts.
+        main_process: the side that runs in this process: the "algorithm", or the only "runner", for debugging.
+        graceful_timeout: how long active attempts may continue at the end, in seconds.
+        terminate_timeout: how long an interrupted process may take to end, in seconds, before it is killed.
+        allowed_exit_codes: accepted for compatibility with Agent-lightning and not used.
+        restarts: the number of killed runners that are replaced.
+        server_patience: for role `runner`, how long the server may be unreachable, in seconds, before the runners end.
 
     Raises:
-        Invalid: an argument or a variable of the environment makes no sense.
+        Invalid: an argument or an environment variable is invalid.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self._server_patience = server_patience
 
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        """Run this process's side, or both, until the algorithm has ended; see `ExecutionStrategy`.
+        """Run this process's side, or both sides, until the algorithm has ended; see `ExecutionStrategy`.
 
         With role `runner` the store is not used, unless it is not managed.
 
         Raises:
             Invalid: a side cannot be sent to another process, or this store cannot be reached from there.
-            RuntimeError: the port is taken; the text names what answers there.
-            Unavailable: role `runner`, and the server is gone.
+            RuntimeError: the port is in use; the message names the server there.
+            Unavailable: with role `runner`, the server cannot be reached.
         """
         if self.role == "runner":
             return self.run_runners(runner, None if self.managed_store else store)
@@ -114,11 +115,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 finally:
                     closed += await close_open(store, ours)
                     if self.managed_store:
-                        # For runners on other machines, which lose the store with this server.
+                        # Runners on other machines lose the store when this server ends.
                         await settle(store, grace)
         finally:
             if self.managed_store:
-                # Now nobody can claim any more.
+                # The server is gone, so no runner can claim any more.
                 closed += await close_open(store)
         supervisor.report.closed += closed
         return supervisor.report
@@ -154,11 +155,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
     @contextlib.asynccontextmanager
     async def _served(self, store: Store) -> AsyncGenerator[str | Store]:
-        """Give what other processes reach the store by: the URL of its server, or what opens itself there."""
+        """Yield the URL of the store's server, or the store itself if other processes can open it."""
         if not self.managed_store:
             yield store
             return
-        # Processes of runners, which import a user's program anew, need no server.
+        # Processes of runners, which import the user's program again, need no server.
         from store.server.store_server import StoreServer
 
         server = StoreServer(store, self.server_host, self.server_port)
@@ -175,16 +176,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     # -- the runners' side -------------------------------------------------------------------------------------------
 
     def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
-        """Run the runners' side alone, until they have run as many rollouts as they are to run.
+        """Run only the runners' side, until the runners have reached `max_rollouts`.
 
         Args:
             runner: the side.
-            place: the URL of the store, or a store; None for the server that the settings name.
+            place: the URL of the store, or a store; None for the server of the settings.
 
         Raises:
-            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; what was at work is closed.
+            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; open attempts are closed.
             Invalid: the side cannot be sent to another process.
-            Unavailable: the server does not answer, or not any more.
+            Unavailable: the server does not answer.
             RunnersGone: all runners are lost.
         """
         there = place or f"http://{self.server_host}:{self.server_port}"
@@ -210,7 +211,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 await asyncio.wait({working, gone})
 
     async def _server_gone(self, url: str) -> Unavailable:
-        """Return when a server has not answered for as long as one has patience; never, for a database."""
+        """Return an error when the server has not answered for `server_patience` seconds; never return for a
+        database.
+        """
         if not url.startswith("http"):
             await asyncio.Event().wait()
         from store.client import HTTPStore

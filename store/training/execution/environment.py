@@ -1,4 +1,4 @@
-"""What the environment says of how a training is run; arguments outrank it, and it outranks the defaults."""
+"""Environment variables of a training. Arguments override them, and they override the defaults."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
 def role(given: str | None) -> Role:
-    """Return which side this process is: as given, else `AGL_CURRENT_ROLE`, else both.
+    """Return the side of this process: the argument, or else `AGL_CURRENT_ROLE`, or else both.
 
     Raises:
-        Invalid: it is none of the three.
+        Invalid: the value is not one of the three.
     """
     name = "role" if given is not None else ROLE
-    said = (given if given is not None else os.environ.get(ROLE, "both")).strip().lower()
-    if said not in _ROLES:
-        raise Invalid(name, f"{said!r} is none of {', '.join(_ROLES)}")
-    return said
+    value = (given if given is not None else os.environ.get(ROLE, "both")).strip().lower()
+    if value not in _ROLES:
+        raise Invalid(name, f"{value!r} is not one of {', '.join(_ROLES)}")
+    return value
 
 
 def host(given: str | None) -> str:
-    """Return where the server listens: as given, else `AGL_SERVER_HOST`, else localhost."""
+    """Return the host of the server: the argument, or else `AGL_SERVER_HOST`, or else localhost."""
     return given or os.environ.get(HOST) or "localhost"
 
 
 def port(given: int | None) -> int:
-    """Return the server's port: as given, else `AGL_SERVER_PORT`, else 4747.
+    """Return the port of the server: the argument, or else `AGL_SERVER_PORT`, or else 4747.
 
     Raises:
-        Invalid: the variable is no number of a port.
+        Invalid: the variable is not a port number.
     """
     if given is not None:
         return given
-    said = os.environ.get(PORT) or str(_PORT)
-    if not said.isascii() or not said.isdigit() or int(said) > 65_535:
-        raise Invalid(PORT, f"{said!r} is no port")
-    return int(said)
+    value = os.environ.get(PORT) or str(_PORT)
+    if not value.isascii() or not value.isdigit() or int(value) > 65_535:
+        raise Invalid(PORT, f"{value!r} is not a port number")
+    return int(value)
 
 
 def managed(given: bool | None) -> bool:  # noqa: FBT001 - the only argument
-    """Return whether the strategy serves the store itself: as given, else `AGL_MANAGED_STORE`, else yes.
+    """Return whether the strategy serves the store: the argument, or else `AGL_MANAGED_STORE`, or else yes.
 
     Raises:
-        Invalid: the variable says neither yes nor no.
+        Invalid: the variable is neither yes nor no.
     """
     if given is not None:
         return given
-    said = os.environ.get(MANAGED, "true").strip().lower()
-    if said not in _YES | _NO:
-        raise Invalid(MANAGED, f"{said!r} is neither yes (1, true, yes, on) nor no (0, false, no, off)")
-    return said in _YES
+    value = os.environ.get(MANAGED, "true").strip().lower()
+    if value not in _YES | _NO:
+        raise Invalid(MANAGED, f"{value!r} is neither yes (1, true, yes, on) nor no (0, false, no, off)")
+    return value in _YES

@@ -1,4 +1,4 @@
-"""The parts of an execution: things that run until they end, or are ended, in this thread or in another."""
+"""Parts of an execution, which run as a task or in a thread until they end or are stopped."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class End:
     """How a part ended."""
 
     error: BaseException | None = None
-    """What it raised, or what stands for it."""
+    """The exception, or an equivalent one."""
     was_interrupted: bool = False
-    """Whether it was told to end at once, and did."""
+    """Whether it was interrupted."""
     signal: int | None = None
     """The signal that killed its process."""
 
 
 class Part(ABC):
-    """Something that runs.
+    """Base class of parts.
 
     Args:
-        name: what it is called in messages.
+        name: the name in messages.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        """Done when it has ended; never an exception."""
+        """Completed when the part has ended; never with an exception."""
 
     @abstractmethod
     def start(self) -> None:
@@ -43,15 +43,15 @@ class Part(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask it to end after what it does now."""
+        """Request the end after the current work."""
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Ask it to end at once, leaving things in order."""
+        """Request an orderly end at once."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it without asking, where that is possible."""
+        """End it by force, if that is possible."""
 
     def _end(self, end: End) -> None:
         if not self.ended.done():
@@ -92,12 +92,12 @@ class TaskPart(Part):
             self._task.cancel()
 
     def kill(self) -> None:
-        """Do as `interrupt`: a task cannot be killed."""
+        """Call `interrupt`, because a task cannot be killed."""
         self.interrupt()
 
 
 class ThreadPart(Part):
-    """A coroutine in a loop, in a daemon thread, of its own.
+    """A coroutine in its own daemon thread and event loop.
 
     Args:
         name: what it is called.
@@ -124,9 +124,9 @@ class ThreadPart(Part):
             end = End()
         except asyncio.CancelledError:
             end = End(was_interrupted=True)
-        except BaseException as error:  # noqa: BLE001 - told to who waits for the end
+        except BaseException as error:  # noqa: BLE001 - passed to the code that waits for the end
             end = End(error)
-        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             self._home.call_soon_threadsafe(self._end, end)
 
     async def _main(self) -> None:
@@ -151,5 +151,5 @@ class ThreadPart(Part):
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def kill(self) -> None:
-        """Do as `interrupt`: a thread cannot be killed, and is left behind."""
+        """Call `interrupt`, because a thread cannot be killed. It is left running."""
         self.interrupt()

@@ -1,4 +1,4 @@
-"""Parts that are processes of their own, started afresh and never forked; none outlives the one that started it."""
+"""Parts in separate processes, which are spawned, never forked, and end when their parent dies."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ INTERRUPTED: Final = 130
 
 _STOP: Final = "stop"
 _INTERRUPT: Final = "interrupt"
-# A process whose parent has died has most likely lost its store too.
+# A process whose parent died has most likely lost its store too.
 _ORPHAN_GRACE_SECONDS: Final = 5.0
 _ORPHAN_SECONDS: Final = 10.0
 
-# Forking would copy the locks that threads of a store, a server or a library hold at that moment.
+# Forking would copy locks that threads of a store, a server or a library hold at that moment.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
 class ProcessFailed(RuntimeError):
-    """A process ended with an error; the text is what it said, with its traceback."""
+    """A process ended with an error; the message contains its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessAssignment:
-    """What a process is told when it starts."""
+    """Arguments of a process."""
 
     side: Literal["algorithm", "runner"]
     work: bytes
     """The side's function, packed."""
     worker_id: int
     store: bytes
-    """Where the store is, packed: a URL, or a store that opens itself again."""
+    """The store, packed: a URL, or a store that opens itself again."""
     store_id: str
-    """Of the store that must be there; empty where that is not known."""
+    """The id that the store must have; empty if it is unknown."""
 
 
 class ProcessPart(Part):
-    """One side of a training in a process of its own.
+    """One side of a training in a separate process.
 
     Args:
-        name: what it is called.
-        seat: what it is told.
+        name: the name in messages.
+        seat: the arguments of the process.
     """
 
     def __init__(self, name: str, seat: ProcessAssignment) -> None:
@@ -77,7 +77,7 @@ class ProcessPart(Part):
 
     def start(self) -> None:
         self._ours, theirs = _CONTEXT.Pipe()
-        # Not a daemon: those may not have children, and an agent may want some.
+        # The process is not a daemon, because daemons may not have children, and an agent may need some.
         self._process = _CONTEXT.Process(target=run_seat, args=(self._seat, theirs), name=self.name, daemon=False)
         with _deaf_to_ctrl_c():
             self._process.start()
@@ -90,9 +90,9 @@ class ProcessPart(Part):
         assert ours is not None  # started
         asyncio.get_running_loop().remove_reader(process.sentinel)
         process.join()
-        code, said = process.exitcode, None
+        code, message = process.exitcode, None
         with contextlib.suppress(EOFError, OSError):
-            said = ours.recv() if ours.poll() else None
+            message = ours.recv() if ours.poll() else None
         ours.close()
         if code == OK:
             self._end(End())
@@ -102,7 +102,7 @@ class ProcessPart(Part):
             how = f"{self.name} (process {process.pid}) was killed by {signal.Signals(-code).name}"
             self._end(End(ProcessFailed(how), signal=-code))
         else:
-            self._end(End(ProcessFailed(said or f"{self.name} (process {process.pid}) ended with code {code}")))
+            self._end(End(ProcessFailed(message or f"{self.name} (process {process.pid}) ended with code {code}")))
 
     def stop(self) -> None:
         self._say(_STOP)
@@ -122,8 +122,8 @@ class ProcessPart(Part):
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Generator[None]:
-    """Start processes inside: Ctrl+C, which reaches them too, waits until they can tell what it is to them."""
-    # When it is started, it lets signals through again.
+    """Block Ctrl+C for processes that are started inside the block, until they have installed their handler."""
+    # Starting the resource tracker unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -136,16 +136,16 @@ def _deaf_to_ctrl_c() -> Generator[None]:
 
 
 def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
-    """Be a process of a training, and exit with 0, 1 after an error, or 130 when interrupted."""
-    # Ctrl+C reaches every process of the terminal; the one that started this decides. Not SIG_IGN, which programs that
-    # the agent starts would inherit.
+    """Run the assigned side in this process, and exit with 0, 1 after an error, or 130 when interrupted."""
+    # Ctrl+C reaches every process of the terminal, and the parent decides how to end. SIG_IGN is not used, because
+    # programs that the agent starts would inherit it.
     signal.signal(signal.SIGINT, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         asyncio.run(_run(seat, connection))
     except asyncio.CancelledError:
         sys.exit(INTERRUPTED)
-    except BaseException as error:  # noqa: BLE001 - told to the parent
+    except BaseException as error:  # noqa: BLE001 - sent to the parent
         traceback.print_exc()
         with contextlib.suppress(OSError):
             connection.send("".join(traceback.format_exception(error)).strip())
@@ -165,25 +165,25 @@ async def _run(seat: ProcessAssignment, connection: Connection) -> None:
 
     def interrupt() -> None:
         stopped.set()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the work has ended
             loop.call_soon_threadsafe(task.cancel)
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
-            while (said := connection.recv()) != _INTERRUPT:
-                if said == _STOP:
+            while (message := connection.recv()) != _INTERRUPT:
+                if message == _STOP:
                     stopped.set()
             interrupt()
             while connection.recv():
                 continue
-        # Whoever started this has died.
+        # The parent has died.
         stopped.set()
         threading.Event().wait(_ORPHAN_GRACE_SECONDS)
         interrupt()
         threading.Event().wait(_ORPHAN_SECONDS)
         os._exit(FAILED)
 
-    threading.Thread(target=listen, name="told by the parent", daemon=True).start()
+    threading.Thread(target=listen, name="parent messages", daemon=True).start()
     work, place = unpack(seat.work), unpack(seat.store)
     async with opened(place, seat.store_id) as store:
         await (work(store, stopped) if seat.side == "algorithm" else work(store, seat.worker_id, stopped))
@@ -191,10 +191,10 @@ async def _run(seat: ProcessAssignment, connection: Connection) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store]:
-    """Open the store at a URL and close it afterwards; a store is given as it is.
+    """Open the store at a URL and close it afterwards; yield a given store unchanged.
 
     Raises:
-        Incompatible: another store than that of this id is there.
+        Incompatible: the store has another id.
     """
     if isinstance(place, Store):
         yield place
@@ -203,14 +203,14 @@ async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store
         there = str(getattr(store, "store_id", ""))
         if store_id and there and there != store_id:
             raise Incompatible(
-                f"the store at {place} is {there}, and this training's is {store_id}",
-                "another training has the port: give each its own",
+                f"the store at {place} has the id {there}, but this training's store has {store_id}",
+                "another training uses the port; give each training its own",
             )
         yield store
 
 
 async def _open(url: str) -> Store:
-    # Each brings what takes a good part of a second to import, and never both are needed.
+    # Only one of the two modules is needed, and each takes a fraction of a second to import.
     if url.startswith("http"):
         from store.client import HTTPStore
 

@@ -1,4 +1,4 @@
-"""What a new process is given: the agent, the algorithm and their settings, never a store or who made them."""
+"""Pickling of agents, algorithms and their settings for new processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from store.errors import Invalid
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         if isinstance(obj, weakref.ref):
-            # Who holds an agent or algorithm here does not exist there, and is set anew.
+            # The referenced trainer or runner does not exist in the new process, which sets its own.
             return type(None), ()
         name = _importable(obj)
         return NotImplemented if name is None else name
 
 
 def _importable(obj: Any) -> str | None:
-    """Return the name under which a decorated function is found in its module: that name then leads to the object."""
+    """Return the qualified name of a decorated object if its module contains the object under that name."""
     name: Any = getattr(obj, "__qualname__", None)
     if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
         return None
@@ -32,10 +32,10 @@ def _importable(obj: Any) -> str | None:
 
 
 def pack(what: str, value: Any) -> bytes:
-    """Return a value in a form that another process understands.
+    """Return a pickled value for another process.
 
     Raises:
-        Invalid: a part of it exists only in this process; the text names it.
+        Invalid: a part of it exists only in this process; the message names it.
     """
     buffer = io.BytesIO()
     try:
@@ -43,12 +43,12 @@ def pack(what: str, value: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Invalid(
             what,
-            f"cannot be sent to another process: {error}; define it at the top of a module, with nothing open in it, "
+            f"cannot be sent to another process: {error}; define it at the top of a module, without open resources, "
             "or run everything in one process with strategy='shm'",
         ) from error
     return buffer.getvalue()
 
 
 def unpack(packed: bytes) -> Any:
-    """Return what was packed."""
+    """Return a packed value."""
     return pickle.loads(packed)  # noqa: S301 - from the process that started this one

@@ -1,4 +1,4 @@
-"""Algorithm and runners in one process, as threads that share the store."""
+"""Strategy with the algorithm and the runners as threads of one process that share the store."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
-    """Runs everything in this process: each runner in a thread with a loop of its own, the algorithm in this thread.
+    """Strategy that runs each runner in a thread with its own event loop, and the algorithm in the calling thread.
 
     Args:
-        n_runners: how many runners.
-        main_thread: who runs in the calling thread: the "algorithm", or the only "runner".
-        join_timeout: how long who was interrupted may take to leave, in seconds; it is left behind then.
-        graceful_delay: how long attempts that run at the end may go on, in seconds, before they are interrupted.
-        poll_interval: taken for Agent-lightning's sake and not used.
-        managed_store: the same; every store here may be used from any thread.
+        n_runners: the number of runners.
+        main_thread: the side that runs in the calling thread: the "algorithm", or the only "runner".
+        join_timeout: how long an interrupted part may take to end, in seconds; then it is left running.
+        graceful_delay: how long active attempts may continue at the end, in seconds, before they are interrupted.
+        poll_interval: accepted for compatibility with Agent-lightning and not used.
+        managed_store: also accepted and not used; every store may be used from any thread.
 
     Raises:
-        Invalid: a number is too small, or several runners are to share the calling thread.
+        Invalid: a number is too small, or several runners would share the calling thread.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         if main_thread not in {"algorithm", "runner"}:
             raise Invalid("main_thread", f"{main_thread!r} is neither 'algorithm' nor 'runner'")
         if main_thread == "runner" and n_runners != 1:
-            raise Invalid("main_thread", f"of {n_runners} runners only one could have the calling thread")
+            raise Invalid("main_thread", f"only one runner can use the calling thread, not {n_runners}")
         self.n_runners = n_runners
         self._main_thread = main_thread
         self._join_timeout = join_timeout

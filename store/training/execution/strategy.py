@@ -1,4 +1,4 @@
-"""What runs an algorithm beside its runners: the two sides as functions, and what is told of how it went."""
+"""Interface of execution strategies: the two sides as functions, and the report."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
 """Trains on a store; the event is set when it should end."""
 
 RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
-"""Runs the rollouts of a store as one worker, until the event is set; cancelled, it closes what it runs as failed."""
+"""Runs the rollouts of a store as one worker until the event is set; if cancelled, it closes its attempts as failed."""
 
 
 class RunnersGone(RuntimeError):
-    """No runner is left, while the algorithm waits for them."""
+    """No runner is left, but the algorithm waits for one."""
 
 
 @dataclass(slots=True)
 class ExecutionReport:
-    """How the runners fared. What went wrong here did not keep the algorithm from its end."""
+    """Report about the runners. The problems listed here did not stop the algorithm."""
 
     crashed: list[str] = field(default_factory=list[str])
-    """Runners that ended with an error, and which; those that were killed from outside."""
+    """Runners that ended with an error or were killed from outside, with the error."""
     replaced: int = 0
-    """How many runners were started anew after somebody had killed them."""
+    """The number of killed runners that were replaced."""
     killed: list[str] = field(default_factory=list[str])
-    """Runners that did not leave in time and were killed, or left behind, at the end."""
+    """Runners that did not end in time and were killed or left running at the end."""
     closed: list[str] = field(default_factory=list[str])
     """Rollouts whose attempts were still running at the end, and were closed as failed."""
 
 
 class ExecutionStrategy(ABC):
-    """Runs the two sides of a training on one store, and ends both."""
+    """Base class of strategies, which run the two sides of a training on one store and end both."""
 
     n_runners: int = 1
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        """Run until the algorithm has ended, and then end the runners: those that are at work finish, for a while.
+        """Run until the algorithm has ended, then end the runners; active ones get some time to finish.
 
         Raises:
-            KeyboardInterrupt: Ctrl+C; both sides were ended before.
-            SystemExit: the same after SIGTERM, with 143, unless the program has a handler of its own.
-            RunnersGone: no runner is left, and the algorithm needs one.
-            Exception: what the algorithm raised.
+            KeyboardInterrupt: Ctrl+C; both sides have ended.
+            SystemExit: the same after SIGTERM, with 143, unless the program has its own handler.
+            RunnersGone: no runner is left, but the algorithm needs one.
+            Exception: the algorithm raised it.
         """

@@ -1,4 +1,4 @@
-"""Watches over an algorithm and its runners, and ends them in order."""
+"""Supervisor, which watches an algorithm and its runners and ends them in order."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ logger = logging.getLogger(__name__)
 
 AT_WORK: Final = ("preparing", "running")
 STANDSTILL_SECONDS: Final = 5.0
-"""How long rollouts may wait, and nothing be at work, when every runner has left."""
+"""How long rollouts may wait without active attempts after every runner has ended."""
 
 _LAST_SECONDS: Final = 5.0
 _CLOSING_SECONDS: Final = 10.0
 
 
 class Supervisor:
-    """One algorithm, or none, and the runners beside it.
+    """Supervisor of one algorithm, or none, and its runners.
 
     Args:
         algorithm: ends the execution when it ends; None to end with the last runner.
-        runners: who works for it, by worker.
+        runners: the runners, by worker id.
         store: the store between them.
-        graceful_timeout: how long attempts that run at the end may go on, in seconds.
-        terminate_timeout: how long who is interrupted may take to leave, in seconds.
-        replace: makes another part for the runner of a number, that was killed.
-        replacements: how often that is done.
+        graceful_timeout: how long active attempts may continue at the end, in seconds.
+        terminate_timeout: how long an interrupted part may take to end, in seconds.
+        replace: creates a new part for a killed runner, by worker id.
+        replacements: the maximum number of replacements.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Supervisor:
         self._is_cut_short = False
 
     async def run(self) -> ExecutionReport:
-        """Start everybody, return when the algorithm has ended and the runners have left.
+        """Start all parts, and return when the algorithm and the runners have ended.
 
         Raises:
-            RunnersGone: no runner is left, and the algorithm needs one.
-            CancelledError: it was cancelled; everybody has left.
-            Exception: what the algorithm raised.
+            RunnersGone: no runner is left, but the algorithm needs one.
+            CancelledError: it was cancelled; all parts have ended.
+            Exception: the algorithm raised it.
         """
         try:
             for part in self._runners:
@@ -91,8 +91,8 @@ class Supervisor:
             if not waiting and algorithm is not None:
                 await self._watch_alone(algorithm)
                 break
-            everybody = waiting if algorithm is None else waiting | {algorithm.ended}
-            await asyncio.wait(everybody, return_when=asyncio.FIRST_COMPLETED)
+            parts = waiting if algorithm is None else waiting | {algorithm.ended}
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             if algorithm is not None and algorithm.ended.done():
                 break
             for number, part in enumerate(self._runners):
@@ -129,7 +129,9 @@ class Supervisor:
         return gone
 
     async def _watch_alone(self, algorithm: Part) -> None:
-        """Let the algorithm finish after the last runner has left in peace, unless it waits for what nobody runs."""
+        """Let the algorithm finish after the last runner has ended, unless it waits for rollouts that no runner will
+        run.
+        """
         before: str | None = None
         algorithm.stop()
         while not algorithm.ended.done():
@@ -145,7 +147,7 @@ class Supervisor:
             first = waiting[0].rollout_id if waiting.total and not at_work.total else None
             if first is not None and first == before:
                 raise RunnersGone(
-                    f"{waiting.total} rollouts wait, and every runner has ended, as max_rollouts says; "
+                    f"{waiting.total} rollouts wait, but every runner has reached max_rollouts and ended; "
                     "raise max_rollouts, or leave it out"
                 )
             before = first
@@ -157,7 +159,7 @@ class Supervisor:
             self._algorithm.interrupt()
             await _wait([self._algorithm], self._terminate)
             if not self._algorithm.ended.done():
-                logger.error("the algorithm does not end %g s after it was told to, and is left", self._terminate)
+                logger.error("the algorithm, interrupted %g s ago, has not ended; it is left running", self._terminate)
                 self._algorithm.kill()
                 await _wait([self._algorithm], _LAST_SECONDS)
         await self._end_runners()
@@ -166,15 +168,15 @@ class Supervisor:
         started = [part for part in self._runners if not part.ended.done()]
         for part in started:
             part.stop()
-        # Whoever interrupts does not want to wait for agents.
+        # An interrupted execution does not wait for agents.
         await _wait(started, 0.0 if self._is_cut_short else self._graceful)
         for part in (left := _left(started)):
             if not self._is_cut_short:
-                logger.warning("%s is still at work, and is interrupted", part.name)
+                logger.warning("%s is still active and is interrupted", part.name)
             part.interrupt()
         await _wait(left, self._terminate)
         for part in (left := _left(started)):
-            logger.error("%s does not leave, and is killed", part.name)
+            logger.error("%s does not end and is killed", part.name)
             self.report.killed.append(part.name)
             part.kill()
         await _wait(left, _LAST_SECONDS)
@@ -197,21 +199,21 @@ async def _wait(parts: Iterable[Part], seconds: float) -> None:
 
 
 async def settle(store: Store, seconds: float) -> None:
-    """Wait until no attempt is at work, for a while."""
+    """Wait until no attempt is active, for at most `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     try:
         while (left := deadline - asyncio.get_running_loop().time()) > 0 and (at_work := await _at_work(store, None)):
             await store.wait_for_rollouts([rollout.rollout_id for rollout in at_work], timeout=left)
     except StoreError as error:
-        logger.warning("it cannot be seen what is at work: %s", error)
+        logger.warning("active attempts cannot be read: %s", error)
 
 
 async def close_open(store: Store, workers: frozenset[str] | None = None) -> list[str]:
-    """Close the attempts at work as failed, and return their rollouts.
+    """Close active attempts as failed, and return their rollouts.
 
     Args:
-        store: whose attempts.
-        workers: only those of these workers; None for all.
+        store: the store of the attempts.
+        workers: only close attempts of these workers; None for all.
     """
     closed: list[str] = []
     try:

@@ -96,7 +96,7 @@ def test_an_algorithm_that_waits_for_runners_that_have_left_is_told(
     store: InMemoryLightningStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "STANDSTILL_SECONDS", 0.1)
-    with pytest.raises(RunnersGone, match="1 rollouts wait, and every runner has ended, as max_rollouts says"):
+    with pytest.raises(RunnersGone, match="1 rollouts wait, but every runner has reached max_rollouts and ended"):
         strategy(kind).execute(Train([1, 2]), Serve(max_rollouts=1), store)
     assert statuses(store) == ["succeeded", "queuing"]
 

@@ -103,7 +103,7 @@ def test_a_port_that_another_training_has_is_said_to_be_taken_and_by_whom(store:
 
 async def test_a_process_that_meets_another_store_than_its_own_leaves() -> None:
     async with StoreServer(InMemoryLightningStore(), port=0) as server:
-        with pytest.raises(Incompatible, match="another training has the port"):
+        with pytest.raises(Incompatible, match="another training uses the port"):
             async with opened(server.endpoint, "another"):
                 pass
         await server.target.close()
