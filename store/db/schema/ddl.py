@@ -37,7 +37,7 @@ _VERSION_TABLE = (
 def creation(database: str) -> tuple[str, ...]:
     """Return the statements that create a partition's schema at head, on `sqlite` or `postgresql`.
 
-    Names are unqualified: on Postgres the search path says where. The row of `store_info` is the caller's.
+    Names are unqualified: on Postgres the search path determines the schema. The caller adds the row of `store_info`.
     """
     return tuple(_creation(database))
 

@@ -35,7 +35,7 @@ _alembic = Lock()
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo:
-    """What a database says about itself."""
+    """The description that a database holds of itself."""
 
     store_id: str
     """16 hex digits, drawn when the store was created; copies of a database share it."""

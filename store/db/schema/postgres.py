@@ -58,7 +58,7 @@ def lock_key(schema: str) -> int:
 async def prepare_postgres(
     dsn: str, schema: str, *, create: bool, read_only: bool, clock: Clock = system_clock
 ) -> DatabaseInfo:
-    """Return what a partition says about itself, once this program can use it.
+    """Return the description of a partition, once this program can use it.
 
     A writer creates a missing one where `create` allows that; processes that do so at once find one store. The
     connection is closed again.
@@ -86,7 +86,7 @@ async def prepare_postgres(
 
 
 async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: str) -> DatabaseInfo | None:
-    """Return what a partition says about itself; None when there is no such schema, or nothing in it yet."""
+    """Return the description of a partition; None if the schema is missing or empty."""
     tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
     if not tables:
         return None

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("store.db.schema")
 
 MOUNTS = Path("/proc/self/mounts")
-"""Where the system says what is mounted; a system without it is trusted."""
+"""The file that lists the mounts; a system without it is assumed to have only local disks."""
 
-# Between hosts (and between a guest and its host) neither locks nor the shared memory of the WAL hold.
+# Locks and the shared memory of the WAL do not work between hosts, or between a guest and its host.
 _NETWORK = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"}
     | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
 )
-# What these programs mount is elsewhere, too.
+# These programs mount remote storage too.
 _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
@@ -42,17 +42,17 @@ _BUSY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file that is ready to be written, and what was done to it."""
+    """A file that is ready to be written, and how it was prepared."""
 
     info: DatabaseInfo
     before: str | None
-    """Its revision when it was found; None when it was created."""
+    """Its revision before; None if it was created."""
     copy: Path | None = None
     """The file as it was before an upgrade."""
 
 
 def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> DatabaseInfo:
-    """Return what a file says about itself, once this program can use it.
+    """Return the description of a database file, once this program can use it.
 
     A writer creates it where `create` allows that, and upgrades it, keeping a copy of the file from before. A reader
     changes nothing. Any number of threads and processes may do so at once. Blocks; an upgrade may take minutes.
@@ -93,7 +93,7 @@ def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock
 
 
 def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | None:
-    """Return what a file says about itself; None when there is none, or nothing in it yet.
+    """Return the description of a database file; None if the file is missing or empty.
 
     Raises:
         Incompatible: it holds something else, or was written by a newer program.
@@ -139,8 +139,8 @@ def migrating_sqlite(path: Path) -> Generator["Connection"]:
 def read_only_uri(path: Path) -> str:
     """Return the URI that opens a file for reading only, also where the directory cannot be written.
 
-    There SQLite cannot make the shared memory of the WAL; without a WAL the file is all there is, and nobody who
-    shares the directory's permissions can change it meanwhile.
+    SQLite cannot create the shared memory of the WAL in such a directory. Without a WAL the file is complete, and
+    no process with the same permissions for the directory can change it meanwhile.
     """
     is_still = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
     return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
@@ -236,7 +236,7 @@ def _create(path: Path, clock: Clock) -> DatabaseInfo:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    # Changing the mode needs the file alone for a moment, and the busy handler is not asked in every case.
+    # A change of the mode needs exclusive access for a moment, and SQLite does not always call the busy handler.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -251,10 +251,10 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
     with migrating_sqlite(path) as connection:
-        # Nobody else writes until the end: what is copied is what is upgraded.
+        # No other process writes until the end, so the copy holds what is upgraded.
         copy = _copy(path)
-        told = "upgrading %s from schema revision %s to %s; the file from before is kept as %s"
-        logger.warning(told, path, info.revision, history.HEAD, copy)
+        message = "upgrading %s from schema revision %s to %s; the file from before is kept as %s"
+        logger.warning(message, path, info.revision, history.HEAD, copy)
         try:
             with history.turn():
                 history.run_migrations(connection)
@@ -281,14 +281,14 @@ def _copy(path: Path) -> Path:
 
 @contextmanager
 def _file_lock(path: Path) -> Generator[None]:
-    """Hold `<file>.lock`, which exists only meanwhile. The system lets go of it when its holder dies."""
+    """Hold `<file>.lock`, which exists only meanwhile. The system releases it when its holder dies."""
     # Never the database itself: closing any descriptor of it would drop SQLite's own locks of this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
     descriptor = _acquire(lock)
     try:
         yield
     finally:
-        # Deleted while held: whoever waits for it notices, and takes the next one.
+        # It is deleted while held. A process that waits for it notices that and takes the next one.
         lock.unlink(missing_ok=True)
         os.close(descriptor)
 

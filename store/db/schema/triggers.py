@@ -1,7 +1,7 @@
 """The triggers that make the log append-only, and whether they and the unique keys are still in place.
 
-A trigger keeps out mistakes and other programs, not the owner of the database, who can drop it: that is why `verify`
-asks for them by name and text.
+A trigger prevents changes by mistake and by other programs. The owner of the database can drop it, so `verify` checks
+the triggers by name and text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 """
-# The tables are named through the trigger's own schema, so that the search path of whoever deletes decides nothing.
+# The tables are named through the trigger's own schema, so that the search path of the session has no effect.
 # After the statement, since the event and the permission may be written by the same one.
 _REFUSE_UNORDERED = """
 DECLARE

@@ -1,4 +1,4 @@
-"""The tables of annotations: projections of what was said about rollouts."""
+"""The tables of annotations: projections of the labels and notes of rollouts."""
 
 from sqlalchemy import BigInteger, Column, Index
 

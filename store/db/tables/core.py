@@ -364,8 +364,8 @@ idempotency = keyed(
 
 # -- access ----------------------------------------------------------------------------------------------------------
 
-# The keys of clients, by their hashes; those of the default partition count for the whole database. Neither facts nor
-# signals: no log tells of them.
+# The keys of clients, by their hashes; those of the default partition count for the whole database. They are neither
+# events nor signals, and the log does not have them.
 keys = keyed(
     "keys",
     Column("key_id", Str, primary_key=True),

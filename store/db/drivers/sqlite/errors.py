@@ -1,10 +1,10 @@
-"""What SQLite says, as the store's own errors."""
+"""Translate errors of SQLite to the store's own."""
 
 import sqlite3
 
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
-# How long a connection tries for a lock before it tells its callers; other processes hold it for milliseconds.
+# How long a connection waits for a lock before its callers get an error; other processes hold it for milliseconds.
 LOCK_SECONDS = 30.0
 
 
@@ -27,5 +27,5 @@ def translate(error: sqlite3.Error) -> StoreError:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Tell whether another connection holds what was asked for."""
+    """Return whether another connection holds the lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

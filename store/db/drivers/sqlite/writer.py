@@ -1,4 +1,4 @@
-"""Writing a SQLite file: one connection in the store's own thread, many rows per statement."""
+"""Write to a SQLite file: one connection in the store's own thread, many rows per statement."""
 
 import asyncio
 import os
@@ -19,9 +19,9 @@ from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.runtime.clock import Clock
 
-# For each None and each bytes among the parameters of a statement Python's driver looks for who adapts it, finds nobody
-# and takes it as it is: longer than all else it does with them. Whoever gives them back as they are is found at once.
-# The adapters are those of the whole process: one that is there already stays.
+# Python's driver looks for an adapter of each None and each bytes among the parameters of a statement. The search fails
+# and takes longer than everything else it does with them. An adapter that returns the value unchanged is found at once.
+# Adapters belong to the whole process, so an existing one stays.
 if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(type(None), dict[None, None]().get)
 if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
@@ -45,7 +45,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         f"synchronous = {synchronous}",
         "temp_store = MEMORY",
         "cache_size = -65536",
-        # From here on `begin` waits, its own way.
+        # From here on `begin` waits in its own way.
         "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -53,7 +53,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
 
 
 class SQLiteWriter(WriteSession):
-    """The writing connection. Its statements run in the calling thread: the store's own, which does nothing else."""
+    """The writing connection. Its statements run in the calling thread, which belongs to the store."""
 
     def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None) -> None:
         self._dialect = dialect
@@ -66,7 +66,7 @@ class SQLiteWriter(WriteSession):
         self._updates = _Statements(_update)
         self._deletes = _Statements(_delete)
         self._data_version = -1
-        # Where the log ends by the last commit, and where it will end by the next.
+        # The end of the log after the last commit, and after the next one.
         self._known: Tail | None = None
         self._coming: Tail | None = None
 
@@ -164,8 +164,8 @@ class SQLiteWriter(WriteSession):
     def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
 
-        Each step of a statement lets go of the interpreter, and a caller that is busy keeps it for a while: the fewer
-        steps, the less a batch waits for those whose calls will be in the next.
+        Each step of a statement releases the interpreter lock, and a busy caller then holds it for a while. With fewer
+        steps, a batch waits less for callers of the next batch.
         """
         execute = self._connection.execute
         for what, rows in changes.items():
@@ -213,7 +213,7 @@ class SQLiteWriter(WriteSession):
 
 
 class _Statements(dict[tuple[T, int], str]):
-    """Statements by what they write and how many rows at once; made when they are first asked for."""
+    """Statements by target and number of rows; each is made at its first use."""
 
     def __init__(self, build: Callable[[T, int], str]) -> None:
         super().__init__()
