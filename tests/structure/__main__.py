@@ -34,7 +34,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "files passed by add_span": (17, 15),
     "hops of get_rollout_by_id": (5, 4),
     "hops of query_rollouts": (8, 4),
-    "class names defined in several modules": (7, 10),
+    "class names defined in several modules": (10, 10),
     "lines of code": (None, 43_000),
     "files": (None, 330),
     "lines of code in testing/": (None, None),
