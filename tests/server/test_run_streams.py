@@ -12,8 +12,10 @@ import aiohttp
 import pytest
 
 from store import open_store
+from store.domain.working_set import World
 from store.errors import Invalid
 from store.interface.store import Store
+from store.journal.writer import Committed
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.planning.follow import RunFollowPage
 from store.server.auth import admission
@@ -372,8 +374,11 @@ async def test_without_a_server_too(counting: Counting) -> None:
     assert [frame.kind for frame in frames] == ["hello", "status", "event"]
 
 
-def announce_nothing(waiting: WaitingCalls, commit_id: int) -> None:
-    del waiting, commit_id
+class Silent(WaitingCalls):
+    """Waiting calls of a store that announces no commit to other processes."""
+
+    def committed(self, world: World, committed: Committed | None) -> None:
+        super().committed(world, None)
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
@@ -381,7 +386,7 @@ async def test_what_another_process_commits_is_told_whether_or_not_it_is_announc
     store: Store, store_url: str, is_announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_announced:
-        monkeypatch.setattr(WaitingCalls, "announce", announce_nothing)
+        monkeypatch.setattr(sql_core, "WaitingCalls", Silent)
         monkeypatch.setattr(sql_core, "FALLBACK_SECONDS", 0.05)
     run = await begin(store)
     async with await open_store(store_url) as other, serving(store) as client, follow(client, run, "events") as stream:
