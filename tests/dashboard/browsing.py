@@ -11,12 +11,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, Request, Route, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, Request, Route, async_playwright, expect
 
 from store.sql.store import SQLStore
 
 BROWSER: Final = [pytest.mark.xdist_group("browser"), pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 """`pytestmark` of a module whose tests use `page`: one process runs them all, with one browser, in one event loop."""
+
+# Five seconds, the default, are too few while other programs hold the machine.
+expect.set_options(timeout=30_000)
 
 _FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
