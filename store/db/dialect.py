@@ -160,7 +160,7 @@ class Wakeups(Protocol):
     """News of commits, from this process and from others. Hints: a waiter reads before it believes."""
 
     def announce(self, commit_id: int) -> None:
-        """Tell other processes, soon, that something was committed."""
+        """Notify other processes soon that something was committed."""
         ...
 
     async def wait(self, seconds: float) -> bool:

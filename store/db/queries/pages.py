@@ -155,7 +155,7 @@ async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQue
 
 
 def _rollouts_recorded() -> Select[Any]:
-    """Return how many rollouts the log tells of: no rollout ever goes."""
+    """Return the number of rollouts in the log; a rollout is never deleted."""
     commit = core_tables.commits.c
     return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 

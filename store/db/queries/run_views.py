@@ -461,7 +461,7 @@ async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, un
 
 
 async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set[str]:
-    """Return every scope that was ever named in a run, whoever sees it now."""
+    """Return every scope that was ever named in a run, whichever attempts see it now."""
     kinds = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
 
     def build() -> Select[Any]:

@@ -172,7 +172,7 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 
 def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries for threads: of each row named, and of those of the same names that nobody asked for."""
+    """Return the queries for threads: the rows that are named, and other rows with the same names."""
     checkpoint, write = thread_checkpoints.c, thread_writes.c
     place = ("threads", "thread_namespaces", "thread_checkpoints")
     named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]

@@ -68,7 +68,7 @@ async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWante
     if wanted.id_contains:
         matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
     if wanted.step is not None:
-        # One of its rollouts will do: what is told of a group, and what it is sorted by, is of all of them.
+        # One rollout at the step selects its group; the columns and the sort cover all rollouts of the group.
         of_step = select(rollout.group_id).where(rollout.step == big(wanted.step), rollout.group_id.is_not(None))
         matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)

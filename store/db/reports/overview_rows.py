@@ -199,7 +199,7 @@ async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
-    # Whoever asks for work without saying who they are is known by the attempts that came of it.
+    # A caller that claims work without a worker id is known only by the attempts it started.
     asked: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),

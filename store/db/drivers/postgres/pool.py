@@ -80,7 +80,7 @@ class Connections:
         async with self._line_lock:
             line = await self._connected()
             await line.add_listener(channel, heard)
-            # Its end is news too: what is said from then on would not be heard.
+            # A broken connection counts as news: later notifications would be lost.
             line.add_termination_listener(heard)
             return line
 
@@ -93,7 +93,7 @@ class Connections:
                     await line.remove_listener(channel, heard)
 
     async def notify(self, channel: str, text: str) -> None:
-        """Tell whoever listens."""
+        """Send a notification to all listeners of a channel."""
         async with self._line_lock:
             line = await self._connected()
             await line.execute("SELECT pg_notify($1, $2)", channel, text)
@@ -115,7 +115,7 @@ class Listener(Wakeups):
         self._channel = channel
         self._line: Any = None
         self._news = asyncio.Event()
-        # By which it knows what it said itself.
+        # Notifications carry this name, so that the listener can ignore its own.
         self._name = os.urandom(8).hex()
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class Listener(Wakeups):
                 self._line = await self._connections.listen(self._channel, self._heard)
             except _GONE:
                 await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
-            # What was said while nobody listened is not known.
+            # Notifications sent before the connection listened are unknown.
             return True
         try:
             # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
@@ -153,7 +153,7 @@ class Listener(Wakeups):
         return True
 
     def _heard(self, *said: object) -> None:
-        # The last of what is said is the payload; of a line that broke only the line is known.
+        # The last argument is the payload; a broken connection passes only itself.
         payload = said[-1]
         if not (isinstance(payload, str) and payload.endswith(self._name)):
             self._news.set()
@@ -162,7 +162,7 @@ class Listener(Wakeups):
         if self._sending is not None and not self._sending.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sending, 1)
-        # Where the database does not answer, what is left is a call of nobody's.
+        # If the database does not answer in time, no caller waits for the result.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await self._connections.unlisten(self._line, self._channel, self._heard)

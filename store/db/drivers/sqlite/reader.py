@@ -66,7 +66,7 @@ class Reading(aiosqlite.Connection):
                 tell = partial(_set, answer, work())
             except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
                 tell = partial(_fail, answer, error)
-            # Fails once the loop is closed: then nobody waits.
+            # The call fails once the loop is closed; no caller waits then.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell)
 
@@ -74,7 +74,7 @@ class Reading(aiosqlite.Connection):
         return answer
 
     def leave(self) -> None:
-        """Close it once it has done what it was asked for; nobody waits for that."""
+        """Close the connection after its pending work, without waiting for that."""
         # In a loop the library would tell that loop of it, which may be closed by then.
         stop = cast("Callable[[], object]", self.stop)  # pyright: ignore[reportUnknownMemberType]
         Thread(target=stop, daemon=True).start()
@@ -132,7 +132,7 @@ class SQLiteReader(ReadSession):
                 rows = await self._do(lambda _: cursor.fetchmany(batch))
         finally:
             if len(rows) == batch:
-                # Whoever took no more leaves a statement open, which keeps its snapshot.
+                # A consumer that stops early leaves a statement open, which keeps its snapshot.
                 await self._do(lambda _: cursor.close())
 
 
@@ -249,7 +249,7 @@ class State:
                     )
                 return self._connection.execute(_DATA_VERSION).fetchone()[0]
             except sqlite3.Error:
-                # Whoever reads instead is told what is wrong.
+                # The read that follows reports the error.
                 return None
 
     def close(self) -> None:
