@@ -1,4 +1,4 @@
-"""What all tables are made of: types of columns that mean the same on both databases, and names of keys."""
+"""Building blocks of all tables: column types that mean the same on both databases, and names of keys."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, UniqueConstraint
 from sqlalchemy.types import TypeEngine

@@ -1,4 +1,4 @@
-"""What differs between databases, as one small port; everything above it is SQLAlchemy Core, the same for all.
+"""The interface for everything that differs between databases; the code above it is plain SQLAlchemy Core.
 
 To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
 """
@@ -82,7 +82,7 @@ class Tail:
     """The clock, in µs, read after the lock was taken."""
     queue_epoch: int
     is_ours: bool = False
-    """Nobody else can have written since this session's last commit."""
+    """No other session can have written since this session's last commit."""
 
 
 class Guard(NamedTuple):

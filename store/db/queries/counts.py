@@ -1,4 +1,4 @@
-"""What a partition holds at this moment, in a few numbers: for metrics, not for answers."""
+"""The current counts of a partition, for metrics."""
 
 from dataclasses import dataclass
 from typing import Any

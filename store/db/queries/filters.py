@@ -1,4 +1,4 @@
-"""What queries may filter and sort by, as conditions of SQL and, for rows of the past, as functions of a row.
+"""Filters and sort orders of queries, as SQL conditions and, for rows of the past, as functions of a row.
 
 Names come from a whitelist and values go in as parameters, so nothing a caller sends is ever part of a statement.
 """

@@ -1,4 +1,4 @@
-"""What reads ask of the database: pages of each noun, single rows, and a few numbers. Each is one statement or two.
+"""Reads of the store: pages of each noun, single rows, and a few numbers. Each takes one or two statements.
 
 Statements are compiled once for each shape a query takes. The wide rows they return go to a `make` of the caller's
 one by one, so that no list of rows is held beside the list of what is made of them.

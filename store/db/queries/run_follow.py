@@ -1,4 +1,4 @@
-"""What readers of a run begin with: where its stream ends, and the facts that say how the run stands."""
+"""The first reads of a run's follower: the end of the stream, and the events that determine the run's state."""
 
 from __future__ import annotations
 

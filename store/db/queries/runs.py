@@ -1,4 +1,4 @@
-"""What is read of runs beside their views: attempts and their forks, long texts, and what other runs made."""
+"""Reads of runs other than their views: attempts, forks, long texts, and artefacts of other runs."""
 
 from __future__ import annotations
 

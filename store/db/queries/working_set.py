@@ -1,4 +1,4 @@
-"""What a batch loads: simple queries, each by one key, of which a batch takes those it needs in one round trip.
+"""The queries that load the working set of a batch: each reads by one key, and all run in one round trip.
 
 Statements only; drivers run them. One query with alternatives would be shorter, and read badly on both planners.
 """

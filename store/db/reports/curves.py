@@ -1,4 +1,4 @@
-"""What rollouts earned, cost and came to, by step or by time: one statement for all of it."""
+"""Rewards, costs and outcomes of rollouts by step or by time, read in one statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is going on: how many rollouts are in which status, what ended, what runs, what waits, who works."""
+"""The current activity of a store: rollouts by status, ended, active and queued rollouts, and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one rollout went through: pages of its events, its turns, and what it waits for. Never its bodies."""
+"""The history of one rollout: pages of its events, its status changes, and what it waits for, without bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers did: their attempts over an hour as lanes, how many came to what, and the newest of one worker."""
+"""The activity of workers: attempts of an hour as lanes, counts by outcome, and the newest attempts of one worker."""
 
 from __future__ import annotations
 

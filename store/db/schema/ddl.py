@@ -1,4 +1,4 @@
-"""What creates a new partition at head, without alembic: a tenth of a second saved each time.
+"""The statements that create a new partition at head without alembic, which saves a tenth of a second each time.
 
 Tests prove that the migrations arrive at the same schema.
 """
