@@ -1,4 +1,4 @@
-"""What the parts of a store over HTTP share: its connections, and how they ask."""
+"""The shared core of a store over HTTP: its connections and its requests."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Pool:
         self._session: aiohttp.ClientSession | None = None
 
     async def _live(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        # A loop that ends finishes its generators first, so the session is closed also where nobody closes the store.
+        # A loop that ends finishes its generators first, so the session is closed even if the store is not.
         connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,

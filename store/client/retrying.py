@@ -43,7 +43,7 @@ class RetryableFailure:
     retry_after: float = 0.0
     """The least pause that the server asked for, in seconds."""
     error: StoreError | None = None
-    """What the server said, if it was the server that said it."""
+    """The server's message, if the failure came from the server."""
     is_timeout: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events: the frames of a stream that goes on until somebody ends it."""
+"""Server-sent events: the frames of a stream that continues until one side closes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EventStream:
             Closed: the store was closed.
         """
         while True:
-            # Not across the yields of whoever reads: the bound on a wait belongs to the task that waits.
+            # The timeout does not span a yield, because it belongs to the task that waits.
             async with self._pool.call(self._operation, waits=True):
                 try:
                     chunk = await self._response.content.readany()

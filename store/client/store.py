@@ -379,7 +379,7 @@ class HTTPStore(HTTPReads, Store):
             return ended
 
         def is_over(ended: list[Rollout]) -> bool:
-            # Well before its time an answer comes only when there is nobody left to wait for.
+            # An answer arrives well before the timeout only when no rollout is left to wait for.
             return len(ended) == len(wanted) or answered < asked_for * IN_TIME
 
         seconds = math.inf if timeout is None else max(timeout, 0.0)
