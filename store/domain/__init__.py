@@ -1,1 +1,1 @@
-"""What the store decides: facts, states and rules. Pure: no I/O, no clock, no randomness, no SQL."""
+"""The rules of the store: facts, states and decisions, without I/O, clock, randomness or SQL."""
