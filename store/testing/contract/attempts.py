@@ -1,4 +1,4 @@
-"""What callers may rely on when attempts are started and updated, and rollouts updated directly."""
+"""Contract: behaviour callers may rely on when attempts are started and updated, and rollouts updated directly."""
 
 from __future__ import annotations
 

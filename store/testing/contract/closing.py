@@ -1,4 +1,4 @@
-"""What callers may rely on when a store is closed."""
+"""Contract: behaviour callers may rely on when a store is closed."""
 
 from __future__ import annotations
 

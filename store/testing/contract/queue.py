@@ -1,4 +1,4 @@
-"""What callers may rely on when rollouts are created, wait in line and are claimed."""
+"""Contract: behaviour callers may rely on when rollouts are created, wait in line and are claimed."""
 
 from __future__ import annotations
 

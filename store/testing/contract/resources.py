@@ -1,4 +1,4 @@
-"""What callers may rely on when an algorithm publishes resources for its agents."""
+"""Contract: behaviour callers may rely on when an algorithm publishes resources for its agents."""
 
 from __future__ import annotations
 

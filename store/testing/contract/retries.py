@@ -1,4 +1,4 @@
-"""What callers may rely on when an attempt does not succeed."""
+"""Contract: behaviour callers may rely on when an attempt does not succeed."""
 
 from __future__ import annotations
 

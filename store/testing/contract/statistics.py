@@ -1,4 +1,4 @@
-"""What callers may rely on when a store describes itself."""
+"""Contract: behaviour callers may rely on when a store describes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may rely on when they ask what a worker is doing."""
+"""Contract: behaviour callers may rely on when they ask what a worker is doing."""
 
 from __future__ import annotations
 
