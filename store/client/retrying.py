@@ -43,7 +43,7 @@ class RetryableFailure:
     retry_after: float = 0.0
     """The least pause that the server asked for, in seconds."""
     error: StoreError | None = None
-    """The server's message, if the failure came from the server."""
+    """The error that the server answered with; None for any other failure."""
     is_timeout: bool = False
 
 
