@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
@@ -188,11 +187,6 @@ class Dialect(ABC):
         self.clock = clock
         self.read_only = read_only
 
-    @property
-    def shares_with(self) -> "Dialect | type[Dialect]":
-        """The owner of its compiled statements: all databases of the kind share them, unless they name a schema."""
-        return self if self.schema else type(self)
-
     def sql(self, statement: ClauseElement) -> Sql:
         """Compile a statement, not keeping it."""
         if self.schema:
@@ -213,7 +207,12 @@ class Dialect(ABC):
 
     @cached_property
     def _prepared(self) -> dict[int, tuple[ClauseElement, Sql]]:
-        return _prepared.setdefault(self.shares_with, {})
+        return {} if self.schema else _prepared.setdefault(type(self), {})
+
+    @cached_property
+    def compiled(self) -> dict[Hashable, Sql]:
+        """Compiled statements by shape. All databases of the kind share them, unless they name a schema."""
+        return {} if self.schema else _compiled.setdefault(type(self), {})
 
     def qualified(self, table: Table) -> str:
         """Return the name of a table as raw SQL needs it."""
@@ -284,7 +283,8 @@ class Dialect(ABC):
         """Close every connection."""
 
 
-_prepared: WeakKeyDictionary[Dialect | type[Dialect], dict[int, tuple[ClauseElement, Sql]]] = WeakKeyDictionary()
+_prepared: dict[type[Dialect], dict[int, tuple[ClauseElement, Sql]]] = {}
+_compiled: dict[type[Dialect], dict[Hashable, Sql]] = {}
 _DIALECTS: dict[str, type[Dialect]] = {}
 
 

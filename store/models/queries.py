@@ -57,7 +57,13 @@ class PastQuery(Frozen):
     @classmethod
     def of(cls, **arguments: Any) -> Self:
         """Return a query of these arguments without checks; the store that executes it refuses invalid arguments."""
-        return cls.model_construct(**arguments)
+        # As `model_construct`, in a third of its time.
+        query = object.__new__(cls)
+        object.__setattr__(query, "__dict__", {**_defaults(cls), **arguments})
+        object.__setattr__(query, "__pydantic_fields_set__", set(arguments))
+        object.__setattr__(query, "__pydantic_extra__", None)
+        object.__setattr__(query, "__pydantic_private__", None)
+        return query
 
 
 class RolloutPastQuery(PastQuery):
@@ -180,6 +186,12 @@ class ArtifactQuery(RolloutPastQuery):
     view: str = "head"
     limit: int = Field(default=-1, ge=-1, le=_LAST)
     """The number of latest artifacts; -1 for all."""
+
+
+@cache
+def _defaults(kind: type[PastQuery]) -> dict[str, Any]:
+    """Return the optional fields of a query with their values; none of them can be changed."""
+    return {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
 
 
 @cache

@@ -6,7 +6,6 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import orjson
 import pytest
@@ -14,7 +13,7 @@ from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
 from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
-from store.db.queries import filters, pages, paging
+from store.db.queries import filters, pages
 from store.db.queries.bodies import payload
 from store.db.queries.filters import (
     ATTEMPTS,
@@ -380,7 +379,7 @@ async def test_queries_of_one_shape_are_compiled_once(dialect: Dialect, monkeypa
 
     monkeypatch.setattr(dialect, "sql", count)
     # Other tests of this process have compiled the same statements.
-    monkeypatch.setattr(paging, "_kept", WeakKeyDictionary[Any, Any]())
+    monkeypatch.setattr(dialect, "compiled", {})
     async with dialect.read() as session:
         for number in range(5):
             condition = FilterCondition("status", "in", [str(number)])

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
 from sqlalchemy.types import BigInteger
@@ -29,9 +28,6 @@ class Page(Generic[Item]):
     """How many match before paging."""
 
 
-_kept: WeakKeyDictionary[Dialect | type[Dialect], dict[Hashable, Sql]] = WeakKeyDictionary()
-
-
 def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
     """Return a statement compiled, from memory if one of its shape was compiled before.
 
@@ -39,7 +35,7 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
     """
     if shape is None:
         return dialect.sql(build())
-    kept = _kept.setdefault(dialect.shares_with, {})
+    kept = dialect.compiled
     found = kept.get(shape)
     if found is None:
         if len(kept) >= _SHAPES_KEPT:
