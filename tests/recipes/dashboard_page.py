@@ -6,16 +6,16 @@ _PAGE = '''"""Counts: how many rollouts, attempts and spans there are."""
 
 from __future__ import annotations
 
-from store.dashboard.page import Page, Pages
-from store.dashboard.request import Asked
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
 
 pages = Pages()
 
 
 @pages.get("/ui/counts")
-async def counts(asked: Asked) -> Page:
+async def counts(request: PageRequest) -> PageContent:
     """Show the counts of the store."""
-    return Page("counts.html", {"counts": dict(await asked.store.statistics())}, "Counts")
+    return PageContent("counts.html", {"counts": dict(await request.store.statistics())}, "Counts")
 '''
 _TEMPLATE = """{% extends "base.html" %}
 {% block main %}
