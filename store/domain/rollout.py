@@ -134,17 +134,22 @@ class RolloutState:
         return None if found is None or found.released_position is not None else found
 
 
-def evolve(state: RolloutState | None, event: Event) -> RolloutState:
-    """Apply one fact of a rollout's stream; the state given may be changed and returned.
+def evolve(state: RolloutState | None, event: Event, *, may_skip: bool = False) -> RolloutState:
+    """Apply the next event of a rollout's stream; the given state may be changed and returned.
+
+    Args:
+        state: the state before it; None for the first event.
+        event: the event.
+        may_skip: whether events between the state and this one may be missing, since the reader does not need them.
 
     Raises:
-        Corrupt: the fact does not follow from the state, so the log or the row was changed from outside.
+        Corrupt: the event does not follow from the state, so the log or the row was changed from outside.
     """
     if state is None:
         if event.version != 1 or not isinstance(event.fact, RolloutEnqueued | RolloutStarted):
             raise Corrupt(event.stream, f"{event.fact.type} as event {event.version}", "a created rollout first")
         return _created(event, event.fact)
-    if event.version != state.stream_version + 1:
+    if event.version != state.stream_version + 1 and not may_skip:
         raise Corrupt(event.stream, f"event {event.version}", f"event {state.stream_version + 1}")
     _EVOLVE[type(event.fact)](state, event, event.fact)
     state.stream_version = event.version

@@ -13,6 +13,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from store.domain.events import AttemptStatusChanged, RolloutStatusChanged
+from store.domain.run_events import AttemptForked
 from store.errors import Invalid, NotFound
 from store.models.run_frames import RunFrame
 from store.models.runs import RunEventRow
@@ -237,30 +239,29 @@ class Following:
         return is_new
 
     def _turn_frames(self, turn: Turn) -> list[RunFrame]:
-        match turn.type:
-            case "attempt.forked" if self._follows_head:
+        match turn.event.fact:
+            case AttemptForked() as forked if self._follows_head:
                 self._sent_end = False
-                return [self._fork(turn)]
-            case "attempt.status_changed":
-                number = self._state.number_of(turn.data["attempt_id"])
-                return [self._status(turn.version, number, of_rollout=False)]
-            case "rollout.status_changed":
+                return [self._fork(turn, forked)]
+            case AttemptStatusChanged(attempt_id=attempt_id):
+                return [self._status(turn.version, self._state.number_of(attempt_id), of_rollout=False)]
+            case RolloutStatusChanged(from_=from_, to=to):
                 frames = [self._status(turn.version, None)]
-                if turn.data["from"] != turn.data["to"]:
+                if from_ != to:
                     self._sent_end = False
                     frames += self._end(turn.version)
                 return frames
             case _:
                 return []
 
-    def _fork(self, turn: Turn) -> RunFrame:
+    def _fork(self, turn: Turn, forked: AttemptForked) -> RunFrame:
         fork = turn.fork
         return RunFrame(
             kind="fork",
             seq=turn.version,
             attempt=self._state.head,
-            base=turn.data["base"],
-            base_seq=turn.data["base_version"],
+            base=forked.base,
+            base_seq=forked.base_version,
             masks=None if fork is None else fork.masks,
             plan=fork,
         )

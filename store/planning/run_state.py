@@ -1,31 +1,43 @@
-"""State of a run after each fact that changes it: its attempts, its head, its outcome."""
+"""State of a run after each event that changes it: its attempts, its head, its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from dataclasses import dataclass
+from typing import Final, Literal, cast
 
+from store.domain.events import (
+    AttemptStarted,
+    AttemptStatusChanged,
+    ClaimReleased,
+    Event,
+    RolloutEnqueued,
+    RolloutStarted,
+    RolloutStatusChanged,
+)
+from store.domain.rollout import TERMINAL, AttemptState, RolloutState, evolve
+from store.domain.run_events import AttemptForked, HeadMoved
 from store.models.enums import AttemptStatus, RolloutStatus
 from store.models.run_frames import RunOutcome
 from store.models.runs import Fork
 
-TURNS: Final = (
-    "rollout.enqueued",
-    "rollout.started",
-    "rollout.status_changed",
-    "rollout.head_moved",
-    "attempt.started",
-    "attempt.forked",
-    "attempt.status_changed",
-    "claim.released",
+TURNS: Final = tuple(
+    fact.type
+    for fact in (
+        RolloutEnqueued,
+        RolloutStarted,
+        RolloutStatusChanged,
+        HeadMoved,
+        AttemptStarted,
+        AttemptForked,
+        AttemptStatusChanged,
+        ClaimReleased,
+    )
 )
 """The types of events that change the state of a run."""
 CUT_OFF: Final = "Run did not complete (server restarted)"
 """The error of an attempt that was unresponsive or exceeded its time limit."""
 UNKNOWN: Final = "unknown error"
 
-_ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 _OVERDUE: Final = frozenset({"timeout", "unresponsive"})
 Move = Literal["fork", "elsewhere"]
 
@@ -34,91 +46,70 @@ Move = Literal["fork", "elsewhere"]
 class Turn:
     """An event that changes the state of a run."""
 
-    version: int
-    type: str
-    data: Mapping[str, Any]
+    event: Event
     fork: Fork | None = None
     """The fork of `attempt.forked`, if it was read."""
 
-
-@dataclass(slots=True)
-class _Attempt:
-    status: AttemptStatus
-    head_before: int | None
-    error: Mapping[str, Any] | None = None
+    @property
+    def version(self) -> int:
+        """The version of the event in the run's stream."""
+        return self.event.version
 
 
 @dataclass(slots=True)
 class RunState:
     """The state of a run after the turns that it took, in their order."""
 
-    head: int | None = None
-    """The attempt whose view is the view of the run."""
-    rollout_status: RolloutStatus = "queuing"
-    _numbers: dict[str, int] = field(default_factory=dict[str, int])
-    """Sequence ids by attempt ids."""
-    _attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
-    """The attempts, without released claims, by their sequence ids."""
+    _rollout: RolloutState | None = None
 
     def take(self, turn: Turn) -> Move | None:
-        """Apply the next turn; return `fork` if the head moved to a fork of it, `elsewhere` if it moved otherwise."""
-        data = turn.data
-        match turn.type:
-            case "rollout.started":
-                self.rollout_status = "preparing"
-            case "rollout.status_changed":
-                self.rollout_status = data["to"]
-            case "attempt.started":
-                return self._start(data)
-            case "attempt.forked":
-                before = self._attempts[self._numbers[data["attempt_id"]]].head_before
-                return "fork" if before == data["base"] else "elsewhere"
-            case "attempt.status_changed":
-                attempt = self._attempts.get(self._numbers.get(data["attempt_id"], 0))
-                if attempt is not None:
-                    attempt.status, attempt.error = data["to"], data.get("error") or attempt.error
-            case "rollout.head_moved":
-                self.head = data["to"]
+        """Apply the next turn; return `fork` if the head moved to a fork of it, `elsewhere` if it moved otherwise.
+
+        Raises:
+            Corrupt: the turn contradicts the turns before it, so the log was changed from outside.
+        """
+        before = self.head
+        self._rollout = evolve(self._rollout, turn.event, may_skip=True)
+        match turn.event.fact:
+            case AttemptStarted(via="fork"):
+                # The event `attempt.forked`, which comes next, describes what a fork does to the view.
+                return None
+            case AttemptForked(attempt_id=attempt_id, base=base):
+                return "fork" if self._rollout.attempts[attempt_id].head_before == base else "elsewhere"
+            case AttemptStarted():
+                return None if before is None else "elsewhere"
+            case HeadMoved():
                 return "elsewhere"
-            case "claim.released":
-                return self._release(data)
             case _:
-                pass
-        return None
+                return None if self.head == before else "elsewhere"
 
-    def _start(self, data: Mapping[str, Any]) -> Move | None:
-        before, number = self.head, data["sequence"]
-        self._numbers[data["attempt_id"]] = self.head = number
-        self._attempts[number] = _Attempt("preparing", before)
-        # The event `attempt.forked`, which comes next, describes what a fork does to the view.
-        return None if before is None or data["via"] == "fork" else "elsewhere"
+    @property
+    def head(self) -> int | None:
+        """The sequence id of the attempt whose view is the view of the run; None before the first attempt."""
+        return None if self._rollout is None else self._rollout.head
 
-    def _release(self, data: Mapping[str, Any]) -> Move | None:
-        self.rollout_status = data["to"]
-        released = self._attempts.pop(data["sequence"])
-        del self._numbers[data["attempt_id"]]
-        if self.head != data["sequence"]:
-            return None
-        self.head = released.head_before
-        return "elsewhere"
+    @property
+    def rollout_status(self) -> RolloutStatus:
+        """The status of the rollout."""
+        return "queuing" if self._rollout is None else cast("RolloutStatus", self._rollout.status)
 
     def number_of(self, attempt_id: str) -> int | None:
         """Return the sequence id of an attempt; None for an unknown or released one."""
-        return self._numbers.get(attempt_id)
+        attempt = None if self._rollout is None else self._rollout.attempt(attempt_id)
+        return None if attempt is None else attempt.sequence_id
 
     def status_of(self, attempt: int | None) -> AttemptStatus | None:
         """Return the status of an attempt; None if it does not exist."""
-        known = self._attempts.get(attempt or 0)
-        return None if known is None else known.status
+        state = self._attempt(attempt)
+        return None if state is None else cast("AttemptStatus", state.status)
 
     def outcome_of(self, attempt: int | None) -> RunOutcome | None:
         """Return the outcome of an attempt, or of the rollout if `attempt` is None; None while it has not ended.
 
         The latest attempt has the outcome of the rollout, which alone determines whether a failure is final or retried.
         """
-        latest = max(self._attempts, default=None)
-        if attempt is None or attempt == latest:
-            return cast("RunOutcome", self.rollout_status) if self.rollout_status in _ENDED else None
+        if attempt is None or attempt == self._latest:
+            return cast("RunOutcome", self.rollout_status) if self.rollout_status in TERMINAL else None
         status = self.status_of(attempt)
         if status == "succeeded":
             return "succeeded"
@@ -126,9 +117,18 @@ class RunState:
 
     def error_of(self, attempt: int | None) -> str:
         """Return a readable reason why an attempt failed; `attempt` None stands for the latest."""
-        known = self._attempts.get(attempt or max(self._attempts, default=0))
-        if known is not None and known.status in _OVERDUE:
+        state = self._attempt(attempt or self._latest)
+        if state is not None and state.status in _OVERDUE:
             return CUT_OFF
-        if known is None or known.error is None:
+        if state is None or state.error is None:
             return UNKNOWN
-        return str(known.error.get("message") or known.error.get("type") or UNKNOWN)
+        return str(state.error.get("message") or state.error.get("type") or UNKNOWN)
+
+    @property
+    def _latest(self) -> int | None:
+        return None if self._rollout is None else self._rollout.attempt_count or None
+
+    def _attempt(self, number: int | None) -> AttemptState | None:
+        """Return an attempt by its sequence id; None if it is unknown or its claim was released."""
+        attempts = () if self._rollout is None else self._rollout.attempts.values()
+        return next((each for each in attempts if each.sequence_id == number and each.released_position is None), None)

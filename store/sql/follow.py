@@ -47,7 +47,7 @@ class RunSource:
             if last is None:
                 raise NotFound.rollout(self.rollout_id)
             rows = await run_follow.turns(self.core.dialect, session, stream, TURNS, last[0])
-            return [_turn(row, {}) for row in rows], RunPosition(*last)
+            return [Turn(log_queries.event_of(row)) for row in rows], RunPosition(*last)
 
         return await self.core.read(read, snapshot=True)
 
@@ -116,8 +116,8 @@ class RunSource:
 
 
 def _turn(row: Row, forks: dict[int, Fork]) -> Turn:
-    fields = log_queries.described(row, None)
-    return Turn(fields["number"], fields["type"], fields["data"], forks.get(fields["number"]))
+    event = log_queries.event_of(row)
+    return Turn(event, forks.get(event.version))
 
 
 def _version(fact: Turn | RunEventRow) -> int:
