@@ -192,7 +192,7 @@ def of(value: PageQuery) -> FilterQuery:
     """Return the checked query of a value; errors as `query`."""
     return query(
         _NOUNS[type(value)],
-        [_condition(name, getattr(value, name)) for name in value.conditions()],
+        [_condition(name, wanted) for name in value.conditions() if (wanted := getattr(value, name)) is not None],
         **{name: given for name, given in vars(value).items() if name in _PAGE},
     )
 

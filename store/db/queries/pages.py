@@ -108,7 +108,12 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
     return case((other > one, other), else_=func.coalesce(one, other))
 
 
+# Reading the columns of a table and joining tables cost SQLAlchemy longer than a short page, so both are done once.
+_ROLLOUT_COLUMNS: Columns = dict(rollouts_table.c)
+_SPAN_COLUMNS: Columns = dict(core_tables.spans.c)
+_RESOURCE_COLUMNS: Columns = dict(core_tables.resources.c)
 _ATTEMPT_COLUMNS: Columns = {**dict(attempts_table.c), "last_heartbeat_time": sign_of_life()}
+_ATTEMPTS = attempts_table.outerjoin(core_tables.attempt_signals, signal_of(_ATTEMPT_COLUMNS))
 _WORKER_COLUMNS: Columns = {
     **dict(core_tables.workers.c),
     "last_heartbeat_at": core_tables.worker_signals.c.last_heartbeat_at,
@@ -116,6 +121,9 @@ _WORKER_COLUMNS: Columns = {
     "last_busy_at": _later(core_tables.workers.c.last_busy_at, core_tables.worker_signals.c.last_busy_at),
     "last_idle_at": _later(core_tables.workers.c.last_idle_at, core_tables.worker_signals.c.last_idle_at),
 }
+_WORKERS = core_tables.workers.outerjoin(
+    core_tables.worker_signals, core_tables.worker_signals.c.worker_id == core_tables.workers.c.worker_id
+)
 
 
 # -- pages -----------------------------------------------------------------------------------------------------------
@@ -127,9 +135,8 @@ def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: M
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
     codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
     """
-    columns = dict(rollouts_table.c)
     listing = Listing(
-        asked, columns, rollouts_table, _whole_rollouts, is_narrow_first=True, all_of_them=_rollouts_recorded
+        asked, _ROLLOUT_COLUMNS, rollouts_table, _whole_rollouts, is_narrow_first=True, all_of_them=_rollouts_recorded
     )
     return make_page(dialect, session, listing, make, batch=_BATCH)
 
@@ -143,7 +150,7 @@ async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQue
     """
     listing = Listing(
         asked,
-        dict(rollouts_table.c),
+        _ROLLOUT_COLUMNS,
         rollouts_table,
         _brief_rollouts,
         shape="brief",
@@ -168,11 +175,10 @@ async def attempts(
     A row is that of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata's body.
     """
     attempt = attempts_table.c
-    source = attempts_table.outerjoin(core_tables.attempt_signals, signal_of(dict(attempt)))
     listing = Listing(
         asked,
         _ATTEMPT_COLUMNS,
-        source,
+        _ATTEMPTS,
         _whole_attempts,
         within=lambda: and_(attempt.rollout_id == bindparam("rollout"), attempt.released_position.is_(None)),
         within_params=(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)),),
@@ -249,7 +255,7 @@ async def take_spans(
     names = tuple(name for name, _ in given)
     listing = Listing(
         asked,
-        dict(core_tables.spans.c),
+        _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
         within=lambda: _spans_within(names, is_latest=is_latest),
@@ -277,7 +283,7 @@ def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[boo
 def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
     statement = (
         select(attempts_table.c.attempt_id)
-        .select_from(rollouts_table.join(attempts_table, joins_latest(dict(rollouts_table.c))))
+        .select_from(rollouts_table.join(attempts_table, joins_latest(_ROLLOUT_COLUMNS)))
         .where(rollouts_table.c.rollout_id == rollout_id)
     )
     return statement.scalar_subquery()
@@ -286,19 +292,14 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
 async def resources(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
     table = core_tables.resources
-    listing = Listing(asked, dict(table.c), table, _whole_resources, is_narrow_first=True)
+    listing = Listing(asked, _RESOURCE_COLUMNS, table, _whole_resources, is_narrow_first=True)
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
 async def workers(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of workers. A row is that of the table, and that of its signals, nulls if it never sent any."""
-    listing = Listing(asked, _WORKER_COLUMNS, _workers_with_signals(), _whole_workers)
+    listing = Listing(asked, _WORKER_COLUMNS, _WORKERS, _whole_workers)
     return await make_page(dialect, session, listing, make)
-
-
-def _workers_with_signals() -> FromClause:
-    signals = core_tables.worker_signals
-    return core_tables.workers.outerjoin(signals, signals.c.worker_id == core_tables.workers.c.worker_id)
 
 
 def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
@@ -320,7 +321,7 @@ def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitabl
     """Return, to be awaited, the row of one rollout, as `rollouts` returns it."""
 
     def build() -> Select[Any]:
-        whole = _whole_rollouts(dict(rollouts_table.c), rollouts_table)
+        whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
         return whole.where(rollouts_table.c.rollout_id == bindparam("key"))
 
     return _one(dialect, session, "rollout", build, "rollout_id", rollout_id)
@@ -353,7 +354,7 @@ async def rollouts_by_id(
     """Return what is made of the rows of some rollouts, as `rollouts` returns them, by rollout id."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        return _whole_rollouts(dict(rollouts_table.c), rollouts_table), rollouts_table.c.rollout_id
+        return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table), rollouts_table.c.rollout_id
 
     return await _by_ids(dialect, session, "rollouts_by_id", build, rollout_ids, make)
 
@@ -378,8 +379,8 @@ def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
     """Return, to be awaited, the row of a rollout's latest attempt, as `attempts` returns it."""
 
     def build() -> Select[Any]:
-        joined = attempts_table.join(rollouts_table, joins_latest(dict(rollouts_table.c))).outerjoin(
-            core_tables.attempt_signals, signal_of(dict(attempts_table.c))
+        joined = attempts_table.join(rollouts_table, joins_latest(_ROLLOUT_COLUMNS)).outerjoin(
+            core_tables.attempt_signals, signal_of(_ATTEMPT_COLUMNS)
         )
         return _whole_attempts({}, joined).where(attempts_table.c.rollout_id == bindparam("key"))
 
@@ -391,7 +392,7 @@ def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -
 
     def build() -> Select[Any]:
         table = core_tables.resources
-        return _whole_resources(dict(table.c), table).where(table.c.resources_id == bindparam("key"))
+        return _whole_resources(_RESOURCE_COLUMNS, table).where(table.c.resources_id == bindparam("key"))
 
     return _one(dialect, session, "resources_by_id", build, "resources_id", resources_id)
 
@@ -403,7 +404,7 @@ async def resources_by_ids(
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         table = core_tables.resources
-        return _whole_resources(dict(table.c), table), table.c.resources_id
+        return _whole_resources(_RESOURCE_COLUMNS, table), table.c.resources_id
 
     return await _by_ids(dialect, session, "resources_by_ids", build, resources_ids, make)
 
@@ -413,7 +414,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
 
     def build() -> Select[Any]:
         table = core_tables.resources
-        return _whole_resources(dict(table.c), table).order_by(table.c.last_position.desc()).limit(1)
+        return _whole_resources(_RESOURCE_COLUMNS, table).order_by(table.c.last_position.desc()).limit(1)
 
     rows = await session.fetch(compiled(dialect, "latest_resources", build), {})
     return rows[0] if rows else None
@@ -423,7 +424,7 @@ def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[
     """Return, to be awaited, the row of one worker, as `workers` returns it."""
 
     def build() -> Select[Any]:
-        whole = _whole_workers({}, _workers_with_signals())
+        whole = _whole_workers({}, _WORKERS)
         return whole.where(core_tables.workers.c.worker_id == bindparam("key"))
 
     return _one(dialect, session, "worker", build, "worker_id", worker_id)
@@ -435,7 +436,7 @@ async def workers_by_id(
     """Return what is made of the rows of some workers, as `workers` returns them, by worker id."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        return _whole_workers({}, _workers_with_signals()), core_tables.workers.c.worker_id
+        return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
 
     return await _by_ids(dialect, session, "workers_by_id", build, worker_ids, make)
 
