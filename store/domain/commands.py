@@ -20,7 +20,7 @@ class Idempotency:
 
 
 @dataclass(slots=True)
-class Wants:
+class LoadRequest:
     """The rows that a batch of commands has to load before it is decided."""
 
     rollouts: set[str] = field(default_factory=set[str])
@@ -83,7 +83,7 @@ class Command:
         """The bytes of payload it carries; they limit the size of a batch."""
         return 0
 
-    def want(self, wants: Wants) -> None:
+    def request_rows(self, request: LoadRequest) -> None:
         """Add the rows that the decision needs."""
         raise NotImplementedError
 
@@ -113,15 +113,15 @@ class Enqueue(Command):
     def size(self) -> int:
         return sum(len(item.body.stored) for item in self.items)
 
-    def want(self, wants: Wants) -> None:
+    def request_rows(self, request: LoadRequest) -> None:
         for item in self.items:
-            wants.fresh.add(item.rollout_id)
+            request.fresh.add(item.rollout_id)
             if item.plan_key is not None:
-                wants.plan_keys.add(item.plan_key)
+                request.plan_keys.add(item.plan_key)
             if item.resources_id is None:
-                wants.latest_resources = True
+                request.latest_resources = True
             else:
-                wants.resources.add(item.resources_id)
+                request.resources.add(item.resources_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,10 +137,10 @@ class StartRollout(Command):
     def size(self) -> int:
         return len(self.item.body.stored)
 
-    def want(self, wants: Wants) -> None:
-        Enqueue(items=[self.item]).want(wants)
+    def request_rows(self, request: LoadRequest) -> None:
+        Enqueue(items=[self.item]).request_rows(request)
         if self.worker_id is not None:
-            wants.workers.add(self.worker_id)
+            request.workers.add(self.worker_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,11 +153,11 @@ class Claim(Command):
     worker_id: str | None
     owner: Json | None
 
-    def want(self, wants: Wants) -> None:
-        wants.claims += self.limit
-        wants.attempts.update(self.attempt_ids)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.claims += self.limit
+        request.attempts.update(self.attempt_ids)
         if self.worker_id is not None:
-            wants.workers.add(self.worker_id)
+            request.workers.add(self.worker_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,13 +173,13 @@ class ReleaseClaim(Command):
     asked: Idempotency | None = None
     """The key of the claim, which is deleted with it."""
 
-    def want(self, wants: Wants) -> None:
+    def request_rows(self, request: LoadRequest) -> None:
         if self.asked is not None:
-            wants.keys.add(self.asked.key)
-        wants.rollouts.add(self.rollout_id)
-        wants.attempts.add(self.attempt_id)
-        wants.worked.add(self.rollout_id)
-        wants.joiners.add(self.rollout_id)
+            request.keys.add(self.asked.key)
+        request.rollouts.add(self.rollout_id)
+        request.attempts.add(self.attempt_id)
+        request.worked.add(self.rollout_id)
+        request.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,14 +191,14 @@ class StartAttempt(Command):
     worker_id: str | None
     owner: Json | None
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.attempts.add(self.attempt_id)
-        wants.bodies_of.add(self.rollout_id)
-        wants.metadata_of.add(self.rollout_id)
-        wants.leavers += 1
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.attempts.add(self.attempt_id)
+        request.bodies_of.add(self.rollout_id)
+        request.metadata_of.add(self.rollout_id)
+        request.leavers += 1
         if self.worker_id is not None:
-            wants.workers.add(self.worker_id)
+            request.workers.add(self.worker_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,14 +217,14 @@ class AmendRollout(Command):
     def size(self) -> int:
         return len(self.body.stored) if self.body else 0
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.bodies_of.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.bodies_of.add(self.rollout_id)
         if self.resources_id is not None:
-            wants.resources.add(self.resources_id)
+            request.resources.add(self.resources_id)
         if self.status is not None:
-            wants.leavers += 1
-            wants.joiners.add(self.rollout_id)
+            request.leavers += 1
+            request.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -246,16 +246,16 @@ class UpdateAttempt(Command):
     def size(self) -> int:
         return len(self.body.stored) if self.body else 0
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.attempts.add(self.attempt_id)
-        wants.metadata_of.add(self.rollout_id)
-        wants.worked.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.attempts.add(self.attempt_id)
+        request.metadata_of.add(self.rollout_id)
+        request.worked.add(self.rollout_id)
         if self.worker_id:
-            wants.workers.add(self.worker_id)
+            request.workers.add(self.worker_id)
         if self.status is not None:
-            wants.leavers += 1
-            wants.joiners.add(self.rollout_id)
+            request.leavers += 1
+            request.joiners.add(self.rollout_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -272,9 +272,9 @@ class AnnotateRollout(Command):
     def size(self) -> int:
         return len(self.body.stored) if self.body else 0
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.labelled.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.labelled.add(self.rollout_id)
 
 
 @dataclass(slots=True)
@@ -301,13 +301,13 @@ class RecordSpans(Command):
             size += len(item.body.stored)
         return size
 
-    def want(self, wants: Wants) -> None:
+    def request_rows(self, request: LoadRequest) -> None:
         for item in self.items:
-            wants.rollouts.add(item.rollout_id)
-            wants.attempts.add(item.fact.attempt_id)
-            wants.counters.add(item.rollout_id)
-            wants.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
-        wants.leavers += 1
+            request.rollouts.add(item.rollout_id)
+            request.attempts.add(item.fact.attempt_id)
+            request.counters.add(item.rollout_id)
+            request.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
+        request.leavers += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -316,8 +316,8 @@ class NumberSpans(Command):
 
     rollout_ids: list[str]
 
-    def want(self, wants: Wants) -> None:
-        wants.counters.update(self.rollout_ids)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.counters.update(self.rollout_ids)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -333,8 +333,8 @@ class PublishResources(Command):
     def size(self) -> int:
         return len(self.body.stored)
 
-    def want(self, wants: Wants) -> None:
-        wants.resources.add(self.resources_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.resources.add(self.resources_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -345,13 +345,13 @@ class BeatWorker(Command):
     heartbeat_stats: str | None
     """JSON text, or None to leave what is there."""
 
-    def want(self, wants: Wants) -> None:
-        wants.workers.add(self.worker_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.workers.add(self.worker_id)
 
 
 @dataclass(slots=True, kw_only=True)
 class Sweep(Command):
     """Check the rollouts that are due, and end the attempts that are overdue."""
 
-    def want(self, wants: Wants) -> None:
-        wants.due = True
+    def request_rows(self, request: LoadRequest) -> None:
+        request.due = True

@@ -26,7 +26,7 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide_annotations import annotate
-from store.domain.decide_runs import fork, move_head, retract_artifact, tell_run
+from store.domain.decide_runs import append_to_run, fork, move_head, retract_artifact
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
 from store.domain.decide_workers import beat, idle, seen, sync
 from store.domain.events import (
@@ -44,7 +44,7 @@ from store.domain.events import (
     RolloutStatusChanged,
 )
 from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
-from store.domain.run_commands import Fork, MoveHead, RetractArtifact, TellRun
+from store.domain.run_commands import AppendToRun, Fork, MoveHead, RetractArtifact
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, PruneThread
 from store.domain.views import (
     AttemptView,
@@ -57,51 +57,51 @@ from store.domain.views import (
     view_rollout,
     view_worker,
 )
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import Conflict, NotFound
 
 
-def decide(command: Command, world: World) -> Any:
+def decide(command: Command, working_set: WorkingSet) -> Any:
     """Record the events of a command and return its answer.
 
     Raises:
         StoreError: the command is refused.
         NeedsHeads: more rows of the queue must be loaded before this command can be decided.
     """
-    return _DECIDERS[type(command)](command, world)
+    return _DECIDERS[type(command)](command, working_set)
 
 
 # -- creation --------------------------------------------------------------------------------------------------------
 
 
-def _enqueue(command: Enqueue, world: World) -> list[RolloutView]:
-    existing = _check_plan_keys(command.items, world)
+def _enqueue(command: Enqueue, working_set: WorkingSet) -> list[RolloutView]:
+    existing = _check_plan_keys(command.items, working_set)
     created: list[str] = []
     for ordinal, item in enumerate(command.items):
         rollout_id = existing.get(item.plan_key) if item.plan_key is not None else None
         if rollout_id is None:
             if ordinal:
-                world.tick()
+                working_set.tick()
             rollout_id = item.rollout_id
-            _create(item, RolloutEnqueued, world, command.actor)
-            world.joins_queue(rollout_id, world.rollouts[rollout_id].first_position)
+            _create(item, RolloutEnqueued, working_set, command.actor)
+            working_set.joins_queue(rollout_id, working_set.rollouts[rollout_id].first_position)
             if item.plan_key is not None:
                 existing[item.plan_key] = rollout_id
         created.append(rollout_id)
-    return [view_rollout(world, rollout_id) for rollout_id in created]
+    return [view_rollout(working_set, rollout_id) for rollout_id in created]
 
 
-def _check_plan_keys(items: list[NewRollout], world: World) -> dict[str, str]:
+def _check_plan_keys(items: list[NewRollout], working_set: WorkingSet) -> dict[str, str]:
     """Return the rollouts that exist under the keys, or refuse them all if one key stands for another input."""
     existing: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for item in items:
         if item.plan_key is None:
             continue
-        rollout_id = world.plan_keys.get(item.plan_key)
+        rollout_id = working_set.plan_keys.get(item.plan_key)
         if rollout_id is not None:
             existing[item.plan_key] = rollout_id
-            inputs[item.plan_key] = world.rollouts[rollout_id].input_sha256
+            inputs[item.plan_key] = working_set.rollouts[rollout_id].input_sha256
         if inputs.setdefault(item.plan_key, item.input_sha256) != item.input_sha256:
             held_by = f"rollout {rollout_id}" if rollout_id else "an earlier item of this call"
             raise Conflict(
@@ -112,79 +112,86 @@ def _check_plan_keys(items: list[NewRollout], world: World) -> dict[str, str]:
 
 
 def _create(
-    item: NewRollout, kind: type[RolloutEnqueued | RolloutStarted], world: World, actor: str | None
+    item: NewRollout, kind: type[RolloutEnqueued | RolloutStarted], working_set: WorkingSet, actor: str | None
 ) -> RolloutState:
-    resources_id = item.resources_id if item.resources_id is not None else world.latest_resources
+    resources_id = item.resources_id if item.resources_id is not None else working_set.latest_resources
     fact = kind(
         input_sha256=item.input_sha256,
         config=item.config,
         mode=item.mode,
         resources_id=resources_id,
-        resources_version=_version_of(resources_id, world),
+        resources_version=_version_of(resources_id, working_set),
         group=item.group,
         step=item.step,
         plan_key=item.plan_key,
     )
-    world.record_rollout(item.rollout_id, fact, actor=actor, body=item.body)
+    working_set.record_rollout(item.rollout_id, fact, actor=actor, body=item.body)
     if item.plan_key is not None:
-        world.plan_keys[item.plan_key] = item.rollout_id
-    return world.rollouts[item.rollout_id]
+        working_set.plan_keys[item.plan_key] = item.rollout_id
+    return working_set.rollouts[item.rollout_id]
 
 
-def _start_rollout(command: StartRollout, world: World) -> RolloutView:
+def _start_rollout(command: StartRollout, working_set: WorkingSet) -> RolloutView:
     item = command.item
-    held_by = world.plan_keys.get(item.plan_key) if item.plan_key is not None else None
+    held_by = working_set.plan_keys.get(item.plan_key) if item.plan_key is not None else None
     if held_by is not None:
         raise Conflict(
             f"plan key {item.plan_key!r} stands for rollout {held_by}",
             "start an attempt at that rollout, or use another key",
         )
-    _create(item, RolloutStarted, world, command.actor)
-    started = _start(item.rollout_id, command.attempt_id, "rollout", command.worker_id, command.owner, world, command)
+    _create(item, RolloutStarted, working_set, command.actor)
+    started = _start(
+        item.rollout_id, command.attempt_id, "rollout", command.worker_id, command.owner, working_set, command
+    )
     if command.worker_id is not None:
-        sync(_attempt(world, item.rollout_id, command.attempt_id), world, command.actor, cause=started.position)
-    return view_rollout(world, item.rollout_id, command.attempt_id)
+        sync(
+            _attempt(working_set, item.rollout_id, command.attempt_id),
+            working_set,
+            command.actor,
+            cause=started.position,
+        )
+    return view_rollout(working_set, item.rollout_id, command.attempt_id)
 
 
-def _version_of(resources_id: str | None, world: World) -> int | None:
-    return None if resources_id is None else world.resource_versions.get(resources_id)
+def _version_of(resources_id: str | None, working_set: WorkingSet) -> int | None:
+    return None if resources_id is None else working_set.resource_versions.get(resources_id)
 
 
 # -- the queue -------------------------------------------------------------------------------------------------------
 
 
-def _claim(command: Claim, world: World) -> list[ClaimView]:
-    taken = world.take_heads(command.limit)
+def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
+    taken = working_set.take_heads(command.limit)
     claims: list[ClaimView] = []
     cause: int | None = None
     for ordinal, rollout_id in enumerate(taken):
         if ordinal:
-            world.tick()
-        state = world.rollouts[rollout_id]
+            working_set.tick()
+        state = working_set.rollouts[rollout_id]
         before, queued_at = state.status, state.queued_position
         assert queued_at is not None  # it came from the queue
         attempt_id = command.attempt_ids[ordinal]
-        started = _start(rollout_id, attempt_id, "dequeue", command.worker_id, command.owner, world, command)
-        _move(rollout_id, "preparing", "claimed", world, command.actor, cause=started.position)
+        started = _start(rollout_id, attempt_id, "dequeue", command.worker_id, command.owner, working_set, command)
+        _move(rollout_id, "preparing", "claimed", working_set, command.actor, cause=started.position)
         cause = started.position
-        view = view_rollout(world, rollout_id, attempt_id)
+        view = view_rollout(working_set, rollout_id, attempt_id)
         claims.append(ClaimView(view, cause, before, queued_at, command.idempotency))
     if command.worker_id is not None:
         if taken:
-            last = _attempt(world, taken[-1], command.attempt_ids[len(taken) - 1])
-            sync(last, world, command.actor, cause=cause)
+            last = _attempt(working_set, taken[-1], command.attempt_ids[len(taken) - 1])
+            sync(last, working_set, command.actor, cause=cause)
         else:
-            idle(command.worker_id, world, command.actor)
-        world.signals_of(command.worker_id).last_dequeue_at = world.stamp
+            idle(command.worker_id, working_set, command.actor)
+        working_set.signals_of(command.worker_id).last_dequeue_at = working_set.stamp
     return claims
 
 
-def _release(command: ReleaseClaim, world: World) -> bool:
+def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
     """Put a rollout back at its old place, unless its attempt has changed since."""
     key = None if command.asked is None else (command.asked.scope, command.asked.key)
-    if key is not None and (answered := world.answered.get(key)) is not None and answered.is_repeated:
+    if key is not None and (answered := working_set.answered.get(key)) is not None and answered.is_repeated:
         return False
-    state = world.rollouts.get(command.rollout_id)
+    state = working_set.rollouts.get(command.rollout_id)
     attempt = None if state is None else state.attempt(command.attempt_id)
     if state is None or attempt is None or state.latest is not attempt or state.status != "preparing":
         return False
@@ -197,26 +204,28 @@ def _release(command: ReleaseClaim, world: World) -> bool:
         to=command.status_before,
         queued_at=command.queued_at,
     )
-    released = world.record_rollout(command.rollout_id, fact, actor=command.actor, cause=command.claim_position)
-    world.joins_queue(command.rollout_id, command.queued_at)
-    world.queue_reordered = True
+    released = working_set.record_rollout(command.rollout_id, fact, actor=command.actor, cause=command.claim_position)
+    working_set.joins_queue(command.rollout_id, command.queued_at)
+    working_set.queue_reordered = True
     if key is not None:
-        world.forget_answer(key)
-    held = world.workers.get(attempt.worker_id) if attempt.worker_id else None
+        working_set.forget_answer(key)
+    held = working_set.workers.get(attempt.worker_id) if attempt.worker_id else None
     if held is not None and held.current_attempt_id == attempt.attempt_id:
-        idle(held.worker_id, world, command.actor, cause=released.position, forget=True)
+        idle(held.worker_id, working_set, command.actor, cause=released.position, forget=True)
     return True
 
 
-def _start_attempt(command: StartAttempt, world: World) -> RolloutView:
-    state = world.rollouts.get(command.rollout_id)
+def _start_attempt(command: StartAttempt, working_set: WorkingSet) -> RolloutView:
+    state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
-    started = _start(command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, world, command)
-    _move(command.rollout_id, "preparing", "attempt", world, command.actor, cause=started.position)
+    started = _start(
+        command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, working_set, command
+    )
+    _move(command.rollout_id, "preparing", "attempt", working_set, command.actor, cause=started.position)
     if command.worker_id is not None:
-        sync(state.attempts[command.attempt_id], world, command.actor, cause=started.position)
-    return view_rollout(world, command.rollout_id, command.attempt_id)
+        sync(state.attempts[command.attempt_id], working_set, command.actor, cause=started.position)
+    return view_rollout(working_set, command.rollout_id, command.attempt_id)
 
 
 def _start(
@@ -225,42 +234,42 @@ def _start(
     via: str,
     worker_id: str | None,
     owner: Json | None,
-    world: World,
+    working_set: WorkingSet,
     command: Command,
 ) -> Event:
-    state = world.rollouts[rollout_id]
+    state = working_set.rollouts[rollout_id]
     fact = AttemptStarted(
         attempt_id=attempt_id,
         sequence=state.attempt_count + 1,
         via=via,
         rerun_seq=before.rerun_seq if (before := state.latest) is not None else 0,
         worker_id=worker_id,
-        resources_version=_version_of(state.resources_id, world),
+        resources_version=_version_of(state.resources_id, working_set),
         owner=owner,
     )
-    return world.record_rollout(rollout_id, fact, actor=command.actor)
+    return working_set.record_rollout(rollout_id, fact, actor=command.actor)
 
 
 def _move(
-    rollout_id: str, to: str, reason: str, world: World, actor: str | None, *, cause: int | None = None
+    rollout_id: str, to: str, reason: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None
 ) -> Event | None:
     """Give a rollout a status; a waiting status puts it at the tail of the queue."""
-    state = world.rollouts[rollout_id]
+    state = working_set.rollouts[rollout_id]
     if state.status == to and to not in TERMINAL:
         return None
     waited = state.queued_position is not None
     fact = RolloutStatusChanged(from_=state.status, to=to, reason=reason)
-    event = world.record_rollout(rollout_id, fact, actor=actor, cause=cause)
+    event = working_set.record_rollout(rollout_id, fact, actor=actor, cause=cause)
     if to in WAITING and not waited:
-        world.joins_queue(rollout_id, event.position)
+        working_set.joins_queue(rollout_id, event.position)
     return event
 
 
 # -- updates ---------------------------------------------------------------------------------------------------------
 
 
-def _amend_rollout(command: AmendRollout, world: World) -> RolloutView:
-    state = world.rollouts.get(command.rollout_id)
+def _amend_rollout(command: AmendRollout, working_set: WorkingSet) -> RolloutView:
+    state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.item(rollout_id=command.rollout_id)
     same = {
@@ -275,17 +284,17 @@ def _amend_rollout(command: AmendRollout, world: World) -> RolloutView:
             fields=changed,
             mode=command.mode if "mode" in changed else None,
             resources_id=command.resources_id if sets_resources else None,
-            resources_version=_version_of(command.resources_id, world) if sets_resources else None,
+            resources_version=_version_of(command.resources_id, working_set) if sets_resources else None,
             config=command.config if "config" in changed else None,
         )
-        world.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
+        working_set.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
     if command.status is not None:
-        _move(command.rollout_id, command.status, "manual", world, command.actor)
-    return view_rollout(world, command.rollout_id)
+        _move(command.rollout_id, command.status, "manual", working_set, command.actor)
+    return view_rollout(working_set, command.rollout_id)
 
 
-def _update_attempt(command: UpdateAttempt, world: World) -> AttemptView:
-    state = world.rollouts.get(command.rollout_id)
+def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptView:
+    state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
     if state.attempt_count == 0:
@@ -296,24 +305,24 @@ def _update_attempt(command: UpdateAttempt, world: World) -> AttemptView:
 
     if command.fields == ["last_heartbeat_time"] and command.status is None:
         # A bare heartbeat is a signal: many, disposable, and no fact.
-        attempt.signal_time, attempt.signal_stamped_at = command.last_heartbeat_time, world.stamp
-        world.beats[attempt.rollout_id, attempt.attempt_id] = attempt
-        world.rewatch.setdefault(state.rollout_id, False)
-        return view_attempt(world, attempt)
+        attempt.signal_time, attempt.signal_stamped_at = command.last_heartbeat_time, working_set.stamp
+        working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
+        working_set.rewatch.setdefault(state.rollout_id, False)
+        return view_attempt(working_set, attempt)
 
-    cause = _amend_attempt(command, attempt, world)
+    cause = _amend_attempt(command, attempt, working_set)
     if command.status is not None:
-        changed = _report(attempt, command.status, "reported", world, command.actor, error=command.error)
+        changed = _report(attempt, command.status, "reported", working_set, command.actor, error=command.error)
         cause = changed.position if changed else cause
         # Whoever gives a reason has seen that the attempt is over, perhaps because its rollout was: that one stays so.
         if command.error is None or state.status in ACTIVE:
-            _propagate(state, attempt, world, command.actor, cause)
+            _propagate(state, attempt, working_set, command.actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
-        sync(attempt, world, command.actor, cause=cause)
-    return view_attempt(world, attempt)
+        sync(attempt, working_set, command.actor, cause=cause)
+    return view_attempt(working_set, attempt)
 
 
-def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, world: World) -> int | None:
+def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, working_set: WorkingSet) -> int | None:
     same = {"worker_id": command.worker_id == attempt.worker_id}
     changed = [name for name in command.fields if not same.get(name, False)]
     if not changed:
@@ -324,14 +333,14 @@ def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, world: World) 
         worker_id=command.worker_id if "worker_id" in changed else None,
         last_heartbeat_time=command.last_heartbeat_time if "last_heartbeat_time" in changed else None,
     )
-    return world.record_rollout(attempt.rollout_id, fact, actor=command.actor, body=command.body).position
+    return working_set.record_rollout(attempt.rollout_id, fact, actor=command.actor, body=command.body).position
 
 
 def _report(
     attempt: AttemptState,
     to: str,
     reason: str,
-    world: World,
+    working_set: WorkingSet,
     actor: str | None,
     overdue: retry.Overdue | None = None,
     error: Json | None = None,
@@ -348,27 +357,29 @@ def _report(
         last_sign=overdue.last_sign if overdue else None,
         error=error,
     )
-    return world.record_rollout(attempt.rollout_id, fact, actor=actor)
+    return working_set.record_rollout(attempt.rollout_id, fact, actor=actor)
 
 
-def _propagate(state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None) -> None:
+def _propagate(
+    state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
+) -> None:
     """Set the status of a rollout from its latest attempt; other attempts do not change it."""
     if state.latest is not attempt:
         return
     to = retry.status_after(attempt, state.config)
     if to != state.status:
-        _move(state.rollout_id, to, "attempt", world, actor, cause=cause)
+        _move(state.rollout_id, to, "attempt", working_set, actor, cause=cause)
 
 
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 
-def _number_spans(command: NumberSpans, world: World) -> list[int]:
+def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
     """Return the next number of each rollout named, in the order named."""
-    return [world.next_number(rollout_id) for rollout_id in command.rollout_ids]
+    return [working_set.next_number(rollout_id) for rollout_id in command.rollout_ids]
 
 
-def _record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
+def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[int, int]]:
     """Record spans group by group; return (index in the call, sequence id) of those that were new.
 
     A group is all spans of one attempt, in the order of first appearance. The counter of its rollout is raised before
@@ -383,11 +394,11 @@ def _record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
         if command.number:
             # Until it is recorded a fact is the command's own; decided again, it is numbered again.
             for index in indexes:
-                command.items[index].fact.sequence_id = world.next_number(rollout_id)
+                command.items[index].fact.sequence_id = working_set.next_number(rollout_id)
         else:
             for index in indexes:
-                world.raise_counter(rollout_id, command.items[index].fact.sequence_id)
-        state = world.rollouts.get(rollout_id)
+                working_set.raise_counter(rollout_id, command.items[index].fact.sequence_id)
+        state = working_set.rollouts.get(rollout_id)
         if state is None:
             raise NotFound.rollout(rollout_id)
         attempt = state.attempt(attempt_id)
@@ -395,80 +406,88 @@ def _record_spans(command: RecordSpans, world: World) -> list[tuple[int, int]]:
             raise NotFound.attempt(attempt_id, rollout_id)
         for index in indexes:
             item = command.items[index]
-            if _record_span(item, state, attempt, world, command.actor, is_first=not recorded):
+            if _record_span(item, state, attempt, working_set, command.actor, is_first=not recorded):
                 recorded.append((index, item.fact.sequence_id))
     return recorded
 
 
 def _record_span(
-    item: NewSpan, state: RolloutState, attempt: AttemptState, world: World, actor: str | None, *, is_first: bool
+    item: NewSpan,
+    state: RolloutState,
+    attempt: AttemptState,
+    working_set: WorkingSet,
+    actor: str | None,
+    *,
+    is_first: bool,
 ) -> bool:
     """Record a span unless it exists, and set its attempt and its rollout to running if they are not."""
     key = (item.rollout_id, attempt.attempt_id, item.fact.span_id)
-    if key in world.spans:
+    if key in working_set.spans:
         return False
     if not is_first:
-        world.tick()
-    world.spans.add(key)
-    event = world.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
+        working_set.tick()
+    working_set.spans.add(key)
+    event = working_set.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
-        world.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
+        working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
     # A late span of an attempt that is over must not kill the retry that waits in the queue.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
-        world.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
+        working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
     return True
 
 
 # -- the watchdog ----------------------------------------------------------------------------------------------------
 
 
-def _sweep(command: Sweep, world: World) -> int:
+def _sweep(command: Sweep, working_set: WorkingSet) -> int:
     """End the overdue attempts in the order in which their rollouts were created, and return how many.
 
     Of those due, the others are looked at again later. What an earlier command of the batch has touched may be overdue
     as well, although no table says so yet.
     """
     given_up = 0
-    due = set(world.due)
-    for rollout_id in sorted(due | world.rewatch.keys(), key=lambda each: world.rollouts[each].first_position):
-        state = world.rollouts[rollout_id]
-        overdue = retry.judge(state, world.stamp)
+    due = set(working_set.due)
+    for rollout_id in sorted(
+        due | working_set.rewatch.keys(), key=lambda each: working_set.rollouts[each].first_position
+    ):
+        state = working_set.rollouts[rollout_id]
+        overdue = retry.judge(state, working_set.stamp)
         attempt = state.latest
         if overdue is None or attempt is None:
             if rollout_id in due:
-                world.rewatch[rollout_id] = True
+                working_set.rewatch[rollout_id] = True
             continue
         if given_up:
-            world.tick()
+            working_set.tick()
         given_up += 1
-        changed = _report(attempt, overdue.status, overdue.status, world, command.actor, overdue)
+        changed = _report(attempt, overdue.status, overdue.status, working_set, command.actor, overdue)
         cause = changed.position if changed else None
-        _propagate(state, attempt, world, command.actor, cause)
+        _propagate(state, attempt, working_set, command.actor, cause)
         if attempt.worker_id:
-            sync(attempt, world, command.actor, cause=cause)
+            sync(attempt, working_set, command.actor, cause=cause)
     return given_up
 
 
 # -- resources and workers -------------------------------------------------------------------------------------------
 
 
-def _publish(command: PublishResources, world: World) -> ResourcesView:
-    state = world.resources.get(command.resources_id)
+def _publish(command: PublishResources, working_set: WorkingSet) -> ResourcesView:
+    state = working_set.resources.get(command.resources_id)
     fact = ResourcesPublished(version=1) if state is None else ResourcesReplaced(version=state.version + 1)
-    world.record_resources(command.resources_id, fact, actor=command.actor, body=command.body)
-    return ResourcesView(resources_row(world.resources[command.resources_id]), command.body)
+    working_set.record_resources(command.resources_id, fact, actor=command.actor, body=command.body)
+    return ResourcesView(resources_row(working_set.resources[command.resources_id]), command.body)
 
 
-def _beat(command: BeatWorker, world: World) -> WorkerView:
-    seen(command.worker_id, world, command.actor)
-    beat(command.worker_id, command.heartbeat_stats, world)
-    return view_worker(world, command.worker_id)
+def _beat(command: BeatWorker, working_set: WorkingSet) -> WorkerView:
+    seen(command.worker_id, working_set, command.actor)
+    beat(command.worker_id, command.heartbeat_stats, working_set)
+    return view_worker(working_set, command.worker_id)
 
 
-def _attempt(world: World, rollout_id: str, attempt_id: str) -> AttemptState:
-    return world.rollouts[rollout_id].attempts[attempt_id]
+def _attempt(working_set: WorkingSet, rollout_id: str, attempt_id: str) -> AttemptState:
+    return working_set.rollouts[rollout_id].attempts[attempt_id]
 
 
 _DECIDERS: dict[type[Command], Callable[..., Any]] = {
@@ -484,7 +503,7 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     Sweep: _sweep,
     PublishResources: _publish,
     BeatWorker: _beat,
-    TellRun: tell_run,
+    AppendToRun: append_to_run,
     RetractArtifact: retract_artifact,
     Fork: fork,
     MoveHead: move_head,

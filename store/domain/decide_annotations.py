@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from store.domain.commands import AnnotateRollout
 from store.domain.events import RolloutAnnotated
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import Invalid, NotFound
 
 MOST_LABELS = 64
@@ -21,14 +21,14 @@ class AnnotationView:
     """Of the event that recorded it; None where nothing changed."""
 
 
-def annotate(command: AnnotateRollout, world: World) -> AnnotationView:
+def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationView:
     """Record the labels that change something, and the note.
 
     Raises:
         NotFound: no such rollout.
         Invalid: it would carry more labels than a rollout may.
     """
-    state = world.rollouts.get(command.rollout_id)
+    state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
     labels = state.labels
@@ -41,5 +41,5 @@ def annotate(command: AnnotateRollout, world: World) -> AnnotationView:
     if not (added or removed or command.body):
         return AnnotationView(sorted(labels), None)
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)
-    event = world.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
+    event = working_set.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
     return AnnotationView(sorted(labels), event.version)

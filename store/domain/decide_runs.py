@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from store.domain.decide_workers import sync
 from store.domain.events import AttemptAmended, AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
-from store.domain.run_commands import IN_BLOBS, Fork, ForkPrecondition, MoveHead, RetractArtifact, TellRun
+from store.domain.run_commands import IN_BLOBS, AppendToRun, Fork, ForkPrecondition, MoveHead, RetractArtifact
 from store.domain.run_events import ArtifactRetracted, ArtifactSaved, AttemptForked, HeadMoved
 from store.domain.views import RolloutView, view_rollout
-from store.domain.working_set import RunKey, World
+from store.domain.working_set import RunKey, WorkingSet
 from store.errors import AttemptActive, Conflict, NotFound
 
 
@@ -38,70 +38,70 @@ class GroundMoved:
 # -- events of a run ---------------------------------------------------------------------------------------------------
 
 
-def tell_run(command: TellRun, world: World) -> AppendedEvents:
+def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEvents:
     """Record the events of an attempt, and set it and its rollout to running, as a span does."""
-    known = _known(world, command.rollout_id, command.key, command.kind)
+    known = _known(working_set, command.rollout_id, command.key, command.kind)
     if known is not None:
         if known.attempt_id != command.attempt_id:
             raise _taken(command.key, command.rollout_id)
         return AppendedEvents(known.version, known.last_version, known.kind, is_repeated=True)
-    state = _rollout(world, command.rollout_id)
+    state = _rollout(working_set, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
     if attempt is None:
         raise NotFound.attempt(command.attempt_id, command.rollout_id)
     first, cause = state.stream_version + 1, 0
     for ordinal, item in enumerate(command.items):
         if ordinal:
-            world.tick()
+            working_set.tick()
         for blob in item.blobs:
-            world.keep_blob(blob)
+            working_set.keep_blob(blob)
         if item.body is not None and item.fact.type in IN_BLOBS:
-            world.keep_blob(item.body)
-        event = world.record_rollout(command.rollout_id, item.fact, actor=command.actor, body=item.body)
+            working_set.keep_blob(item.body)
+        event = working_set.record_rollout(command.rollout_id, item.fact, actor=command.actor, body=item.body)
         cause = cause or event.position
         if isinstance(item.fact, ArtifactSaved):
-            world.artifacts[command.rollout_id, item.fact.artifact_id] = (event.version, None)
+            working_set.artifacts[command.rollout_id, item.fact.artifact_id] = (event.version, None)
     last = state.stream_version
     kind = command.kind if command.kind == _EVENTS else command.items[0].fact.type
-    _keep_key(world, command.rollout_id, command.key, RunKey(kind, first, last, command.attempt_id))
-    come_to_life(state, attempt, world, command.actor, cause)
+    _keep_key(working_set, command.rollout_id, command.key, RunKey(kind, first, last, command.attempt_id))
+    come_to_life(state, attempt, working_set, command.actor, cause)
     return AppendedEvents(first, last, kind, is_repeated=False)
 
 
 def come_to_life(
-    state: RolloutState, attempt: AttemptState, world: World, actor: str | None, cause: int | None
+    state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
 ) -> None:
     """Set an attempt that showed a sign of life to running, and its rollout too."""
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
-        world.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
+        working_set.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
     # As with spans: only the latest attempt moves its rollout, and only while that is not over.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="event")
-        world.record_rollout(state.rollout_id, moved, actor=actor, cause=cause)
+        working_set.record_rollout(state.rollout_id, moved, actor=actor, cause=cause)
 
 
-def retract_artifact(command: RetractArtifact, world: World) -> int:
+def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
     """Retract an artefact and return the version at which it was saved; a second call changes nothing."""
-    known = _known(world, command.rollout_id, command.key, ArtifactRetracted.type)
-    state = _rollout(world, command.rollout_id)
-    artifact = world.artifacts.get((command.rollout_id, command.artifact_id))
+    known = _known(working_set, command.rollout_id, command.key, ArtifactRetracted.type)
+    state = _rollout(working_set, command.rollout_id)
+    artifact = working_set.artifacts.get((command.rollout_id, command.artifact_id))
     if artifact is None:
         raise NotFound("artifact", command.artifact_id)
     saved, retracted = artifact
     if known is None and retracted is None:
         fact = ArtifactRetracted(artifact_id=command.artifact_id, reason=command.reason, key=command.key)
-        event = world.record_rollout(command.rollout_id, fact, actor=command.actor)
-        world.artifacts[command.rollout_id, command.artifact_id] = (saved, event.version)
+        event = working_set.record_rollout(command.rollout_id, fact, actor=command.actor)
+        working_set.artifacts[command.rollout_id, command.artifact_id] = (saved, event.version)
         key = RunKey(fact.type, state.stream_version, state.stream_version, None)
-        _keep_key(world, command.rollout_id, command.key, key)
+        _keep_key(working_set, command.rollout_id, command.key, key)
     return saved
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------
 
 
-def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
+def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
     """Start the attempt of a plan, unless the events that the plan depends on have changed.
 
     Of a request that was made before, the attempt that it started then.
@@ -110,11 +110,11 @@ def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
         AttemptActive: an attempt is at work, and not to be superseded.
     """
     rollout_id, fact = command.rollout_id, command.fact
-    known = _known(world, rollout_id, fact.request_id, AttemptForked.type)
-    state = _rollout(world, rollout_id)
+    known = _known(working_set, rollout_id, fact.request_id, AttemptForked.type)
+    state = _rollout(working_set, rollout_id)
     if known is not None:
         assert known.attempt_id is not None  # a fork names its attempt
-        return view_rollout(world, rollout_id, known.attempt_id)
+        return view_rollout(working_set, rollout_id, known.attempt_id)
     active = [each for each in state.attempts.values() if each.status in ACTIVE and each.released_position is None]
     if active and not command.supersede:
         raise AttemptActive(rollout_id, active[-1].sequence_id)
@@ -124,60 +124,60 @@ def fork(command: Fork, world: World) -> RolloutView | GroundMoved:
     base = next((each for each in state.attempts.values() if _is_base(each, fact.base)), None)
     if base is None:
         raise NotFound("attempt", f"{rollout_id}/{fact.base}", f"rollout {rollout_id} has no attempt {fact.base}")
-    cause = _supersede(active, world, command.actor)
+    cause = _supersede(active, working_set, command.actor)
     started = AttemptStarted(
         attempt_id=fact.attempt_id,
         sequence=state.attempt_count + 1,
         via="fork",
         rerun_seq=base.rerun_seq if fact.kind == "resume" else state.rerun_seq + 1,
         worker_id=command.worker_id,
-        resources_version=None if state.resources_id is None else world.resource_versions.get(state.resources_id),
+        resources_version=None if state.resources_id is None else working_set.resource_versions.get(state.resources_id),
         owner=command.owner,
     )
-    event = world.record_rollout(rollout_id, started, actor=command.actor, cause=cause)
-    world.record_rollout(rollout_id, fact, actor=command.actor, cause=event.position, body=command.body)
+    event = working_set.record_rollout(rollout_id, started, actor=command.actor, cause=cause)
+    working_set.record_rollout(rollout_id, fact, actor=command.actor, cause=event.position, body=command.body)
     key = RunKey(fact.type, state.stream_version, state.stream_version, fact.attempt_id)
-    _keep_key(world, rollout_id, fact.request_id, key)
+    _keep_key(working_set, rollout_id, fact.request_id, key)
     told = AttemptAmended(attempt_id=fact.attempt_id, fields=["metadata"])
-    world.record_rollout(rollout_id, told, actor=command.actor, cause=event.position, body=command.metadata)
+    working_set.record_rollout(rollout_id, told, actor=command.actor, cause=event.position, body=command.metadata)
     if state.status != "preparing":
         moved = RolloutStatusChanged(from_=state.status, to="preparing", reason="fork")
-        world.record_rollout(rollout_id, moved, actor=command.actor, cause=event.position)
+        working_set.record_rollout(rollout_id, moved, actor=command.actor, cause=event.position)
     if command.worker_id is not None:
-        sync(state.attempts[fact.attempt_id], world, command.actor, cause=event.position)
-    return view_rollout(world, rollout_id, fact.attempt_id)
+        sync(state.attempts[fact.attempt_id], working_set, command.actor, cause=event.position)
+    return view_rollout(working_set, rollout_id, fact.attempt_id)
 
 
 def _is_base(attempt: AttemptState, sequence_id: int) -> bool:
     return attempt.sequence_id == sequence_id and attempt.released_position is None
 
 
-def _supersede(active: list[AttemptState], world: World, actor: str | None) -> int | None:
+def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str | None) -> int | None:
     """End active attempts, since another one takes over; return the position of the last end."""
     cause: int | None = None
     for attempt in active:
         fact = AttemptStatusChanged(
             attempt_id=attempt.attempt_id, from_=attempt.status, to="failed", reason="superseded"
         )
-        cause = world.record_rollout(attempt.rollout_id, fact, actor=actor).position
-        sync(attempt, world, actor, cause=cause)
+        cause = working_set.record_rollout(attempt.rollout_id, fact, actor=actor).position
+        sync(attempt, working_set, actor, cause=cause)
     return cause
 
 
-def move_head(command: MoveHead, world: World) -> RolloutView:
+def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
     """Make another attempt's view the rollout's; its status and its place in the queue do not change."""
-    known = _known(world, command.rollout_id, command.request_id, HeadMoved.type)
-    state = _rollout(world, command.rollout_id)
+    known = _known(working_set, command.rollout_id, command.request_id, HeadMoved.type)
+    state = _rollout(working_set, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
     if attempt is None:
         raise NotFound.attempt(command.attempt_id, command.rollout_id)
     if known is None and state.head != attempt.sequence_id:
         assert state.head is not None  # there is an attempt
         fact = HeadMoved(from_=state.head, to=attempt.sequence_id, request_id=command.request_id)
-        world.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
+        working_set.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
         key = RunKey(fact.type, state.stream_version, state.stream_version, None)
-        _keep_key(world, command.rollout_id, command.request_id, key)
-    return view_rollout(world, command.rollout_id)
+        _keep_key(working_set, command.rollout_id, command.request_id, key)
+    return view_rollout(working_set, command.rollout_id)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -187,20 +187,20 @@ _EVENTS = "events"
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 
-def _rollout(world: World, rollout_id: str) -> RolloutState:
-    state = world.rollouts.get(rollout_id)
+def _rollout(working_set: WorkingSet, rollout_id: str) -> RolloutState:
+    state = working_set.rollouts.get(rollout_id)
     if state is None:
         raise NotFound.rollout(rollout_id)
     return state
 
 
-def _known(world: World, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
+def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
     """Return what was done under a key.
 
     Raises:
         Conflict: it was something else.
     """
-    known = None if key is None else world.run_keys.get((rollout_id, key))
+    known = None if key is None else working_set.run_keys.get((rollout_id, key))
     if known is not None and _SAME.get(known.kind, known.kind) != _SAME.get(kind, kind):
         raise _taken(key, rollout_id)
     return known
@@ -210,6 +210,6 @@ def _taken(key: str | None, rollout_id: str) -> Conflict:
     return Conflict(f"key {key!r} stands for another call of rollout {rollout_id}", "make a new key for each call")
 
 
-def _keep_key(world: World, rollout_id: str, key: str | None, kept: RunKey) -> None:
+def _keep_key(working_set: WorkingSet, rollout_id: str, key: str | None, kept: RunKey) -> None:
     if key is not None:
-        world.run_keys[rollout_id, key] = kept
+        working_set.run_keys[rollout_id, key] = kept

@@ -15,7 +15,7 @@ from store.domain.thread_events import (
     ThreadPruned,
     ThreadWritesSaved,
 )
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import NotFound, TooLarge
 
 MOST_COPIED = 10_000
@@ -25,27 +25,27 @@ MOST_COPIED = 10_000
 _PRUNED_BYTES = 6000
 
 
-def keep_in_thread(command: KeepInThread, world: World) -> None:
+def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
     """Save the items that do not exist yet, and the sign of life of the attempt that sent them."""
-    attempt = _attempt(command, world)
+    attempt = _attempt(command, working_set)
     cause: int | None = None
     for ordinal, item in enumerate(command.items):
-        fact = _unknown(command.thread_id, item, world)
+        fact = _unknown(command.thread_id, item, working_set)
         if fact is None:
             continue
         if ordinal:
-            world.tick()
+            working_set.tick()
         for blob in item.blobs:
-            world.keep_blob(blob)
-        cause = world.record_thread(command.thread_id, fact, actor=command.actor, body=item.body).position
+            working_set.keep_blob(blob)
+        cause = working_set.record_thread(command.thread_id, fact, actor=command.actor, body=item.body).position
     if attempt is not None:
-        _beat(attempt, cause, command, world)
+        _beat(attempt, cause, command, working_set)
 
 
-def _attempt(command: KeepInThread, world: World) -> AttemptState | None:
+def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | None:
     if command.rollout_id is None or command.attempt_id is None:
         return None
-    state = world.rollouts.get(command.rollout_id)
+    state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
     attempt = state.attempt(command.attempt_id)
@@ -54,50 +54,50 @@ def _attempt(command: KeepInThread, world: World) -> AttemptState | None:
     return attempt
 
 
-def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, world: World) -> None:
+def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, working_set: WorkingSet) -> None:
     """Let an attempt have shown a sign of life: no fact, since the thread's own say it."""
-    attempt.signal_time, attempt.signal_stamped_at = world.stamp / 1_000_000, world.stamp
-    world.beats[attempt.rollout_id, attempt.attempt_id] = attempt
-    world.rewatch.setdefault(attempt.rollout_id, False)
-    come_to_life(world.rollouts[attempt.rollout_id], attempt, world, command.actor, cause)
+    attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
+    working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
+    working_set.rewatch.setdefault(attempt.rollout_id, False)
+    come_to_life(working_set.rollouts[attempt.rollout_id], attempt, working_set, command.actor, cause)
 
 
-def _unknown(thread_id: str, item: NewThreadFact, world: World) -> ThreadFact | None:
+def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
     """Return the part of an item that has to be recorded."""
-    state, fact = world.threads.get(thread_id), item.fact
+    state, fact = working_set.threads.get(thread_id), item.fact
     if state is None:
         return fact
     if isinstance(fact, ThreadCheckpointSaved):
         known = state.checkpoints.get((fact.ns, fact.checkpoint_id))
         if known is None or known.parent_id != fact.parent_id:
             return fact
-        return None if world.body_hashes.get(known.body_position) == item.body.sha256 else fact
+        return None if working_set.body_hashes.get(known.body_position) == item.body.sha256 else fact
     place = (fact.ns, fact.checkpoint_id, fact.task_id)
     new = [write for write in fact.writes if write[0] < 0 or (*place, write[0]) not in state.writes]
     return replace(fact, writes=new) if new else None
 
 
-def delete_thread(command: DeleteThread, world: World) -> bool:
+def delete_thread(command: DeleteThread, working_set: WorkingSet) -> bool:
     """Delete everything in a thread; return whether there was anything."""
-    state = world.threads.get(command.thread_id)
+    state = working_set.threads.get(command.thread_id)
     if state is None or not (state.checkpoints or state.writes):
         return False
-    world.record_thread(command.thread_id, ThreadDeleted(), actor=command.actor)
+    working_set.record_thread(command.thread_id, ThreadDeleted(), actor=command.actor)
     return True
 
 
-def prune_thread(command: PruneThread, world: World) -> int:
+def prune_thread(command: PruneThread, working_set: WorkingSet) -> int:
     """Delete those of some checkpoints that exist; return how many."""
-    state = world.threads.get(command.thread_id)
+    state = working_set.threads.get(command.thread_id)
     if state is None:
         return 0
     there = state.checkpoints.keys() | {key[:2] for key in state.writes}
     gone = sorted(there.intersection(command.checkpoints))
     for ordinal, some in enumerate(_in_parts(gone)):
         if ordinal:
-            world.tick()
+            working_set.tick()
         fact = ThreadPruned(command.reason, [list(key) for key in some])
-        world.record_thread(command.thread_id, fact, actor=command.actor)
+        working_set.record_thread(command.thread_id, fact, actor=command.actor)
     return len(gone)
 
 
@@ -115,22 +115,22 @@ def _in_parts(keys: list[CheckpointKey]) -> Iterator[list[CheckpointKey]]:
         yield part
 
 
-def copy_thread(command: CopyThread, world: World) -> int:
+def copy_thread(command: CopyThread, working_set: WorkingSet) -> int:
     """Keep in a thread all that another one holds, without its payload once more; return how many checkpoints.
 
     Raises:
         TooLarge: it holds more than one call may copy.
     """
-    source = world.threads.get(command.source_id)
+    source = working_set.threads.get(command.source_id)
     if source is None or not (source.checkpoints or source.writes):
         return 0
     facts = list(_copies(source))
     if len(facts) > MOST_COPIED:
         raise TooLarge("source_thread_id", len(facts), MOST_COPIED, "checkpoints and writes; prune it first")
     copied = ThreadCopied(command.source_id)
-    cause = world.record_thread(command.target_id, copied, actor=command.actor).position
+    cause = working_set.record_thread(command.target_id, copied, actor=command.actor).position
     for fact in facts:
-        world.record_thread(command.target_id, fact, actor=command.actor, cause=cause)
+        working_set.record_thread(command.target_id, fact, actor=command.actor, cause=cause)
     return len(source.checkpoints)
 
 

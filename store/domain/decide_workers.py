@@ -2,7 +2,7 @@
 
 from store.domain.events import WorkerSeen, WorkerStatusChanged
 from store.domain.rollout import AttemptState
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 
 _STATUS_OF = {
     "preparing": "busy",
@@ -14,36 +14,38 @@ _STATUS_OF = {
 }
 
 
-def seen(worker_id: str, world: World, actor: str | None) -> None:
+def seen(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
     """Record a worker that is not known yet."""
-    if worker_id not in world.workers:
-        world.record_worker(worker_id, WorkerSeen(), actor=actor)
+    if worker_id not in working_set.workers:
+        working_set.record_worker(worker_id, WorkerSeen(), actor=actor)
 
 
-def sync(attempt: AttemptState, world: World, actor: str | None, *, cause: int | None) -> None:
+def sync(attempt: AttemptState, working_set: WorkingSet, actor: str | None, *, cause: int | None) -> None:
     """Set the status of an attempt's worker from the attempt; other workers do not change."""
     if not attempt.worker_id:
         return
     status = _STATUS_OF[attempt.status]
     if status == "busy":
-        _become(attempt.worker_id, status, attempt.rollout_id, attempt.attempt_id, world, actor, cause)
+        _become(attempt.worker_id, status, attempt.rollout_id, attempt.attempt_id, working_set, actor, cause)
     else:
-        _become(attempt.worker_id, status, None, None, world, actor, cause)
+        _become(attempt.worker_id, status, None, None, working_set, actor, cause)
 
 
-def idle(worker_id: str, world: World, actor: str | None, *, cause: int | None = None, forget: bool = False) -> None:
+def idle(
+    worker_id: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None, forget: bool = False
+) -> None:
     """Record that a worker found nothing to do; what it was last busy with stays, unless that is to be forgotten."""
-    seen(worker_id, world, actor)
-    state = world.workers[worker_id]
+    seen(worker_id, working_set, actor)
+    state = working_set.workers[worker_id]
     if state.status != "idle" or forget:
         ids = (None, None) if forget else (state.current_rollout_id, state.current_attempt_id)
-        _become(worker_id, "idle", *ids, world, actor, cause)
+        _become(worker_id, "idle", *ids, working_set, actor, cause)
 
 
-def beat(worker_id: str, heartbeat_stats: str | None, world: World) -> None:
+def beat(worker_id: str, heartbeat_stats: str | None, working_set: WorkingSet) -> None:
     """Save a worker's heartbeat."""
-    signals = world.signals_of(worker_id)
-    signals.last_heartbeat_at = world.stamp
+    signals = working_set.signals_of(worker_id)
+    signals.last_heartbeat_at = working_set.stamp
     if heartbeat_stats is not None:
         signals.heartbeat_stats = heartbeat_stats
 
@@ -53,17 +55,17 @@ def _become(
     status: str,
     rollout_id: str | None,
     attempt_id: str | None,
-    world: World,
+    working_set: WorkingSet,
     actor: str | None,
     cause: int | None,
 ) -> None:
-    seen(worker_id, world, actor)
-    state = world.workers[worker_id]
+    seen(worker_id, working_set, actor)
+    state = working_set.workers[worker_id]
     if (state.status, state.current_rollout_id, state.current_attempt_id) != (status, rollout_id, attempt_id):
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
-        world.record_worker(worker_id, fact, actor=actor, cause=cause)
+        working_set.record_worker(worker_id, fact, actor=actor, cause=cause)
     elif status == "busy":
         # A mere refresh of the time is a signal.
-        world.signals_of(worker_id).last_busy_at = world.stamp
+        working_set.signals_of(worker_id).last_busy_at = working_set.stamp
     else:
-        world.signals_of(worker_id).last_idle_at = world.stamp
+        working_set.signals_of(worker_id).last_idle_at = working_set.stamp

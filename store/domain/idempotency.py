@@ -21,9 +21,9 @@ from store.domain.decide import decide
 from store.domain.decide_annotations import AnnotationView
 from store.domain.decide_runs import AppendedEvents
 from store.domain.events import Json
-from store.domain.run_commands import MoveHead, TellRun
+from store.domain.run_commands import AppendToRun, MoveHead
 from store.domain.views import ClaimView, RolloutView
-from store.domain.working_set import Answered, World
+from store.domain.working_set import Answered, WorkingSet
 from store.errors import Conflict
 
 
@@ -37,7 +37,7 @@ class Repeat:
     """Ids and numbers of the answer, without its payload."""
 
 
-def decide_once(command: Command, world: World) -> Any:
+def decide_once(command: Command, working_set: WorkingSet) -> Any:
     """As `decide`, but answer a call whose key is known with `Repeat` and do not execute it again.
 
     Raises:
@@ -45,21 +45,21 @@ def decide_once(command: Command, world: World) -> Any:
     """
     asked = command.idempotency
     if asked is None:
-        return decide(command, world)
+        return decide(command, working_set)
     key = (asked.scope, asked.key)
-    known = world.answered.get(key)
+    known = working_set.answered.get(key)
     if known is None:
-        answer = decide(command, world)
+        answer = decide(command, working_set)
         reply = _REPLIES[type(command)](command, answer)
         # A claim that found nothing may be tried again under its key.
         if reply is not None:
-            world.keep_answer(key, Answered(asked.request_hash, world.next_position - 1, reply))
+            working_set.keep_answer(key, Answered(asked.request_hash, working_set.next_position - 1, reply))
         return answer
     if known.request_hash != asked.request_hash:
         raise Conflict(f"idempotency key {asked.key!r} was used for another request", "make a new key for each call")
     if isinstance(command, Claim) and not known.is_repeated:
         # A caller has the answer now, so a claim that seemed lost must not be released any more.
-        world.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
+        working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
     return Repeat(known.position, known.reply)
 
 
@@ -92,7 +92,7 @@ def _numbered(_: NumberSpans, answer: list[int]) -> Json:
     return {"numbers": answer}
 
 
-def _told(_: TellRun, answer: AppendedEvents) -> Json:
+def _appended(_: AppendToRun, answer: AppendedEvents) -> Json:
     return {"first": answer.first, "last": answer.last, "kind": answer.kind}
 
 
@@ -115,7 +115,7 @@ _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
     RecordSpans: _recorded,
     NumberSpans: _numbered,
     PublishResources: _published,
-    TellRun: _told,
+    AppendToRun: _appended,
     MoveHead: _opened,
     AnnotateRollout: _annotated,
 }

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from store.domain.commands import Command, Wants
+from store.domain.commands import Command, LoadRequest
 from store.domain.events import Body, Json
 from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
 
@@ -26,7 +26,7 @@ class NewRunFact:
 
 
 @dataclass(slots=True, kw_only=True)
-class TellRun(Command):
+class AppendToRun(Command):
     """Record events of an attempt about its run, all or none."""
 
     rollout_id: str
@@ -40,17 +40,17 @@ class TellRun(Command):
     def size(self) -> int:
         return sum(item.size for item in self.items)
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.attempts.add(self.attempt_id)
-        wants.leavers += 1
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.attempts.add(self.attempt_id)
+        request.leavers += 1
         if self.key is not None:
-            wants.keyed.add(self.rollout_id)
-            wants.run_keys.add(self.key)
+            request.keyed.add(self.rollout_id)
+            request.run_keys.add(self.key)
         for item in self.items:
-            wants.blobs.update(blob.sha256.hex() for blob in item.blobs)
+            request.blobs.update(blob.sha256.hex() for blob in item.blobs)
             if item.body is not None and item.fact.type in IN_BLOBS:
-                wants.blobs.add(item.body.sha256.hex())
+                request.blobs.add(item.body.sha256.hex())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,13 +62,13 @@ class RetractArtifact(Command):
     reason: str | None
     key: str | None
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.artifacts.add(self.artifact_id)
-        wants.artifacts_of.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.artifacts.add(self.artifact_id)
+        request.artifacts_of.add(self.rollout_id)
         if self.key is not None:
-            wants.keyed.add(self.rollout_id)
-            wants.run_keys.add(self.key)
+            request.keyed.add(self.rollout_id)
+            request.run_keys.add(self.key)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,13 +84,13 @@ class MoveHead(Command):
     def size(self) -> int:
         return len(self.body.stored) if self.body else 0
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.attempts.add(self.attempt_id)
-        wants.bodies_of.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.attempts.add(self.attempt_id)
+        request.bodies_of.add(self.rollout_id)
         if self.request_id is not None:
-            wants.keyed.add(self.rollout_id)
-            wants.run_keys.add(self.request_id)
+            request.keyed.add(self.rollout_id)
+            request.run_keys.add(self.request_id)
 
 
 @dataclass(slots=True)
@@ -122,19 +122,19 @@ class Fork(Command):
     def size(self) -> int:
         return len(self.metadata.stored) + (len(self.body.stored) if self.body else 0)
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
-        wants.forked.add(self.rollout_id)
-        wants.attempts.add(self.fact.attempt_id)
-        wants.bodies_of.add(self.rollout_id)
-        wants.metadata_of.add(self.rollout_id)
-        wants.worked.add(self.rollout_id)
-        wants.leavers += 1
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.forked.add(self.rollout_id)
+        request.attempts.add(self.fact.attempt_id)
+        request.bodies_of.add(self.rollout_id)
+        request.metadata_of.add(self.rollout_id)
+        request.worked.add(self.rollout_id)
+        request.leavers += 1
         if self.worker_id is not None:
-            wants.workers.add(self.worker_id)
+            request.workers.add(self.worker_id)
         if self.fact.request_id is not None:
-            wants.keyed.add(self.rollout_id)
-            wants.run_keys.add(self.fact.request_id)
+            request.keyed.add(self.rollout_id)
+            request.run_keys.add(self.fact.request_id)
 
 
 IN_BLOBS = frozenset({CheckpointSaved.type, ArtifactSaved.type})

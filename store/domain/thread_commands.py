@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from store.domain.commands import Command, Wants
+from store.domain.commands import Command, LoadRequest
 from store.domain.events import Body
 from store.domain.thread import CheckpointKey
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
@@ -38,18 +38,18 @@ class KeepInThread(Command):
     def size(self) -> int:
         return sum(item.size for item in self.items)
 
-    def want(self, wants: Wants) -> None:
-        wants.threads.add(self.thread_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.threads.add(self.thread_id)
         for item in self.items:
-            wants.thread_namespaces.add(item.fact.ns)
-            wants.thread_checkpoints.add(item.fact.checkpoint_id)
-            wants.blobs.update(blob.sha256.hex() for blob in item.blobs)
+            request.thread_namespaces.add(item.fact.ns)
+            request.thread_checkpoints.add(item.fact.checkpoint_id)
+            request.blobs.update(blob.sha256.hex() for blob in item.blobs)
             if isinstance(item.fact, ThreadWritesSaved):
-                wants.thread_tasks.add(item.fact.task_id)
+                request.thread_tasks.add(item.fact.task_id)
         if self.rollout_id is not None and self.attempt_id is not None:
-            wants.rollouts.add(self.rollout_id)
-            wants.attempts.add(self.attempt_id)
-            wants.leavers += 1
+            request.rollouts.add(self.rollout_id)
+            request.attempts.add(self.attempt_id)
+            request.leavers += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class DeleteThread(Command):
 
     thread_id: str
 
-    def want(self, wants: Wants) -> None:
-        wants.threads.add(self.thread_id)
-        wants.whole_threads.add(self.thread_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.threads.add(self.thread_id)
+        request.whole_threads.add(self.thread_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class PruneThread(Command):
     checkpoints: list[CheckpointKey]
     reason: str
 
-    def want(self, wants: Wants) -> None:
-        wants.threads.add(self.thread_id)
-        wants.whole_threads.add(self.thread_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.threads.add(self.thread_id)
+        request.whole_threads.add(self.thread_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +83,6 @@ class CopyThread(Command):
     source_id: str
     target_id: str
 
-    def want(self, wants: Wants) -> None:
-        wants.threads.update((self.source_id, self.target_id))
-        wants.whole_threads.update((self.source_id, self.target_id))
+    def request_rows(self, request: LoadRequest) -> None:
+        request.threads.update((self.source_id, self.target_id))
+        request.whole_threads.update((self.source_id, self.target_id))

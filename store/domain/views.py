@@ -9,7 +9,7 @@ from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 
 Row = tuple[Any, ...]
 
@@ -74,25 +74,25 @@ class WorkerView:
     signals: Row | None
 
 
-def view_rollout(world: World, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
+def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
     """Return a rollout as it is now; its payload must be loaded."""
-    state = world.rollouts[rollout_id]
+    state = working_set.rollouts[rollout_id]
     return RolloutView(
         rollout_row(state),
-        world.bodies[state.input_position],
-        world.bodies[state.metadata_position],
-        None if attempt_id is None else view_attempt(world, state.attempts[attempt_id]),
+        working_set.bodies[state.input_position],
+        working_set.bodies[state.metadata_position],
+        None if attempt_id is None else view_attempt(working_set, state.attempts[attempt_id]),
     )
 
 
-def view_attempt(world: World, attempt: AttemptState) -> AttemptView:
+def view_attempt(working_set: WorkingSet, attempt: AttemptState) -> AttemptView:
     """Return an attempt as it is now; its payload must be loaded."""
     position = attempt.metadata_position
-    metadata = None if position is None else world.bodies[position]
+    metadata = None if position is None else working_set.bodies[position]
     return AttemptView(attempt_row(attempt), attempt.sign_of_life, metadata)
 
 
-def view_worker(world: World, worker_id: str) -> WorkerView:
+def view_worker(working_set: WorkingSet, worker_id: str) -> WorkerView:
     """Return a worker as it is now."""
-    signals = world.worker_signals.get(worker_id)
-    return WorkerView(worker_row(world.workers[worker_id]), None if signals is None else signals_row(signals))
+    signals = working_set.worker_signals.get(worker_id)
+    return WorkerView(worker_row(working_set.workers[worker_id]), None if signals is None else signals_row(signals))

@@ -72,7 +72,7 @@ class RunKey:
 
 
 @dataclass(slots=True)
-class World:
+class WorkingSet:
     """What a batch knows and what it has changed. Positions are those the database will draw: it has the lock."""
 
     now: int

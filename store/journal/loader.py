@@ -13,12 +13,12 @@ from store.domain.commands import (
     Claim,
     Command,
     Enqueue,
+    LoadRequest,
     NewRollout,
     PublishResources,
     SpanKey,
     StartAttempt,
     StartRollout,
-    Wants,
 )
 from store.domain.events import Body
 from store.domain.resources import ResourcesState
@@ -27,7 +27,7 @@ from store.domain.run_commands import Fork
 from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.working_set import EVERYTHING, Answered, RunKey, World
+from store.domain.working_set import EVERYTHING, Answered, RunKey, WorkingSet
 from store.projections import rollouts as rollout_projection
 from store.projections import threads as thread_projection
 from store.runtime import ids
@@ -75,65 +75,71 @@ class Loader:
         self._watermark = 0
         self._epoch = -1
 
-    async def load(self, session: WriteSession, tail: Tail, commands: Sequence[Command]) -> World:
-        """Return the world in which these commands are decided."""
-        wants = Wants()
+    async def load(self, session: WriteSession, tail: Tail, commands: Sequence[Command]) -> WorkingSet:
+        """Return the working set in which these commands are decided."""
+        request = LoadRequest()
         for command in commands:
-            command.want(wants)
+            command.request_rows(request)
             if command.idempotency is not None:
-                wants.keys.add(command.idempotency.key)
-        if wants.claims:
-            wants.bodies_of |= wants.joiners
-            wants.metadata_of |= wants.joiners
-        if wants.due:
+                request.keys.add(command.idempotency.key)
+        if request.claims:
+            request.bodies_of |= request.joiners
+            request.metadata_of |= request.joiners
+        if request.due:
             # A sweep also judges what the commands before it have changed.
-            wants.worked |= wants.rollouts
+            request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
             # Somebody put a rollout back at an old place: the head may be anywhere again.
             self._watermark, self._epoch = 0, tail.queue_epoch
-        world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+        working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:
             self.recent.clear()
-        self.recent.recall(wants, world)
-        heads = wants.claims + wants.leavers if wants.claims else 0
-        loaded = await self._round(session, wants, world, heads)
+        self.recent.recall(request, working_set)
+        heads = request.claims + request.leavers if request.claims else 0
+        loaded = await self._round(session, request, working_set, heads)
         if heads:
-            self._advance(loaded["heads"], world, heads)
-        if world.due:
-            again = Wants(rollouts=set(world.due), worked=set(world.due))
-            if wants.claims:
+            self._advance(loaded["heads"], working_set, heads)
+        if working_set.due:
+            again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
+            if request.claims:
                 # Rollouts that the sweep requeues may be claimed at once.
                 again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
-            self.recent.recall(again, world)
-            await self._round(session, again, world, 0)
+            self.recent.recall(again, working_set)
+            await self._round(session, again, working_set, 0)
             # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
-            world.due = [rollout_id for rollout_id in world.due if rollout_id in world.rollouts]
-        return world
+            working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
+        return working_set
 
-    async def more_heads(self, session: WriteSession, world: World, wanted: int) -> None:
+    async def more_heads(self, session: WriteSession, working_set: WorkingSet, wanted: int) -> None:
         """Load the next rows of the queue beyond those at hand."""
-        loaded = await self._round(session, Wants(), world, wanted, beyond=world.heads_until)
-        self._take(loaded["heads"], world, wanted)
+        loaded = await self._round(session, LoadRequest(), working_set, wanted, beyond=working_set.heads_until)
+        self._take(loaded["heads"], working_set, wanted)
 
     def forget(self) -> None:
         """Load everything afresh, and start again at the head of the queue."""
         self.recent.clear()
         self._epoch = -1
 
-    def _advance(self, heads: Sequence[Row], world: World, wanted: int) -> None:
+    def _advance(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
         if heads:
             self._watermark = heads[0][0] - 1
-        self._take(heads, world, wanted)
+        self._take(heads, working_set, wanted)
 
-    def _take(self, heads: Sequence[Row], world: World, wanted: int) -> None:
+    def _take(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
         for position, rollout_id in heads:
-            heapq.heappush(world.heads, (position, rollout_id))
-        world.heads_until = heads[-1][0] if len(heads) == wanted else EVERYTHING
+            heapq.heappush(working_set.heads, (position, rollout_id))
+        working_set.heads_until = heads[-1][0] if len(heads) == wanted else EVERYTHING
 
     async def _round(
-        self, session: WriteSession, wants: Wants, world: World, heads: int, *, beyond: int | None = None
+        self,
+        session: WriteSession,
+        request: LoadRequest,
+        working_set: WorkingSet,
+        heads: int,
+        *,
+        beyond: int | None = None,
     ) -> dict[str, Sequence[Row]]:
-        wanted = (*map(bool, _asked(wants)), bool(heads))
+        wanted = (*map(bool, _asked(request)), bool(heads))
         plan = self._plans.get(wanted)
         if plan is None:
             asked = {name for name, is_wanted in zip((*_ASKED, "heads"), wanted, strict=True) if is_wanted}
@@ -144,19 +150,19 @@ class Loader:
             "heads": heads,
             "watermark": self._watermark if beyond is None else beyond,
             "due": _DUE_AT_ONCE,
-            "due_at": max(world.now, world.last_stamp + 1),
+            "due_at": max(working_set.now, working_set.last_stamp + 1),
             "latest_resources": 1,
         }
         for query in plan:
             for name in query.lists:
                 if name not in params:
                     as_param = self._dialect.keys_param if name == "spans" else self._dialect.list_param
-                    params[name] = as_param(list(getattr(wants, name)))
+                    params[name] = as_param(list(getattr(request, name)))
         loaded: dict[str, Sequence[Row]] = {}
         for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
             loaded[query.family] = [*loaded[query.family], *found] if query.family in loaded else found
-        _fill(world, loaded)
-        _fill_labels(world, wants, loaded.get("labels", ()))
+        _fill(working_set, loaded)
+        _fill_labels(working_set, request, loaded.get("labels", ()))
         return loaded
 
 
@@ -183,11 +189,11 @@ class Recent:
         """Forget everything."""
         self.__init__()
 
-    def keep(self, world: World) -> None:
+    def keep(self, working_set: WorkingSet) -> None:
         """Know what a batch left behind, now that it is committed."""
         if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST or self._span_count > _MOST_SPANS:
             self.clear()
-        for rollout_id, state in world.rollouts.items():
+        for rollout_id, state in working_set.rollouts.items():
             # A rollout that ended may be touched again, but most are not. Any attempt can be named, so a state is kept
             # only with all of its attempts.
             at_hand = sum(attempt.released_position is None for attempt in state.attempts.values())
@@ -199,7 +205,7 @@ class Recent:
                 self._rollouts.pop(rollout_id, None)
                 self._span_count -= len(self._spans.pop(rollout_id, ()))
         touched: set[str] = set()
-        for key in world.spans:
+        for key in working_set.spans:
             known = self._spans.get(key[0])
             if known is not None and key not in known:
                 known.add(key)
@@ -211,145 +217,145 @@ class Recent:
                 # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
         # Numbers are drawn for rollouts that were not loaded, too.
-        self._counters.update(world.counters)
-        self._workers.update(world.workers)
-        self._signals.update(world.worker_signals)
-        self._resources.update(world.resources)
-        if world.latest_resources is not None:
-            self._latest_resources = world.latest_resources
+        self._counters.update(working_set.counters)
+        self._workers.update(working_set.workers)
+        self._signals.update(working_set.worker_signals)
+        self._resources.update(working_set.resources)
+        if working_set.latest_resources is not None:
+            self._latest_resources = working_set.latest_resources
 
-    def recall(self, wants: Wants, world: World) -> None:
-        """Put what is known into a world, and take it off what has to be loaded."""
-        for rollout_id in wants.rollouts & self._rollouts.keys():
-            state = world.rollouts[rollout_id] = self._rollouts[rollout_id]
-            wants.rollouts.discard(rollout_id)
+    def recall(self, request: LoadRequest, working_set: WorkingSet) -> None:
+        """Copy cached rows into a working set, and remove them from the load request."""
+        for rollout_id in request.rollouts & self._rollouts.keys():
+            state = working_set.rollouts[rollout_id] = self._rollouts[rollout_id]
+            request.rollouts.discard(rollout_id)
             if state.labels is not None:
-                wants.labelled.discard(rollout_id)
+                request.labelled.discard(rollout_id)
             if state.resources_id is not None:
                 # The version that an attempt would be given is not part of the rollout's state.
-                wants.resources.add(state.resources_id)
-            if rollout_id in wants.worked:
-                wants.worked.discard(rollout_id)
-                wants.workers.update(attempt.worker_id for attempt in state.attempts.values() if attempt.worker_id)
+                request.resources.add(state.resources_id)
+            if rollout_id in request.worked:
+                request.worked.discard(rollout_id)
+                request.workers.update(attempt.worker_id for attempt in state.attempts.values() if attempt.worker_id)
             if all(attempt.metadata_position is None for attempt in state.attempts.values()):
-                wants.metadata_of.discard(rollout_id)
-        spans = [key for key in wants.spans if key[0] in self._spans]
-        world.spans.update(key for key in spans if key in self._spans[key[0]])
-        wants.spans.difference_update(spans)
-        for rollout_id in wants.counters & self._counters.keys():
-            world.counters[rollout_id] = self._counters[rollout_id]
-            wants.counters.discard(rollout_id)
-        workers = wants.workers & self._workers.keys()
-        world.workers.update((worker_id, self._workers[worker_id]) for worker_id in workers)
-        world.worker_signals.update((each, self._signals[each]) for each in workers & self._signals.keys())
-        wants.workers.difference_update(workers)
-        for resources_id in wants.resources & self._resources.keys():
-            self._recall_resources(resources_id, world)
-            wants.resources.discard(resources_id)
-        if wants.latest_resources and self._latest_resources is not None:
-            self._recall_resources(self._latest_resources, world)
-            world.latest_resources = self._latest_resources
-            wants.latest_resources = False
+                request.metadata_of.discard(rollout_id)
+        spans = [key for key in request.spans if key[0] in self._spans]
+        working_set.spans.update(key for key in spans if key in self._spans[key[0]])
+        request.spans.difference_update(spans)
+        for rollout_id in request.counters & self._counters.keys():
+            working_set.counters[rollout_id] = self._counters[rollout_id]
+            request.counters.discard(rollout_id)
+        workers = request.workers & self._workers.keys()
+        working_set.workers.update((worker_id, self._workers[worker_id]) for worker_id in workers)
+        working_set.worker_signals.update((each, self._signals[each]) for each in workers & self._signals.keys())
+        request.workers.difference_update(workers)
+        for resources_id in request.resources & self._resources.keys():
+            self._recall_resources(resources_id, working_set)
+            request.resources.discard(resources_id)
+        if request.latest_resources and self._latest_resources is not None:
+            self._recall_resources(self._latest_resources, working_set)
+            working_set.latest_resources = self._latest_resources
+            request.latest_resources = False
 
-    def _recall_resources(self, resources_id: str, world: World) -> None:
-        known = world.resources[resources_id] = self._resources[resources_id]
-        world.resource_versions[resources_id] = known.version
+    def _recall_resources(self, resources_id: str, working_set: WorkingSet) -> None:
+        known = working_set.resources[resources_id] = self._resources[resources_id]
+        working_set.resource_versions[resources_id] = known.version
 
 
-def _fill(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
-    world.taken.update(row[0] for row in loaded.get("taken", ()))
-    _fill_rollouts(world, loaded.get("rollouts", ()))
+def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
+    working_set.taken.update(row[0] for row in loaded.get("taken", ()))
+    _fill_rollouts(working_set, loaded.get("rollouts", ()))
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
-        world.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
+        working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
     for key in loaded.get("spans", ()):
-        world.spans.add((key[0], key[1], key[2]))
+        working_set.spans.add((key[0], key[1], key[2]))
     for rollout_id, value in loaded.get("counters", ()):
-        world.counters.setdefault(rollout_id, value)
-    _fill_resources(world, loaded.get("resources", ()))
+        working_set.counters.setdefault(rollout_id, value)
+    _fill_resources(working_set, loaded.get("resources", ()))
     latest = loaded.get("latest_resources", ())
-    _fill_resources(world, latest)
-    if latest and world.latest_resources is None:
-        world.latest_resources = latest[0][0]
-    _fill_workers(world, loaded.get("workers", ()))
+    _fill_resources(working_set, latest)
+    if latest and working_set.latest_resources is None:
+        working_set.latest_resources = latest[0][0]
+    _fill_workers(working_set, loaded.get("workers", ()))
     for position, codec, raw_len, stored in loaded.get("bodies", ()):
-        world.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
+        working_set.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
     for key, scope, request_hash, position, reply in loaded.get("answered", ()):
-        world.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
-    world.due.extend(row[0] for row in loaded.get("due", ()))
+        working_set.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
+    working_set.due.extend(row[0] for row in loaded.get("due", ()))
     for row in loaded.get("run_keys", ()):
-        world.run_keys[row[0], row[1]] = RunKey(*row[2:])
-    world.blobs.update(row[0] for row in loaded.get("blobs", ()))
+        working_set.run_keys[row[0], row[1]] = RunKey(*row[2:])
+    working_set.blobs.update(row[0] for row in loaded.get("blobs", ()))
     for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
-        world.artifacts[rollout_id, artifact_id] = (version, retracted)
-    _fill_threads(world, loaded)
+        working_set.artifacts[rollout_id, artifact_id] = (version, retracted)
+    _fill_threads(working_set, loaded)
 
 
-def _fill_threads(world: World, loaded: Mapping[str, Sequence[Row]]) -> None:
+def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for row in loaded.get("threads", ()):
-        world.threads[row[0]] = ThreadState(*row)
+        working_set.threads[row[0]] = ThreadState(*row)
     for row in loaded.get("thread_checkpoints", ()):
         *of_checkpoint, body_hash = row
-        thread_projection.fill(world.threads[row[0]], [of_checkpoint], [])
+        thread_projection.fill(working_set.threads[row[0]], [of_checkpoint], [])
         if body_hash is not None:
-            world.body_hashes[of_checkpoint[-1]] = bytes(body_hash)
+            working_set.body_hashes[of_checkpoint[-1]] = bytes(body_hash)
     for row in loaded.get("thread_writes", ()):
-        thread_projection.fill(world.threads[row[0]], [], [row])
+        thread_projection.fill(working_set.threads[row[0]], [], [row])
 
 
-def _fill_rollouts(world: World, found: Sequence[Row]) -> None:
+def _fill_rollouts(working_set: WorkingSet, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
         state = rollout_projection.rollout_state(row)
         # A state that is present already came from the cache, from the first round, or from a change in this batch.
-        world.rollouts.setdefault(state.rollout_id, state)
+        working_set.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
-            world.plan_keys[state.plan_key] = state.rollout_id
+            working_set.plan_keys[state.plan_key] = state.rollout_id
         if row[width] is not None and state.resources_id is not None:
-            world.resource_versions.setdefault(state.resources_id, row[width])
+            working_set.resource_versions.setdefault(state.resources_id, row[width])
 
 
-def _fill_labels(world: World, wants: Wants, found: Sequence[Row]) -> None:
+def _fill_labels(working_set: WorkingSet, request: LoadRequest, found: Sequence[Row]) -> None:
     of_each: dict[str, dict[str, int]] = {}
     for rollout_id, label, position in found:
         of_each.setdefault(rollout_id, {})[label] = position
-    for rollout_id in wants.labelled & world.rollouts.keys():
-        state = world.rollouts[rollout_id]
+    for rollout_id in request.labelled & working_set.rollouts.keys():
+        state = working_set.rollouts[rollout_id]
         if state.labels is None:
             state.labels = of_each.get(rollout_id, {})
 
 
-def _fill_resources(world: World, found: Sequence[Row]) -> None:
+def _fill_resources(working_set: WorkingSet, found: Sequence[Row]) -> None:
     for row in found:
         resources = ResourcesState(*row)
-        world.resources.setdefault(resources.resources_id, resources)
-        world.resource_versions.setdefault(resources.resources_id, resources.version)
+        working_set.resources.setdefault(resources.resources_id, resources)
+        working_set.resource_versions.setdefault(resources.resources_id, resources.version)
 
 
-def _fill_workers(world: World, found: Sequence[Row]) -> None:
+def _fill_workers(working_set: WorkingSet, found: Sequence[Row]) -> None:
     width = len(WORKER_COLUMNS)
     for row in found:
         worker = WorkerState(*row[:width])
-        if worker.worker_id in world.workers:
+        if worker.worker_id in working_set.workers:
             continue
-        world.workers[worker.worker_id] = worker
+        working_set.workers[worker.worker_id] = worker
         if row[-1] is not None:
-            world.worker_signals[worker.worker_id] = WorkerSignals(worker.worker_id, *row[width:-1])
+            working_set.worker_signals[worker.worker_id] = WorkerSignals(worker.worker_id, *row[width:-1])
 
 
-def redraw_taken(commands: Sequence[Command], world: World) -> bool:
+def redraw_taken(commands: Sequence[Command], working_set: WorkingSet) -> bool:
     """Replace each new id that exists already, in the store or twice in the batch; return whether any was replaced.
 
     The replacements may exist too: load and call this again.
     """
     redrawn = False
-    taken = world.taken | world.rollouts.keys()
+    taken = working_set.taken | working_set.rollouts.keys()
     for item in _new_rollouts(commands):
         if item.rollout_id in taken:
             item.rollout_id = ids.rollout_id()
             redrawn = True
         taken.add(item.rollout_id)
-    attempts = {attempt_id for rollout in world.rollouts.values() for attempt_id in rollout.attempts}
+    attempts = {attempt_id for rollout in working_set.rollouts.values() for attempt_id in rollout.attempts}
     for command in commands:
         match command:
             case Claim():
@@ -363,7 +369,7 @@ def redraw_taken(commands: Sequence[Command], world: World) -> bool:
             case Fork() if command.fact.attempt_id in attempts:
                 command.fact.attempt_id = ids.attempt_id()
                 redrawn = True
-            case PublishResources(is_new=True) if command.resources_id in world.resources:
+            case PublishResources(is_new=True) if command.resources_id in working_set.resources:
                 command.resources_id = ids.resources_id()
                 redrawn = True
             case _:

@@ -14,7 +14,7 @@ from store.db.dialect import Tail
 from store.db.tables import core as core_tables
 from store.domain.events import encode
 from store.domain.run_commands import IN_BLOBS
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 
 GENESIS = bytes(32)
 _NULL = b"\xff\xff\xff\xff"
@@ -87,13 +87,15 @@ def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tupl
     return tuple(after)
 
 
-def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: str) -> dict[Table, list[Sequence[Any]]]:
+def log_rows(
+    working_set: WorkingSet, tail: Tail, commit_id: int, batch_key: str, writer: str
+) -> dict[Table, list[Sequence[Any]]]:
     """Return the rows of `events`, `bodies`, `commits` and `blobs` for the facts of a batch."""
     events: list[Sequence[Any]] = []
     bodies: list[Sequence[Any]] = []
     digests: list[bytes] = []
     counted: list[tuple[str, int]] = []
-    for event in world.events:
+    for event in working_set.events:
         fact, body = event.fact, event.body
         row = (
             event.position,
@@ -117,15 +119,19 @@ def log_rows(world: World, tail: Tail, commit_id: int, batch_key: str, writer: s
         else:
             counted.append((fact.type, body.raw_len))
             bodies.append((event.position, body.codec, body.raw_len, body.stored))
-    first, last, recorded_at = world.events[0].position, world.events[-1].position, world.events[-1].at
+    first, last, recorded_at = (
+        working_set.events[0].position,
+        working_set.events[-1].position,
+        working_set.events[-1].at,
+    )
     chain_hash = link(tail.chain_hash, commit_id, first, last, recorded_at, digests)
     totals = totals_after(tail.totals, counted)
     commit = (commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *totals)
     written: dict[Table, list[Sequence[Any]]] = {core_tables.events: events, core_tables.commits: [commit]}
     if bodies:
         written[core_tables.bodies] = bodies
-    if world.new_blobs:
+    if working_set.new_blobs:
         written[core_tables.blobs] = [
-            (name, blob.codec, blob.raw_len, blob.stored) for name, blob in world.new_blobs.items()
+            (name, blob.codec, blob.raw_len, blob.stored) for name, blob in working_set.new_blobs.items()
         ]
     return written

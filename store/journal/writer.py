@@ -27,7 +27,7 @@ from store.db.tables import core as core_tables
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once
-from store.domain.working_set import NeedsHeads, World
+from store.domain.working_set import NeedsHeads, WorkingSet
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.loader import DRAWING, Loader, redraw_taken
 from store.journal.log_rows import log_rows
@@ -141,7 +141,7 @@ class _Decided:
     """A batch after its decisions, before COMMIT."""
 
     calls: list[PendingCommand]
-    world: World
+    working_set: WorkingSet
     committed: Committed | None = None
 
 
@@ -163,7 +163,7 @@ class Writer:
     ) -> None:
         self._dialect = dialect
         self._loop = loop
-        self._on_commit: Callable[[World, Committed | None], None] | None = None
+        self._on_commit: Callable[[WorkingSet, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
         self._loader = Loader(dialect)
         self._inbox = _Inbox()
@@ -180,7 +180,7 @@ class Writer:
         self._pruned_at = 0
         self.statistics = WriterStatistics()
 
-    async def start(self, on_commit: Callable[[World, Committed | None], None]) -> None:
+    async def start(self, on_commit: Callable[[WorkingSet, Committed | None], None]) -> None:
         """Connect and start to take calls; in the store's own loop.
 
         Args:
@@ -313,7 +313,7 @@ class Writer:
         self.statistics.largest_batch = max(self.statistics.largest_batch, len(calls))
         assert self._on_commit is not None  # started
         try:
-            self._on_commit(decided.world, decided.committed)
+            self._on_commit(decided.working_set, decided.committed)
         except Exception:
             # The batch is committed and its callers must be answered. Waiting readers look again by themselves.
             logger.exception("a commit could not be announced to waiting readers")
@@ -366,9 +366,9 @@ class Writer:
                 await self._abandon()
                 raise
             else:
-                self._loader.recent.keep(decided.world)
+                self._loader.recent.keep(decided.working_set)
                 self.statistics.commits += 1
-                self.statistics.events += len(decided.world.events)
+                self.statistics.events += len(decided.working_set.events)
                 return decided
 
     async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
@@ -377,19 +377,23 @@ class Writer:
             logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
-        world = await self._loader.load(session, tail, commands)
+        working_set = await self._loader.load(session, tail, commands)
         # Ids that are taken are drawn again; most commands draw none.
-        while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, world):
-            world = await self._loader.load(session, tail, commands)
+        while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
+            working_set = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
             command = call.command
             call.reply = call.error = None
-            world.begin(ordinal)
+            working_set.begin(ordinal)
             while True:
                 try:
-                    call.reply = decide(command, world) if command.idempotency is None else decide_once(command, world)
+                    call.reply = (
+                        decide(command, working_set)
+                        if command.idempotency is None
+                        else decide_once(command, working_set)
+                    )
                 except NeedsHeads:
-                    await self._loader.more_heads(session, world, MAX_BATCH_CALLS)
+                    await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
                     continue
                 except Corrupt:
                     # This is no refusal: the rows contradict the log, and nothing recorded so far may be written.
@@ -397,16 +401,16 @@ class Writer:
                 except StoreError as refused:
                     call.error = refused
                 break
-        return _Decided(calls, world)
+        return _Decided(calls, working_set)
 
     async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
-        world = decided.world
+        working_set = decided.working_set
         changes = Changes({}, {}, {})
-        signalled(world, tail, changes)
-        if world.events:
-            decided.committed = Committed(tail.next_commit_id, tail.next_position, world.events[-1].position)
-            changes.inserts |= log_rows(world, tail, tail.next_commit_id, key, self._name)
-            projected(world, changes)
+        signalled(working_set, tail, changes)
+        if working_set.events:
+            decided.committed = Committed(tail.next_commit_id, tail.next_position, working_set.events[-1].position)
+            changes.inserts |= log_rows(working_set, tail, tail.next_commit_id, key, self._name)
+            projected(working_set, changes)
         elif changes.upserts or changes.deletes:
             changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:

@@ -24,7 +24,7 @@ from store.domain.views import (
     worker_row,
 )
 from store.domain.worker import WorkerState
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.projections import threads as thread_projection
 from store.projections.runs import RunRows, has_run_rows
 
@@ -141,11 +141,11 @@ def _value(text: str | None) -> Json | None:
     return None if text is None else orjson.loads(text)
 
 
-def projected(world: World, changes: Changes) -> None:
+def projected(working_set: WorkingSet, changes: Changes) -> None:
     """Add the rows of every projection that the batch touched."""
-    for rollout_id, queued_before in world.queued_before.items():
-        state = world.rollouts[rollout_id]
-        if rollout_id not in world.moved:
+    for rollout_id, queued_before in working_set.queued_before.items():
+        state = working_set.rollouts[rollout_id]
+        if rollout_id not in working_set.moved:
             if state.run_version is None:
                 changes.updates.setdefault(_ROLLOUT_AFTER_SPAN, []).append(rollout_after_span(state))
             else:
@@ -153,26 +153,26 @@ def projected(world: World, changes: Changes) -> None:
             continue
         changes.upserts.setdefault(core_tables.rollouts, []).append(rollout(state))
         _requeue(queued_before, state, changes)
-    for key, touched in world.touched_attempts.items():
-        if key in world.moved_attempts:
+    for key, touched in working_set.touched_attempts.items():
+        if key in working_set.moved_attempts:
             changes.upserts.setdefault(core_tables.attempts, []).append(attempt(touched))
         else:
             changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(attempt_after_span(touched))
-    _add_of_events(world, changes)
-    if world.touched_labels:
-        _add_labels(world, changes)
-    for worker_id in world.touched_workers:
-        changes.upserts.setdefault(core_tables.workers, []).append(worker(world.workers[worker_id]))
-    if world.touched_threads:
-        _add_threads(world, changes)
-    for resources_id in world.touched_resources:
-        changes.upserts.setdefault(core_tables.resources, []).append(resources(world.resources[resources_id]))
+    _add_of_events(working_set, changes)
+    if working_set.touched_labels:
+        _add_labels(working_set, changes)
+    for worker_id in working_set.touched_workers:
+        changes.upserts.setdefault(core_tables.workers, []).append(worker(working_set.workers[worker_id]))
+    if working_set.touched_threads:
+        _add_threads(working_set, changes)
+    for resources_id in working_set.touched_resources:
+        changes.upserts.setdefault(core_tables.resources, []).append(resources(working_set.resources[resources_id]))
 
 
-def _add_of_events(world: World, changes: Changes) -> None:
+def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
     """Add the rows that are made of one event each."""
     run: RunRows | None = None
-    for event in world.events:
+    for event in working_set.events:
         fact = event.fact
         if isinstance(fact, SpanRecorded):
             rollout_id = event.stream.removeprefix("rollout/")
@@ -183,39 +183,41 @@ def _add_of_events(world: World, changes: Changes) -> None:
                 continue
         if has_run_rows(fact):
             run = run or RunRows()
-            run.add(event, fact, world.rollouts[event.stream.removeprefix("rollout/")])
+            run.add(event, fact, working_set.rollouts[event.stream.removeprefix("rollout/")])
     if run is None:
         return
     for table, run_rows in run.written():
         changes.inserts.setdefault(table, []).extend(run_rows)
     for key, version in run.retracted.items():
-        saved = world.artifacts[key][0]
+        saved = working_set.artifacts[key][0]
         changes.updates.setdefault(_RETRACTION, []).append((key[0], saved, version))
 
 
-def _add_labels(world: World, changes: Changes) -> None:
+def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
     """Add the rows of the labels that rollouts were given, and the keys of those they lost."""
-    for rollout_id, label in world.touched_labels:
-        position = (world.rollouts[rollout_id].labels or {}).get(label)
+    for rollout_id, label in working_set.touched_labels:
+        position = (working_set.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
             changes.deletes.setdefault(core_tables.labels, []).append((rollout_id, label))
         else:
             changes.upserts.setdefault(core_tables.labels, []).append((rollout_id, label, position))
 
 
-def _add_threads(world: World, changes: Changes) -> None:
+def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
     """Add the rows of what the batch kept in threads, and the keys of what it took away."""
-    for thread_id in world.touched_threads:
-        changes.upserts.setdefault(core_tables.threads, []).append(thread_projection.thread(world.threads[thread_id]))
-    for thread_id, key in world.touched_checkpoints:
-        kept = world.threads[thread_id].checkpoints.get(key)
+    for thread_id in working_set.touched_threads:
+        changes.upserts.setdefault(core_tables.threads, []).append(
+            thread_projection.thread(working_set.threads[thread_id])
+        )
+    for thread_id, key in working_set.touched_checkpoints:
+        kept = working_set.threads[thread_id].checkpoints.get(key)
         if kept is None:
             changes.deletes.setdefault(core_tables.thread_checkpoints, []).append((thread_id, *key))
         else:
             row = thread_projection.checkpoint(thread_id, key, kept)
             changes.upserts.setdefault(core_tables.thread_checkpoints, []).append(row)
-    for thread_id, key in world.touched_writes:
-        written = world.threads[thread_id].writes.get(key)
+    for thread_id, key in working_set.touched_writes:
+        written = working_set.threads[thread_id].writes.get(key)
         if written is None:
             changes.deletes.setdefault(core_tables.thread_writes, []).append((thread_id, *key))
         else:
@@ -234,30 +236,30 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
         changes.inserts.setdefault(core_tables.queue, []).append(row)
 
 
-def signalled(world: World, tail: Tail, changes: Changes) -> None:
+def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add the rows that are no facts: counters, heartbeats, and when the watchdog has to look again."""
-    for rollout_id in world.touched_counters:
-        counter = (rollout_id, world.counters[rollout_id])
+    for rollout_id in working_set.touched_counters:
+        counter = (rollout_id, working_set.counters[rollout_id])
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
-    for worker_id in world.touched_signals:
-        signals = signals_row(world.worker_signals[worker_id])
+    for worker_id in working_set.touched_signals:
+        signals = signals_row(working_set.worker_signals[worker_id])
         changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
-    for (rollout_id, attempt_id), beaten in world.beats.items():
+    for (rollout_id, attempt_id), beaten in working_set.beats.items():
         beat = (rollout_id, attempt_id, beaten.signal_time, beaten.signal_stamped_at)
         changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
-    for rollout_id, may_have_row in world.rewatch.items():
-        at = retry.check_at(world.rollouts[rollout_id])
+    for rollout_id, may_have_row in working_set.rewatch.items():
+        at = retry.check_at(working_set.rollouts[rollout_id])
         if at is not None:
             changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
         elif may_have_row:
             changes.deletes.setdefault(core_tables.watch, []).append((rollout_id,))
-    for scope, key in world.touched_answers:
-        answer = world.answered.get((scope, key))
+    for scope, key in working_set.touched_answers:
+        answer = working_set.answered.get((scope, key))
         if answer is None:
             changes.deletes.setdefault(core_tables.idempotency, []).append((key, scope))
         else:
             reply = orjson.dumps(answer.reply).decode()
             row = (key, scope, answer.request_hash, answer.position, reply, tail.now + KEY_MICROS)
             changes.upserts.setdefault(core_tables.idempotency, []).append(row)
-    if world.queue_reordered:
+    if working_set.queue_reordered:
         changes.upserts.setdefault(core_tables.queue_epoch, []).append((1, tail.queue_epoch + 1))

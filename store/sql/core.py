@@ -15,7 +15,7 @@ from store.db.queries import log as log_queries
 from store.db.queries import pages, scan
 from store.domain.commands import Command, NumberSpans, RecordSpans
 from store.domain.idempotency import is_keyed
-from store.domain.run_commands import TellRun
+from store.domain.run_commands import AppendToRun
 from store.errors import Closed, Invalid, ReadOnly, WrongProcess
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
@@ -29,7 +29,7 @@ from store.sql.watchdog import Watchdog
 T = TypeVar("T")
 
 # These commands run at any time, whether attempts are overdue or not.
-_UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, TellRun})
+_UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, AppendToRun})
 
 
 class SQLCore:

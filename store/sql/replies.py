@@ -57,8 +57,8 @@ async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
     return repeat.reply["numbers"]
 
 
-def told(repeat: Repeat) -> AppendedEvents:
-    """Return where what the call told of a run stands."""
+def appended(repeat: Repeat) -> AppendedEvents:
+    """Return the versions of the events that the call appended to a run."""
     return AppendedEvents(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
 
 

@@ -14,7 +14,7 @@ from store.db.queries import runs as run_queries
 from store.db.queries.run_views import END, Standing, View
 from store.domain.decide_runs import AppendedEvents
 from store.domain.idempotency import Repeat
-from store.domain.run_commands import TellRun
+from store.domain.run_commands import AppendToRun
 from store.errors import Conflict, GraphChanged, HeadMoved, NotFound, SideEffectsUnconfirmed
 from store.interface.runs import AsAt, StoreRuns
 from store.models import (
@@ -69,7 +69,7 @@ class SQLRuns(StoreRuns):
         given = arguments.several(events, "events")
         if not given:
             return []
-        told = await self._tell(run_commands.append(rollout_id, attempt_id, given, key))
+        told = await self._append(run_commands.append(rollout_id, attempt_id, given, key))
         return told.versions
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
@@ -180,7 +180,7 @@ class SQLRuns(StoreRuns):
         command = run_commands.checkpoint(
             rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
         )
-        told = await self._tell(command)
+        told = await self._append(command)
         if told.kind != "checkpoint.saved":
             return None
         fields = await self.core.read(
@@ -259,7 +259,7 @@ class SQLRuns(StoreRuns):
             media_type=media_type,
             key=key,
         )
-        told = await self._tell(command)
+        told = await self._append(command)
         return await self._artifact_ref(rollout_id, told.first)
 
     async def retract_artifact(
@@ -303,9 +303,9 @@ class SQLRuns(StoreRuns):
 
         return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
 
-    async def _tell(self, command: TellRun) -> AppendedEvents:
+    async def _append(self, command: AppendToRun) -> AppendedEvents:
         answer: AppendedEvents | Repeat = await self.core.call(command)
-        return replies.told(answer) if isinstance(answer, Repeat) else answer
+        return replies.appended(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
         fields = await self.core.read(

@@ -9,7 +9,7 @@ from typing import Any
 
 from store.db.dialect import Wakeups
 from store.domain.rollout import TERMINAL
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import Closed, StoreError
 from store.journal.writer import Committed
 
@@ -66,20 +66,20 @@ class WaitingCalls:
 
     # -- news --------------------------------------------------------------------------------------------------------
 
-    def committed(self, world: World, committed: Committed | None) -> None:
+    def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
         """Wake the calls that a commit of this process concerns, and announce it to other processes."""
         joined = 0
-        for rollout_id, before in world.queued_before.items():
-            state = world.rollouts[rollout_id]
+        for rollout_id, before in working_set.queued_before.items():
+            state = working_set.rollouts[rollout_id]
             if state.queued_position is not None and state.queued_position != before:
                 joined += 1
             if state.status in TERMINAL:
                 self._finish(rollout_id)
         if joined:
             self._wake_claimers(joined)
-        if world.rewatch:
+        if working_set.rewatch:
             self._rearm.set()
-        if world.events:
+        if working_set.events:
             for event in self._followers:
                 event.set()
         if committed is not None:

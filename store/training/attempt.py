@@ -73,7 +73,7 @@ class AttemptRun:
         self._hooks_ran = False
         self.outcome = Outcome()
 
-    def tell(self, reason: Reason) -> None:
+    def stop(self, reason: Reason) -> None:
         """Request the end of the attempt, from any thread."""
         with suppress(RuntimeError):  # the loop is closed, and the attempt with it
             self._loop.call_soon_threadsafe(self._set_stop_reason, reason)

@@ -31,7 +31,7 @@ class Beating:
     """An attempt for which heartbeats are sent."""
 
     rollout: AttemptedRollout
-    tell: Callable[[Reason], None]
+    stop: Callable[[Reason], None]
     """Callback, in any thread, when the store reports that the attempt has ended."""
     claimed_at: float = field(default_factory=time.monotonic)
 
@@ -127,7 +127,7 @@ class Heartbeat:
         rollout_id, attempt_id = beating.rollout.rollout_id, beating.rollout.attempt.attempt_id
         attempt = await self._store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=beating.now)
         if attempt.status not in _AT_WORK and attempt_id in self._beating:
-            beating.tell("superseded")
+            beating.stop("superseded")
 
     async def _close_orphans(self) -> None:
         """Report the attempts that this worker's previous process was running when it died as unresponsive.

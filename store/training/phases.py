@@ -40,7 +40,7 @@ class Step:
     states: Mapping[str, Mapping[str, Any]]
     """The states of all scopes that began earlier; for a completed scope, the content of its checkpoints."""
 
-    async def tell(self, *events: RunEvent) -> list[int]:
+    async def append(self, *events: RunEvent) -> list[int]:
         """Append events for this phase and scope, and return their versions."""
         named = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
         return await self.store.runs.append_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
@@ -55,7 +55,7 @@ class Step:
             under: the parent node, if the node is a tool.
         """
         kinds = ("thought", "result") if under is None else ("tool", "tool_result")
-        await self.tell(RunEvent(kind=kinds[0], node_id=name, parent_node_id=under, prompt=prompt))
+        await self.append(RunEvent(kind=kinds[0], node_id=name, parent_node_id=under, prompt=prompt))
         call, began = NodeCall(), time.perf_counter()
         failure: BaseException | None = None
         try:
@@ -76,7 +76,7 @@ class Step:
                     response=call.response,
                     error=None if failure is None else f"{type(failure).__name__}: {failure}",
                 )
-                await self.tell(result)
+                await self.append(result)
 
 
 PhaseFunction = Callable[[Step], Awaitable[None]]
@@ -219,7 +219,7 @@ class _Going:
 
     async def _phase(self, step: Step) -> None:
         name = step.phase.name
-        await step.tell(RunEvent(kind="phase.started", cascade=name in self.cascade or None))
+        await step.append(RunEvent(kind="phase.started", cascade=name in self.cascade or None))
         await self.pipeline.run_phase(step)
         for declared in step.phase.produces:
             # The checkpoint is saved now, because later phases change the state.
@@ -232,7 +232,7 @@ class _Going:
                 after_phase=name,
                 graph=self.pipeline.graph,
             )
-        await step.tell(RunEvent(kind="phase.completed", cascade=name in self.cascade or None))
+        await step.append(RunEvent(kind="phase.completed", cascade=name in self.cascade or None))
 
 
 def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:

@@ -19,7 +19,7 @@ from store.training.hooks import Hook
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
-from store.training.single_flight import Together
+from store.training.single_flight import SingleFlight
 from store.training.tracer import Tracer
 from store.training.watch import Watch
 
@@ -346,7 +346,7 @@ class _Desk:
         self._runner = runner
         self._heartbeat = heartbeat
         self._watch = watch
-        self._resources_of = Together(self._find_resources)
+        self._resources_of = SingleFlight(self._find_resources)
 
     async def _find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         store = self._runner.store
@@ -378,8 +378,8 @@ class _Desk:
         attempt = AttemptRun(self._runner, rollout, self._resources_of)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self._heartbeat.begin(Beating(rollout, attempt.tell))
-        self._watch.begin(rollout, attempt.tell)
+        self._heartbeat.begin(Beating(rollout, attempt.stop))
+        self._watch.begin(rollout, attempt.stop)
         try:
             outcome = await attempt.run()
         finally:

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Together(Generic[K, V]):
+class SingleFlight(Generic[K, V]):
     """Shares one call among all requests for a key that arrive before the call begins, so no result is outdated.
 
     For one event loop. A cancelled caller does not affect the others.

@@ -15,7 +15,7 @@ from store.training.outcome import Reason
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[Reason], None]
+Stop = Callable[[Reason], None]
 
 _TYPES: Final = ("attempt.started", "rollout.status_changed")
 _OURS: Final = ("preparing", "running")
@@ -37,18 +37,18 @@ class Watch:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._running: dict[str, tuple[str, Tell]] = {}
+        self._running: dict[str, tuple[str, Stop]] = {}
         # Events between a claim and the call of `begin` must not be missed.
-        self._told: OrderedDict[str, str | None] = OrderedDict()
+        self._recent: OrderedDict[str, str | None] = OrderedDict()
         self._checks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
-    def begin(self, rollout: AttemptedRollout, tell: Tell) -> None:
-        """Call `tell` once when the rollout is cancelled, or decided by another party."""
-        self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, tell)
+    def begin(self, rollout: AttemptedRollout, stop: Stop) -> None:
+        """Call `stop` once when the rollout is cancelled, or decided by another party."""
+        self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, stop)
         if self._following is None:
             self._following = asyncio.create_task(self._follow(rollout.rollout_id))
-        if self._told.pop(rollout.rollout_id, rollout.attempt.attempt_id) != rollout.attempt.attempt_id:
+        if self._recent.pop(rollout.rollout_id, rollout.attempt.attempt_id) != rollout.attempt.attempt_id:
             self._check(rollout.rollout_id)
 
     def end(self, rollout: AttemptedRollout) -> None:
@@ -90,10 +90,10 @@ class Watch:
             rollout_id = event.stream.removeprefix("rollout/")
             running = self._running.get(rollout_id)
             if running is None:
-                self._told[rollout_id] = starts
-                self._told.move_to_end(rollout_id)
-                if len(self._told) > _REMEMBERED:
-                    self._told.popitem(last=False)
+                self._recent[rollout_id] = starts
+                self._recent.move_to_end(rollout_id)
+                if len(self._recent) > _REMEMBERED:
+                    self._recent.popitem(last=False)
             elif starts != running[0]:
                 self._check(rollout_id)
         return event.cursor
@@ -113,13 +113,13 @@ class Watch:
         running = self._running.get(rollout_id)
         if running is None or not isinstance(found, AttemptedRollout):
             return
-        attempt_id, tell = running
+        attempt_id, stop = running
         if found.status == "cancelled":
             del self._running[rollout_id]
-            tell("cancelled")
+            stop("cancelled")
         elif found.attempt.attempt_id != attempt_id or found.status not in _OURS:
             del self._running[rollout_id]
-            tell("superseded")
+            stop("superseded")
 
 
 async def _at_leisure(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from store.domain.decide_runs import GroundMoved
 from store.domain.events import Body
-from store.domain.run_commands import Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact, TellRun
+from store.domain.run_commands import AppendToRun, Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact
 from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
@@ -22,38 +22,40 @@ from tests.domain.story import BODY, Story
 OTHER_BODY = Body(codec=0, raw_len=3, stored=b"[1]", sha256=b"\x02" * 32)
 
 
-def events(*nodes: str, attempt_id: str = "a1", rollout_id: str = "r1", key: str | None = None) -> TellRun:
+def events(*nodes: str, attempt_id: str = "a1", rollout_id: str = "r1", key: str | None = None) -> AppendToRun:
     """One result of each node named."""
     items = [
         NewRunFact(RunEvent(attempt_id=attempt_id, kind="result", node_id=node, scope="RIG", key=key, ordinal=n), BODY)
         for n, node in enumerate(nodes)
     ]
-    return TellRun(rollout_id=rollout_id, attempt_id=attempt_id, kind="events", items=items, key=key)
+    return AppendToRun(rollout_id=rollout_id, attempt_id=attempt_id, kind="events", items=items, key=key)
 
 
-def told(fact: Any, *, body: Body | None = None, rollout_id: str = "r1", blobs: tuple[Body, ...] = ()) -> TellRun:
+def told(fact: Any, *, body: Body | None = None, rollout_id: str = "r1", blobs: tuple[Body, ...] = ()) -> AppendToRun:
     """One fact of an attempt."""
     kind = "events" if isinstance(fact, RunEvent | PhaseStarted | PhaseCompleted) else fact.type
     item = NewRunFact(fact, body, list(blobs))
-    return TellRun(rollout_id=rollout_id, attempt_id=fact.attempt_id, kind=kind, items=[item], key=fact.key)
+    return AppendToRun(rollout_id=rollout_id, attempt_id=fact.attempt_id, kind=kind, items=[item], key=fact.key)
 
 
-def phase(name: str = "risk", *, attempt_id: str = "a1") -> TellRun:
+def phase(name: str = "risk", *, attempt_id: str = "a1") -> AppendToRun:
     return told(PhaseStarted(attempt_id=attempt_id, phase=name, scope="RIG"))
 
 
 def checkpoint(
     checkpoint_id: str = "c1", *, attempt_id: str = "a1", key: str | None = None, body: Body = BODY
-) -> TellRun:
+) -> AppendToRun:
     fact = CheckpointSaved(attempt_id=attempt_id, checkpoint_id=checkpoint_id, name="done", scope="RIG", key=key)
     return told(fact, body=body)
 
 
-def rejected(*, attempt_id: str = "a1", key: str | None = None) -> TellRun:
+def rejected(*, attempt_id: str = "a1", key: str | None = None) -> AppendToRun:
     return told(CheckpointRejected(attempt_id=attempt_id, name="done", reason="it is empty", scope="RIG", key=key))
 
 
-def artifact(artifact_id: str = "x1", *, attempt_id: str = "a1", key: str | None = None, body: Body = BODY) -> TellRun:
+def artifact(
+    artifact_id: str = "x1", *, attempt_id: str = "a1", key: str | None = None, body: Body = BODY
+) -> AppendToRun:
     fact = ArtifactSaved(attempt_id=attempt_id, artifact_id=artifact_id, name="report", scope="RIG", key=key)
     return told(fact, body=body)
 

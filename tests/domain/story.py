@@ -38,7 +38,7 @@ from store.domain.events import (
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.views import ClaimView
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 
 SECOND = 1_000_000
 NOW = 1_750_000_000 * SECOND
@@ -51,7 +51,7 @@ class Story:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.world = World(now=NOW, last_stamp=0, next_position=1)
+        self.working_set = WorkingSet(now=NOW, last_stamp=0, next_position=1)
         self.log: list[Event] = []
         self.watch: dict[str, int] = {}
         """When the watchdog looks at a rollout again, kept as the writer keeps it."""
@@ -66,33 +66,43 @@ class Story:
         Raises:
             StoreError: the last was refused; what the contract keeps of it is kept.
         """
-        world = self.world
-        world.now = self.now
-        world.events.clear()
+        working_set = self.working_set
+        working_set.now = self.now
+        working_set.events.clear()
         answer = None
         try:
             for ordinal, command in enumerate(commands):
-                world.begin(ordinal)
-                answer = decide(command, world)
+                working_set.begin(ordinal)
+                answer = decide(command, working_set)
         finally:
             self._commit()
         return answer
 
     def _commit(self) -> None:
-        world = self.world
-        self.events = list(world.events)
+        working_set = self.working_set
+        self.events = list(working_set.events)
         self.log += self.events
-        for rollout_id in world.rewatch:
-            at = retry.check_at(world.rollouts[rollout_id])
+        for rollout_id in working_set.rewatch:
+            at = retry.check_at(working_set.rollouts[rollout_id])
             if at is not None:
                 self.watch[rollout_id] = at
-            elif world.rewatch[rollout_id]:
+            elif working_set.rewatch[rollout_id]:
                 self.watch.pop(rollout_id, None)
-        for changed in (world.rewatch, world.queued_before, world.touched_attempts, world.beats):
+        for changed in (
+            working_set.rewatch,
+            working_set.queued_before,
+            working_set.touched_attempts,
+            working_set.beats,
+        ):
             changed.clear()
-        for touched in (world.touched_workers, world.touched_resources, world.touched_counters, world.touched_signals):
+        for touched in (
+            working_set.touched_workers,
+            working_set.touched_resources,
+            working_set.touched_counters,
+            working_set.touched_signals,
+        ):
             touched.clear()
-        world.due.clear()
+        working_set.due.clear()
 
     def passes(self, seconds: float) -> Story:
         """Move the clock."""
@@ -101,14 +111,14 @@ class Story:
 
     def sweep(self, *, everything: bool = False) -> int:
         """Send the watchdog: to what the alarm clock says is due, or to every rollout there is."""
-        stamp = max(self.now, self.world.last_stamp + 1)
-        due = self.world.rollouts if everything else [each for each, at in self.watch.items() if at < stamp]
-        self.world.due = list(due)
+        stamp = max(self.now, self.working_set.last_stamp + 1)
+        due = self.working_set.rollouts if everything else [each for each, at in self.watch.items() if at < stamp]
+        self.working_set.due = list(due)
         return self.tell(Sweep(actor="watchdog"))
 
     def claim(self, worker_id: str | None = None, limit: int = 1) -> list[ClaimView]:
         """Claim from the head of the queue; attempts are called a1, a2 … as far as nobody is called that."""
-        taken = {attempt_id for state in self.world.rollouts.values() for attempt_id in state.attempts}
+        taken = {attempt_id for state in self.working_set.rollouts.values() for attempt_id in state.attempts}
         free = (f"a{number}" for number in count(1) if f"a{number}" not in taken)
         return self.tell(claim(list(islice(free, limit)), worker_id))
 
@@ -131,19 +141,19 @@ class Story:
 
     def rollout(self, rollout_id: str = "r1") -> RolloutState:
         """A rollout as it is."""
-        return self.world.rollouts[rollout_id]
+        return self.working_set.rollouts[rollout_id]
 
     def attempt(self, attempt_id: str = "a1", rollout_id: str = "r1") -> AttemptState:
         """An attempt as it is."""
-        return self.world.rollouts[rollout_id].attempts[attempt_id]
+        return self.working_set.rollouts[rollout_id].attempts[attempt_id]
 
     def worker(self, worker_id: str = "w1") -> WorkerState:
         """A worker as it is."""
-        return self.world.workers[worker_id]
+        return self.working_set.workers[worker_id]
 
     def signals(self, worker_id: str = "w1") -> WorkerSignals:
         """What a worker last said of itself."""
-        return self.world.worker_signals[worker_id]
+        return self.working_set.worker_signals[worker_id]
 
     def statuses(self, rollout_id: str = "r1") -> tuple[str, ...]:
         """The status of a rollout, followed by those of its attempts."""
@@ -153,7 +163,7 @@ class Story:
     @property
     def queue(self) -> list[str]:
         """Who waits, the head first."""
-        waiting = [state for state in self.world.rollouts.values() if state.queued_position is not None]
+        waiting = [state for state in self.working_set.rollouts.values() if state.queued_position is not None]
         return [state.rollout_id for state in sorted(waiting, key=lambda state: state.queued_position or 0)]
 
 

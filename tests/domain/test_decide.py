@@ -119,7 +119,7 @@ class TestPlanKeys:
         story.tell(enqueue("r1", plan_key="k"))
         with pytest.raises(Conflict, match="r1"):
             story.tell(start("r2", plan_key="k", worker_id="w1"))
-        assert (story.events, story.world.workers) == ([], {})
+        assert (story.events, story.working_set.workers) == ([], {})
 
 
 class TestAttempts:
@@ -144,7 +144,7 @@ class TestAttempts:
     def test_an_unknown_rollout_has_no_attempts_to_start(self, story: Story) -> None:
         with pytest.raises(NotFound, match=r"^Rollout r1 not found$"):
             story.tell(attempt("a1", worker_id="w1"))
-        assert (story.events, story.world.workers) == ([], {})
+        assert (story.events, story.working_set.workers) == ([], {})
 
     def test_what_update_attempt_misses_is_named_in_order(self, story: Story) -> None:
         with pytest.raises(NotFound, match=r"^Rollout r1 not found$"):
@@ -333,7 +333,10 @@ class TestNothingChanges:
         before = story.copy()
         story.passes(1).tell(command)
         assert story.events == []
-        assert (story.world.rollouts, story.world.workers) == (before.world.rollouts, before.world.workers)
+        assert (story.working_set.rollouts, story.working_set.workers) == (
+            before.working_set.rollouts,
+            before.working_set.workers,
+        )
 
     def test_a_sweep_that_finds_everybody_alive_writes_nothing(self, story: Story) -> None:
         story.tell(start(timeout_seconds=10.0))

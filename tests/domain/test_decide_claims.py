@@ -81,11 +81,11 @@ class TestClaims:
 
     def test_a_claim_past_what_is_at_hand_asks_for_more_and_has_done_nothing(self, story: Story) -> None:
         story.tell(enqueue("r1"))
-        story.world.heads_until = story.rollout().queued_position or 0
+        story.working_set.heads_until = story.rollout().queued_position or 0
         with pytest.raises(NeedsHeads):
             story.tell(claim(["a1", "a2"], "w1"))
-        assert (story.events, story.world.workers, story.queue) == ([], {}, ["r1"])
-        story.world.heads_until = 2**63 - 1
+        assert (story.events, story.working_set.workers, story.queue) == ([], {}, ["r1"])
+        story.working_set.heads_until = 2**63 - 1
         assert len(story.claim(limit=2)) == 1
 
 
@@ -100,7 +100,7 @@ class TestReleasedClaims:
             "queuing",
             0,
         )
-        assert story.world.queue_reordered
+        assert story.working_set.queue_reordered
         released = story.facts[0]
         assert released == ClaimReleased(
             attempt_id="a1", sequence=1, from_="preparing", to="queuing", queued_at=claimed.queued_at
@@ -128,7 +128,7 @@ class TestReleasedClaims:
         story.tell(release(story.claim()[0]))
         with pytest.raises(NotFound, match=r"^Attempt a1 not found for rollout r1$"):
             story.tell(record(span(4)))
-        assert (story.events, story.world.counters) == ([], {"r1": 4})
+        assert (story.events, story.working_set.counters) == ([], {"r1": 4})
 
     def test_its_worker_is_idle_and_forgets_it(self, story: Story) -> None:
         story.tell(enqueue("r1"))
@@ -163,7 +163,7 @@ class TestReleasedClaims:
         before = story.copy()
         assert story.tell(release(claimed)) is False
         assert story.events == []
-        assert story.world.rollouts == before.world.rollouts
+        assert story.working_set.rollouts == before.working_set.rollouts
 
     def test_a_claim_is_released_once(self, story: Story) -> None:
         story.tell(enqueue("r1"))

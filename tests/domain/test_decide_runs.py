@@ -168,13 +168,13 @@ class TestBlobs:
     def test_a_body_that_recurs_is_stored_once(self, story: Story) -> None:
         story.tell(start())
         story.tell(checkpoint("c1"), checkpoint("c2"), artifact("x1"), checkpoint("c3", body=OTHER_BODY))
-        assert story.world.new_blobs == {"01" * 32: BODY, "02" * 32: OTHER_BODY}
+        assert story.working_set.new_blobs == {"01" * 32: BODY, "02" * 32: OTHER_BODY}
 
     def test_what_is_there_is_not_stored_again(self, story: Story) -> None:
         story.tell(start())
-        story.world.blobs.add("01" * 32)
+        story.working_set.blobs.add("01" * 32)
         story.tell(checkpoint())
-        assert story.world.new_blobs == {}
+        assert story.working_set.new_blobs == {}
 
 
 class TestArtifacts:

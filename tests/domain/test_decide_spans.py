@@ -93,7 +93,7 @@ class TestSpans:
         story.tell(start())
         story.tell(record(span(1)))
         assert story.passes(5).tell(record(span(7, span_id="s1"))) == []
-        assert (story.events, story.world.counters) == ([], {"r1": 7})
+        assert (story.events, story.working_set.counters) == ([], {"r1": 7})
         assert story.attempt().last_heartbeat_time == NOW / SECOND + 1e-6
 
     def test_of_two_with_one_key_the_first_counts(self, story: Story) -> None:
@@ -118,7 +118,7 @@ class TestSpans:
         with pytest.raises(NotFound, match=r"^Attempt a7 not found for rollout r1$"):
             story.tell(record(span(2), span(9, "a7"), span(5, "a1", "r2"), span(3)))
         assert [event.fact.type for event in story.events].count("span.recorded") == 2
-        assert story.world.counters == {"r1": 9}
+        assert story.working_set.counters == {"r1": 9}
 
     @pytest.mark.parametrize("known", [True, False])
     def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, known: bool) -> None:
@@ -127,8 +127,11 @@ class TestSpans:
         before = story.copy()
         with pytest.raises(NotFound):
             story.tell(record(span(6, "a7")))
-        assert (story.events, story.world.counters) == ([], {"r1": 6})
-        assert (story.world.rollouts, story.world.spans) == (before.world.rollouts, before.world.spans)
+        assert (story.events, story.working_set.counters) == ([], {"r1": 6})
+        assert (story.working_set.rollouts, story.working_set.spans) == (
+            before.working_set.rollouts,
+            before.working_set.spans,
+        )
 
     def test_rewards_and_tokens_are_summed_up_in_the_rollout(self, story: Story) -> None:
         story.tell(start())
@@ -179,6 +182,6 @@ class TestResources:
         story.tell(publish("rs2"))
         story.passes(3).tell(publish("rs1"))
         assert story.facts == [ResourcesReplaced(version=2)]
-        state = story.world.resources["rs1"]
-        assert (state.create_at, state.update_at, story.world.latest_resources) == (NOW, story.now, "rs1")
-        assert story.world.resources["rs2"].version == 1
+        state = story.working_set.resources["rs1"]
+        assert (state.create_at, state.update_at, story.working_set.latest_resources) == (NOW, story.now, "rs1")
+        assert story.working_set.resources["rs2"].version == 1

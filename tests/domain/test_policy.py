@@ -256,7 +256,7 @@ def sweeps(story: Story, *_: Any) -> None:
 def records(story: Story, rollout_id: str, _: Any) -> None:
     latest = story.rollout(rollout_id).latest
     if latest is not None:
-        number = len(story.world.spans)
+        number = len(story.working_set.spans)
         story.tell(record(span(number, latest.attempt_id, rollout_id)))
 
 
@@ -303,7 +303,7 @@ def test_each_sweep_equals_the_scan_of_everything(
     story.tell(enqueue("r2", **second))
     for deed, what, value in deeds:
         DO[deed](story, what, value)
-        for state in story.world.rollouts.values():
+        for state in story.working_set.rollouts.values():
             due = retry.check_at(state)
             if due is None:
                 continue

@@ -240,12 +240,12 @@ def test_the_fold_of_the_log_is_the_state_that_decided_it(
         if kind == "rollout":
             rollouts[key] = rollout.evolve(rollouts.get(key), event)
     # A bare heartbeat is a signal, which no fold knows.
-    for state in story.world.rollouts.values():
+    for state in story.working_set.rollouts.values():
         for each in state.attempts.values():
             each.signal_time = each.signal_stamped_at = None
-    assert rollouts == story.world.rollouts
-    assert _folded(story, "worker", worker.evolve) == story.world.workers
-    assert _folded(story, "resources", resources.evolve) == story.world.resources
+    assert rollouts == story.working_set.rollouts
+    assert _folded(story, "worker", worker.evolve) == story.working_set.workers
+    assert _folded(story, "resources", resources.evolve) == story.working_set.resources
     positions = [event.position for event in story.log]
     assert positions == list(range(1, len(positions) + 1))
 

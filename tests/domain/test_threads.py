@@ -19,19 +19,19 @@ from store.domain.thread_events import (
     ThreadPruned,
     ThreadWritesSaved,
 )
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.sql.commands import threads as thread_commands
 
 
-def told(*commands: Command) -> World:
-    """Return the world in which commands were decided, one after the other, from nothing."""
-    world = World(now=1_000_000, last_stamp=0, next_position=1)
+def told(*commands: Command) -> WorkingSet:
+    """Return the working set after the commands were decided one after the other, starting from an empty store."""
+    working_set = WorkingSet(now=1_000_000, last_stamp=0, next_position=1)
     for ordinal, command in enumerate(commands):
-        world.begin(ordinal)
-        decide(command, world)
-    return world
+        working_set.begin(ordinal)
+        decide(command, working_set)
+    return working_set
 
 
 def saved(number: int, thread_id: str = "t") -> Command:
@@ -44,8 +44,8 @@ def written(*numbers: int, task_id: str = "task", thread_id: str = "t") -> Comma
     return thread_commands.writes(thread_id, "", "cp-1", given, None)
 
 
-def facts(world: World) -> list[Fact]:
-    return [event.fact for event in world.events]
+def facts(working_set: WorkingSet) -> list[Fact]:
+    return [event.fact for event in working_set.events]
 
 
 def folded(events: Sequence[Event], stream: str) -> ThreadState | None:
@@ -58,26 +58,26 @@ def folded(events: Sequence[Event], stream: str) -> ThreadState | None:
 
 
 def test_only_what_is_new_is_recorded() -> None:
-    world = told(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
-    assert [fact.writes for fact in facts(world) if isinstance(fact, ThreadWritesSaved)] == [
+    working_set = told(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
+    assert [fact.writes for fact in facts(working_set) if isinstance(fact, ThreadWritesSaved)] == [
         [[0, "said"], [1, "said"]],
         [[2, "said"]],
         [[0, "said"]],
     ]
-    assert sum(isinstance(fact, ThreadCheckpointSaved) for fact in facts(world)) == 1
+    assert sum(isinstance(fact, ThreadCheckpointSaved) for fact in facts(working_set)) == 1
 
 
 def test_a_negative_number_replaces_what_was_there() -> None:
-    world = told(saved(1), written(-1), written(-1))
-    assert [type(fact) for fact in facts(world)][1:] == [ThreadWritesSaved] * 2
-    assert world.threads["t"].writes["", "cp-1", "task", -1].position == 3
+    working_set = told(saved(1), written(-1), written(-1))
+    assert [type(fact) for fact in facts(working_set)][1:] == [ThreadWritesSaved] * 2
+    assert working_set.threads["t"].writes["", "cp-1", "task", -1].position == 3
 
 
 def test_what_goes_is_named_with_its_writes_and_the_state_forgets_both() -> None:
-    world = told(saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
-    assert facts(world)[-1] == ThreadPruned("runs", [["", "cp-1"]])
-    assert (set(world.threads["t"].checkpoints), world.threads["t"].writes) == ({("", "cp-2")}, {})
-    assert world.touched_writes == {("t", ("", "cp-1", "task", 0))}
+    working_set = told(saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
+    assert facts(working_set)[-1] == ThreadPruned("runs", [["", "cp-1"]])
+    assert (set(working_set.threads["t"].checkpoints), working_set.threads["t"].writes) == ({("", "cp-2")}, {})
+    assert working_set.touched_writes == {("t", ("", "cp-1", "task", 0))}
 
 
 def test_nothing_comes_of_what_changes_nothing() -> None:
@@ -87,13 +87,13 @@ def test_nothing_comes_of_what_changes_nothing() -> None:
         thread_commands.copy("t", "u"),
     ]
     assert facts(told(*empty)) == []
-    world = told(saved(1), thread_commands.delete("t"), *empty)
-    assert [type(fact) for fact in facts(world)] == [ThreadCheckpointSaved, ThreadDeleted]
+    working_set = told(saved(1), thread_commands.delete("t"), *empty)
+    assert [type(fact) for fact in facts(working_set)] == [ThreadCheckpointSaved, ThreadDeleted]
 
 
 def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
-    world = told(saved(1), written(0, -1), thread_commands.copy("t", "u"), thread_commands.copy("u", "v"))
-    copies = [event for event in world.events if event.stream == "thread/v"]
+    working_set = told(saved(1), written(0, -1), thread_commands.copy("t", "u"), thread_commands.copy("u", "v"))
+    copies = [event for event in working_set.events if event.stream == "thread/v"]
     assert copies[0].fact == ThreadCopied("u")
     assert [getattr(event.fact, "origin", None) for event in copies] == [None, 1, 2]
     assert {event.cause for event in copies[1:]} == {copies[0].position}
@@ -101,7 +101,7 @@ def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
 
 
 def test_the_state_is_what_the_facts_come_to() -> None:
-    world = told(
+    working_set = told(
         *(saved(1), saved(2), written(0, 1), thread_commands.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
         *(
             thread_commands.prune("t", [("", "cp-2")], "keep_latest"),
@@ -110,8 +110,8 @@ def test_the_state_is_what_the_facts_come_to() -> None:
             saved(5, "u"),
         ),
     )
-    for thread_id, state in world.threads.items():
-        assert folded(world.events, f"thread/{thread_id}") == state
+    for thread_id, state in working_set.threads.items():
+        assert folded(working_set.events, f"thread/{thread_id}") == state
 
 
 @pytest.mark.parametrize("version", [1, 3])

@@ -76,7 +76,7 @@ class TestFollowing:
     def test_an_attempt_of_nobody_moves_no_worker(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.tell(report("failed", worker_id=""))
-        assert (story.attempt().worker_id, as_seen(story), list(story.world.workers)) == (
+        assert (story.attempt().worker_id, as_seen(story), list(story.working_set.workers)) == (
             "",
             ("busy", "r1", "a1"),
             ["w1"],
@@ -122,13 +122,13 @@ class TestClaiming:
     def test_starting_a_rollout_or_an_attempt_is_no_dequeue(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.tell(attempt("a2", worker_id="w1"))
-        assert "w1" not in story.world.worker_signals
+        assert "w1" not in story.working_set.worker_signals
 
     def test_a_claim_without_a_worker_knows_none(self, story: Story) -> None:
         story.tell(enqueue("r1"))
         story.claim()
         story.claim()
-        assert story.world.workers == {}
+        assert story.working_set.workers == {}
 
     def test_a_released_claim_leaves_no_current_attempt(self, story: Story) -> None:
         story.tell(enqueue("r1"))

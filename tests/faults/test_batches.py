@@ -15,7 +15,7 @@ import pytest
 
 from store.db.dialect import Changes
 from store.db.tables import core as core_tables
-from store.domain.commands import Command, Wants
+from store.domain.commands import Command, LoadRequest
 from store.errors import Busy, Incompatible, StoreError, TimedOut, Unavailable
 from store.interface.store import Store
 from store.journal import writer
@@ -155,7 +155,7 @@ async def test_a_call_that_finds_the_inbox_full_is_sent_away_undone(
 class Unknown(Command):
     """A command that nobody taught the store."""
 
-    def want(self, wants: Wants) -> None:
+    def request_rows(self, request: LoadRequest) -> None:
         """Nothing has to be at hand."""
 
 

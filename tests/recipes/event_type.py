@@ -19,15 +19,15 @@ class PinRollout(Command):
     rollout_id: str
     reason: str
 
-    def want(self, wants: Wants) -> None:
-        wants.rollouts.add(self.rollout_id)
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
 
 
 '''
-_DECISION = """def _pin(command: PinRollout, world: World) -> int:
-    if command.rollout_id not in world.rollouts:
+_DECISION = """def _pin(command: PinRollout, working_set: WorkingSet) -> int:
+    if command.rollout_id not in working_set.rollouts:
         raise NotFound.rollout(command.rollout_id)
-    return world.record_rollout(
+    return working_set.record_rollout(
         command.rollout_id, RolloutPinned(reason=command.reason), actor=command.actor
     ).position
 

@@ -102,13 +102,17 @@ def _working_set(scratch: Scratch) -> None:
     decide = "store/domain/decide.py"
     scratch.replace(
         decide,
-        "world.joins_queue(rollout_id, world.rollouts[rollout_id].first_position)\n",
-        "world.joins_queue(rollout_id)\n",
+        "working_set.joins_queue(rollout_id, working_set.rollouts[rollout_id].first_position)\n",
+        "working_set.joins_queue(rollout_id)\n",
     )
     scratch.replace(
-        decide, "world.joins_queue(command.rollout_id, command.queued_at)\n", "world.joins_queue(command.rollout_id)\n"
+        decide,
+        "working_set.joins_queue(command.rollout_id, command.queued_at)\n",
+        "working_set.joins_queue(command.rollout_id)\n",
     )
-    scratch.replace(decide, "world.joins_queue(rollout_id, event.position)\n", "world.joins_queue(rollout_id)\n")
+    scratch.replace(
+        decide, "working_set.joins_queue(rollout_id, event.position)\n", "working_set.joins_queue(rollout_id)\n"
+    )
     scratch.replace(
         "store/sql/waiters.py",
         "            if state.queued_position is not None and state.queued_position != before:\n",
@@ -187,13 +191,14 @@ def _loading(scratch: Scratch) -> None:
     )
     scratch.replace(
         loader,
-        "        for position, rollout_id in heads:\n            heapq.heappush(world.heads, (position, rollout_id))\n"
-        "        world.heads_until = heads[-1][0] if",
+        "        for position, rollout_id in heads:\n"
+        "            heapq.heappush(working_set.heads, (position, rollout_id))\n"
+        "        working_set.heads_until = heads[-1][0] if",
         "        for position, rollout_id, rank in heads:\n"
-        "            heapq.heappush(world.heads, ((rank, position), rollout_id))\n"
-        "        world.heads_until = (heads[-1][2], heads[-1][0]) if",
+        "            heapq.heappush(working_set.heads, ((rank, position), rollout_id))\n"
+        "        working_set.heads_until = (heads[-1][2], heads[-1][0]) if",
     )
-    scratch.replace(loader, "beyond: int | None = None\n", "beyond: tuple[int, int] | None = None\n")
+    scratch.replace(loader, "beyond: int | None = None", "beyond: tuple[int, int] | None = None")
     scratch.replace(
         loader,
         '            "watermark": self._watermark if beyond is None else beyond,\n',

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from store import open_store
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.errors import Invalid
 from store.interface.store import Store
 from store.journal.writer import Committed
@@ -377,8 +377,8 @@ async def test_without_a_server_too(counting: Counting) -> None:
 class Silent(WaitingCalls):
     """Waiting calls of a store that announces no commit to other processes."""
 
-    def committed(self, world: World, committed: Committed | None) -> None:
-        super().committed(world, None)
+    def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
+        super().committed(working_set, None)
 
 
 @pytest.mark.parametrize("is_announced", [True, False])

@@ -252,7 +252,7 @@ async def test_a_scope_without_its_checkpoint_does_not_start_from_nothing(store:
     # As if a pipeline had said that a phase is done without leaving what the next one needs.
     again = await store.runs.fork(run.rollout_id, phase="analysts", scopes=["RIG"], confirm_side_effects=True)
     step = Step(store, again.rollout, TA.by_name["analysts"], "RIG", {}, {})
-    await step.tell(RunEvent(kind="phase.completed"))
+    await step.append(RunEvent(kind="phase.completed"))
     with pytest.raises(ExceptionGroup) as refused:
         await Trading(store).run(again.rollout)
     assert refused.group_contains(CheckpointMissing)

@@ -10,7 +10,7 @@ import pytest
 from store.interface.store import Store
 from store.models import LLM, ResourcesUpdate
 from store.training import Runner, rollout
-from store.training.single_flight import Together
+from store.training.single_flight import SingleFlight
 from tests.training.unreliable import Unreliable
 
 
@@ -41,14 +41,14 @@ class Asked:
 async def test_questions_put_at_once_are_asked_once_for_each_key() -> None:
     asked = Asked()
     asked.gate.set()
-    together = Together(asked)
+    together = SingleFlight(asked)
     answers = await asyncio.gather(*(together(key) for key in ("one", "two", "one", "two", "one")))
     assert (asked.keys, answers) == (["one", "two"], [1, 2, 1, 2, 1])
 
 
 async def test_a_question_put_after_the_asking_began_is_asked_anew() -> None:
     asked = Asked()
-    together = Together(asked)
+    together = SingleFlight(asked)
     first = asyncio.create_task(together("one"))
     await asked.was_asked(1)
     second = asyncio.create_task(together("one"))
@@ -59,7 +59,7 @@ async def test_a_question_put_after_the_asking_began_is_asked_anew() -> None:
 
 async def test_who_gives_up_leaves_the_others_their_answer() -> None:
     asked = Asked()
-    together = Together(asked)
+    together = SingleFlight(asked)
     leaving, staying = (asyncio.create_task(together("one")) for _ in range(2))
     await asked.was_asked(1)
     leaving.cancel()
@@ -71,7 +71,7 @@ async def test_who_gives_up_leaves_the_others_their_answer() -> None:
 async def test_what_the_asking_raises_is_raised_for_all() -> None:
     asked = Asked()
     asked.gate.set()
-    together = Together(asked)
+    together = SingleFlight(asked)
     raised = await asyncio.gather(*(together("wrong") for _ in range(3)), return_exceptions=True)
     assert [type(each) for each in raised] == [LookupError] * 3
     assert asked.keys == ["wrong"]

@@ -7,7 +7,7 @@ import pytest
 from store.db.dialect import Changes, dialect_for
 from store.db.url import parse
 from store.domain.events import BodyDropped, Event
-from store.domain.working_set import World
+from store.domain.working_set import WorkingSet
 from store.journal.log_rows import log_rows
 from tests.journal.given import ask, blob, run_sql, tamper
 from tests.verification.filled import Filled, database_of, number_of
@@ -108,9 +108,9 @@ async def _record(filled: Filled, fact: BodyDropped) -> int:
     tail = await session.begin()
     commit_id, position = tail.next_commit_id, tail.next_position
     event = Event(position, "store", 1, 0, tail.recorded_at + 1, "cli", None, fact)
-    world = World(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
+    working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
     changes = Changes({}, {}, {})
-    changes.inserts.update(log_rows(world, tail, commit_id, "drop", "test"))
+    changes.inserts.update(log_rows(working_set, tail, commit_id, "drop", "test"))
     await session.write(changes)
     await session.commit()
     await session.close()

@@ -40,8 +40,8 @@ class Hub:
         self._forgotten = 0
         """The position up to which events are not in memory any more."""
         self._changed = asyncio.Event()
-        self._told_at = 0.0
-        self._telling: asyncio.TimerHandle | None = None
+        self._woken_at = 0.0
+        self._waking: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(self._read())
@@ -110,20 +110,20 @@ class Hub:
     def _tell(self) -> None:
         """Wake the streams, at once unless they were woken just now."""
         loop = asyncio.get_running_loop()
-        if self._telling is None:
-            next_time = self._told_at + min(self.users * _STREAM_SECONDS, _PAUSE_SECONDS)
-            self._telling = loop.call_at(next_time, self._tell_now, loop)
+        if self._waking is None:
+            next_time = self._woken_at + min(self.users * _STREAM_SECONDS, _PAUSE_SECONDS)
+            self._waking = loop.call_at(next_time, self._wake_now, loop)
 
-    def _tell_now(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._telling = None
-        self._told_at = loop.time()
+    def _wake_now(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waking = None
+        self._woken_at = loop.time()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._waking is not None:
+            self._waking.cancel()
         self._task.cancel()
         await asyncio.wait((self._task,))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from store.domain.events import Body, Json, encode
-from store.domain.run_commands import Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact, TellRun
+from store.domain.run_commands import AppendToRun, Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact
 from store.domain.run_events import (
     ArtifactSaved,
     AttemptForked,
@@ -39,7 +39,7 @@ _PAYLOAD: Final = ("message", "prompt", "response", "error")
 _FEW_METRICS: Final = 16
 
 
-def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: str | None) -> TellRun:
+def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: str | None) -> AppendToRun:
     """Return the command that records run events."""
     check_call(len(events), 0, "events")
     items: list[NewRunFact] = []
@@ -55,7 +55,7 @@ def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: st
         size += item.size
         items.append(item)
     check_call(0, size, "events")
-    return _tell(rollout_id, attempt_id, "events", items, key)
+    return _append(rollout_id, attempt_id, "events", items, key)
 
 
 def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
@@ -125,14 +125,14 @@ def checkpoint(
     parent_id: str | None,
     external: Mapping[str, Any] | None,
     key: str | None,
-) -> TellRun:
+) -> AppendToRun:
     """Return the command that saves a checkpoint, or records why it was not worth it."""
     scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
     check_text(name, "name")
     if taken.rejection is not None:
         reason = taken.rejection.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         rejected = CheckpointRejected(attempt_id, scope, name, reason, after_phase, key)
-        return _tell(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
+        return _append(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
     if taken.state is None and external is None:
         raise Invalid("state", "is None; give the state, or say in `external` where it lies")
     fact = CheckpointSaved(
@@ -148,7 +148,7 @@ def checkpoint(
     )
     _check_data(fact, "external")
     body = _payload({"state": taken.state}, "") if taken.state is not None else None
-    return _tell(rollout_id, attempt_id, CheckpointSaved.type, [NewRunFact(fact, body)], key)
+    return _append(rollout_id, attempt_id, CheckpointSaved.type, [NewRunFact(fact, body)], key)
 
 
 def artifact(
@@ -161,7 +161,7 @@ def artifact(
     phase: str | None,
     media_type: str | None,
     key: str | None,
-) -> TellRun:
+) -> AppendToRun:
     """Return the command that saves an artefact."""
     fact = ArtifactSaved(
         attempt_id=attempt_id,
@@ -173,7 +173,7 @@ def artifact(
         key=key,
     )
     item = NewRunFact(fact, _payload({"content": content}, ""))
-    return _tell(rollout_id, attempt_id, ArtifactSaved.type, [item], key)
+    return _append(rollout_id, attempt_id, ArtifactSaved.type, [item], key)
 
 
 def retract(rollout_id: str, artifact_id: str, reason: str | None, key: str | None) -> RetractArtifact:
@@ -249,8 +249,8 @@ def move_head(rollout_id: str, attempt_id: str, reason: str | None, request_id: 
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _tell(rollout_id: str, attempt_id: str, kind: str, items: list[NewRunFact], key: str | None) -> TellRun:
-    return TellRun(
+def _append(rollout_id: str, attempt_id: str, kind: str, items: list[NewRunFact], key: str | None) -> AppendToRun:
+    return AppendToRun(
         rollout_id=check_text(rollout_id, "rollout_id"),
         attempt_id=check_text(attempt_id, "attempt_id"),
         kind=kind,
