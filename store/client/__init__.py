@@ -1,4 +1,4 @@
-"""The store over HTTP: `HTTPStore`, the whole interface on a server's wire protocol."""
+"""HTTP client of a server: `HTTPStore` implements the whole store interface."""
 
 from store.client.lightning import LightningStoreClient
 from store.client.store import HTTPStore

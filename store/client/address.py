@@ -1,4 +1,4 @@
-"""The URL of a server: where it is, and which of its partitions is meant."""
+"""Parser of server URLs, which give an address and a partition."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Address:
     """A parsed URL of a server."""
 
     base: str
-    """Scheme, host, port and path, up to where the protocol's own paths begin."""
+    """Scheme, host, port and the path to which the paths of the protocol are appended."""
 
     @property
     def otlp_traces(self) -> str:
-        """Where OpenTelemetry exporters may post traces."""
+        """The URL to which OpenTelemetry exporters can post traces."""
         return self.base + OTLP_TRACES
 
 
 def parse(url: str) -> Address:
-    """Return the address in a URL: `http://host:port`, a partition as `/p/<name>` or `?partition=<name>`.
+    """Parse a URL of the form `http://host:port`, with an optional partition: `/p/<name>` or `?partition=<name>`.
 
-    A path before that is kept, for servers behind a proxy.
+    A path before the partition is kept, for servers behind a proxy.
 
     Raises:
-        Invalid: it is no URL of a server, holds a user or a password, or names a partition that cannot be.
+        Invalid: the URL is not a server's, contains a user or a password, or has an invalid partition name.
     """
     try:
         parts = urlsplit(url)
@@ -42,20 +42,20 @@ def parse(url: str) -> Address:
     except ValueError as error:
         raise Invalid("url", f"{url!r} is not a URL: {error}") from None
     if parts.scheme not in SCHEMES:
-        raise Invalid("url", f"{url!r} is not a server's; write http://host:4747 or https://host")
+        raise Invalid("url", f"{url!r} is not the URL of a server; write http://host:4747 or https://host")
     if "@" in parts.netloc:
-        raise Invalid("url", "holds a user or a password; give the key as api_key=… or in ROLLBOOK_API_KEY")
+        raise Invalid("url", "contains a user or a password; give the key as api_key=… or in ROLLBOOK_API_KEY")
     if not has_host:
-        raise Invalid("url", f"{url!r} names no host; write http://host:4747")
+        raise Invalid("url", f"{url!r} has no host; write http://host:4747")
     if parts.fragment:
-        raise Invalid("url", f"#{parts.fragment} means nothing here; leave it out")
+        raise Invalid("url", f"the fragment #{parts.fragment} has no meaning; leave it out")
     path = parts.path.rstrip("/").removesuffix(PREFIX)
-    # As it travels: spaces and other scripts are percent-encoded, a name of other letters in its ASCII form.
+    # URL() percent-encodes the path and converts an internationalised host name to ASCII, as in a request.
     return Address(str(URL(f"{parts.scheme}://{parts.netloc}{path}{_partition(parts, path)}")).rstrip("/"))
 
 
 def _partition(parts: SplitResult, path: str) -> str:
-    """Return what the query's partition adds to the path."""
+    """Return the path segment for the partition in the query; empty if none is needed."""
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     partition = query.pop("partition", None)
     if query:
@@ -67,5 +67,5 @@ def _partition(parts: SplitResult, path: str) -> str:
     if path.endswith(PARTITIONS + partition):
         return ""
     if PARTITIONS in path:
-        raise Invalid("url", f"the path {path} names a partition already, and not {partition!r}")
+        raise Invalid("url", f"the path {path} names another partition than {partition!r}; give one of them")
     return "" if partition == DEFAULT_PARTITION else PARTITIONS + partition

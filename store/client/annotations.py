@@ -1,4 +1,4 @@
-"""Labels and notes of a store over HTTP."""
+"""Labels and notes over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.wire import encoding, paths
 
 
 class HTTPAnnotations(StoreAnnotations):
-    """Labels and notes of a store behind a server."""
+    """Client of a server's labels and notes."""
 
     def __init__(self, core: HTTPCore) -> None:
         super().__init__("HTTPStore")
@@ -32,12 +32,12 @@ class HTTPAnnotations(StoreAnnotations):
         annotation_commands.check(note, add_labels, remove_labels)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
-        return await self.core.do("annotate_rollout", path, body, encoding.decode_annotated)
+        return await self.core.rollbook_change("annotate_rollout", path, body, encoding.decode_annotated)
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
     ) -> Annotations:
         arguments.part_of_history(0, limit)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
-        asked = {"limit": limit, **requests.past(as_at, at)}
-        return await self.core.see("query_annotations", path, asked, encoding.decode_annotations)
+        fields = {"limit": limit, **requests.moment(as_at, at)}
+        return await self.core.rollbook_read("query_annotations", path, fields, encoding.decode_annotations)

@@ -1,4 +1,4 @@
-"""The shared core of a store over HTTP: its connections and its requests."""
+"""Shared core of the HTTP client: connections and kinds of requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from store.wire import encoding, paths
 T = TypeVar("T")
 
 SLICE_SECONDS: Final = 25.0
-"""The longest that a server is asked to wait at a time: proxies cut what takes longer, often after 30 s."""
+"""The longest wait in one request. Proxies often close a request after 30 s."""
 
-IN_TIME: Final = 0.8
-"""The part of its time that a wait lasts at the least: clocks differ, and timers fire a little early."""
-_HASTE_SECONDS: Final = 0.5
+FULL_WAIT: Final = 0.8
+"""The fraction of the requested time after which a wait counts as complete. Clocks differ; timers fire early."""
+_NO_WAIT_PAUSE_SECONDS: Final = 0.5
 
 
 class HTTPCore:
@@ -35,63 +35,67 @@ class HTTPCore:
     def __init__(self, transport: Transport, *, read_only: bool) -> None:
         self.transport = transport
         self.read_only = read_only
-        self.knows_server = False
+        self.server_checked = False
         self.store_id = ""
 
-    async def meet(self, operation: str) -> None:
-        """Make sure that the server is Rollbook's.
+    async def check_server(self, operation: str) -> None:
+        """Check that the server is a Rollbook server.
 
         Raises:
-            Incompatible: it is another's, which would not know what the operation means.
+            Incompatible: it is not, so it does not support the operation.
         """
-        call = reading(operation, paths.STORE, is_ours=True)
-        info = await self.transport.ask(call, encoding.decode_store_info)
+        call = reading(operation, paths.STORE, rollbook_only=True)
+        info = await self.transport.request(call, encoding.decode_store_info)
         self.store_id = info.store_id
-        self.knows_server = True
+        self.server_checked = True
 
-    def writes(self, operation: str) -> None:
-        """Refuse a call that writes if the store was opened for reading.
+    def check_writable(self, operation: str) -> None:
+        """Check that the store may write.
 
         Raises:
-            ReadOnly: it was.
+            ReadOnly: it was opened read-only.
         """
         if self.read_only:
             raise ReadOnly(operation)
 
     async def change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T], **details: Any) -> T:
-        """Return the answer to a call that writes."""
-        self.writes(operation)
-        return await self.transport.ask(changing(operation, path, body, **details), decode)
+        """Send a call that writes, and return its decoded answer."""
+        self.check_writable(operation)
+        return await self.transport.request(changing(operation, path, body, **details), decode)
 
-    async def do(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
-        """As `change`, for a call that only Rollbook's servers know."""
-        return await self.change(operation, path, body, decode, is_ours=True)
+    async def rollbook_change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
+        """Like `change`, for a call that only Rollbook servers support."""
+        return await self.change(operation, path, body, decode, rollbook_only=True)
 
-    async def see(self, operation: str, path: str, asked: Mapping[str, Any], decode: Callable[[bytes], T]) -> T:
-        """Return the answer to a query."""
-        return await self.transport.ask(reading(operation, path + requests.query_string(asked), is_ours=True), decode)
+    async def rollbook_read(
+        self, operation: str, path: str, fields: Mapping[str, Any], decode: Callable[[bytes], T]
+    ) -> T:
+        """Like `read`, for a call that only Rollbook servers support."""
+        return await self.transport.request(
+            reading(operation, path + requests.query_string(fields), rollbook_only=True), decode
+        )
 
-    async def consider(self, operation: str, path: str, decode: Callable[[bytes], T], **asked: Any) -> T:
-        """Return the answer to a question that is too long for a query."""
-        call = StoreCall(operation, "POST", path, run_requests.body(**asked), is_ours=True)
-        return await self.transport.ask(call, decode)
+    async def rollbook_query(self, operation: str, path: str, decode: Callable[[bytes], T], **fields: Any) -> T:
+        """Like `rollbook_read`, with the fields in the body because they may be too long for a query string."""
+        call = StoreCall(operation, "POST", path, run_requests.body(**fields), rollbook_only=True)
+        return await self.transport.request(call, decode)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def page(
         self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
     ) -> PaginatedResult[T]:
-        """Return the page of a query that is sent in a body."""
+        """Return one page of a query, which is sent in the body."""
         call = StoreCall(operation, "POST", path, requests.body(**await self.keys(query)))
-        return echo(await self.transport.ask(call, decode), query.limit)
+        return with_limit(await self.transport.request(call, decode), query.limit)
 
     async def keys(self, query: PageQuery) -> dict[str, Any]:
-        """Return a query as keys of a request."""
-        return {**requests.query(query), **await self.past(query.as_at, getattr(query, "at", None))}
+        """Return a query as the fields of a request."""
+        return {**requests.query(query), **await self.moment(query.as_at, getattr(query, "at", None))}
 
     async def read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:
-        """As `see`, for a call that every server knows."""
-        return await self.transport.ask(reading(operation, path + requests.query_string(fields)), decode)
+        """Send a read with the fields in its query string, and return its decoded answer."""
+        return await self.transport.request(reading(operation, path + requests.query_string(fields)), decode)
 
     async def find(
         self,
@@ -102,41 +106,52 @@ class HTTPCore:
         fields: dict[str, Any],
         decode: Callable[[bytes], T | None],
     ) -> T | None:
-        """Return the one thing that a path names, or None."""
-        if not requests.is_nameable(requests.sought(key, field)):
+        """Return the object at a path, or None if it does not exist."""
+        if not requests.is_nameable(requests.lookup_id(key, field)):
             return None
         return await self.read(operation, requests.path(template, **{field: key}), fields, decode)
 
-    async def past(self, as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
-        """Return the moment a read is about, having made sure that the server does not answer with the present."""
-        moment = requests.past(as_at, at)
-        if moment and not self.knows_server:
-            await self.meet("as_at")
+    async def moment(self, as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
+        """Return the fields for a read of the past.
+
+        Raises:
+            Incompatible: the server is not Rollbook's and would return the present state.
+        """
+        moment = requests.moment(as_at, at)
+        if moment and not self.server_checked:
+            await self.check_server("as_at")
         return moment
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def in_slices(
-        self, operation: str, seconds: float, ask: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
+        self, operation: str, seconds: float, request: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
     ) -> T:
-        """Return what a question gives once that is enough, or at its deadline, asking for a while at a time."""
+        """Repeat a request that waits on the server until its answer is complete or the time is over; return the last.
+
+        Args:
+            operation: the name of the method, for errors.
+            seconds: the total time to wait.
+            request: sends a request that waits for at most the given number of seconds.
+            is_over: whether an answer is complete.
+        """
         deadline = time.monotonic() + seconds
         left = seconds
         while True:
             began = time.monotonic()
-            asked_for = min(left, SLICE_SECONDS)
-            answer = await ask(asked_for)
+            requested = min(left, SLICE_SECONDS)
+            answer = await request(requested)
             now = time.monotonic()
             left = deadline - now
             if left <= 0 or is_over(answer):
                 return answer
-            if now - began < asked_for * IN_TIME:
-                # This server does not wait, as Agent-lightning's do not.
-                await self.transport.pause(operation, min(left, _HASTE_SECONDS))
+            if now - began < requested * FULL_WAIT:
+                # This server answers at once instead of waiting, as servers of Agent-lightning do.
+                await self.transport.pause(operation, min(left, _NO_WAIT_PAUSE_SECONDS))
 
 
-def echo(page: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
-    """Return a page as it was asked for; the protocol has none without items."""
+def with_limit(page: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
+    """Return a page with the given limit. For limit 0, the request had limit 1, because the protocol refuses 0."""
     if limit:
         return page
     return PaginatedResult(items=[], limit=0, offset=page.offset, total=page.total)

@@ -1,4 +1,4 @@
-"""Agent-lightning's client, by its name and made as it is there."""
+"""Client with the name and the constructor of Agent-lightning's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from store.client.store import HTTPStore
 
 
 class LightningStoreClient(HTTPStore):
-    """An `HTTPStore`. Unlike Agent-lightning's it raises what went wrong, also from `dequeue_rollout`.
+    """An `HTTPStore` with the constructor of Agent-lightning's client. Unlike there, `dequeue_rollout` raises errors.
 
     Args:
         server_address: URL of the server.
-        retry_delays: how long Agent-lightning sleeps before each further try; their sum is how long a call is tried.
-        health_retry_delays: accepted and not used; a call that succeeds is the better probe.
-        request_timeout: how long one try may go without an answer, in seconds.
-        connection_timeout: how long one try may take to connect, in seconds.
+        retry_delays: the pauses before each retry in Agent-lightning. Their sum is used as `retry_seconds`.
+        health_retry_delays: accepted for compatibility and ignored; there is no separate health check.
+        request_timeout: the timeout of one attempt, in seconds.
+        connection_timeout: the timeout of connecting, in seconds.
     """
 
     def __init__(
@@ -37,5 +37,5 @@ class LightningStoreClient(HTTPStore):
 
     @property
     def server_address(self) -> str:
-        """URL of the server, as it was given."""
+        """The URL of the server as it was passed in."""
         return self.url

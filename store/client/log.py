@@ -1,4 +1,4 @@
-"""The log of a store over HTTP: history, tail, verify, rebuild, seal."""
+"""Log over HTTP: history, tail, verify, rebuild, seal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 class HTTPLog(StoreLog):
-    """The log of a store behind a server."""
+    """Client of a server's log."""
 
     def __init__(self, core: HTTPCore) -> None:
         super().__init__("HTTPStore")
@@ -37,16 +37,16 @@ class HTTPLog(StoreLog):
     async def history(
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
     ) -> list[HistoryEvent]:
-        path = requests.path(paths.HISTORY, rollout_id=requests.sought(rollout_id, "rollout_id"))
-        moment = requests.past(as_at)
+        path = requests.path(paths.HISTORY, rollout_id=requests.lookup_id(rollout_id, "rollout_id"))
+        moment = requests.moment(as_at)
         arguments.part_of_history(after, limit)
         events: list[HistoryEvent] = []
         while True:
-            # Of none that are wanted one is asked for, to hear of a rollout that does not exist.
+            # With limit 0, one event is requested, so that a missing rollout still raises NotFound.
             wanted = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
-            asked = requests.query_string({**moment, "after": after, "limit": wanted})
-            page = await self.core.transport.ask(
-                reading("history", path + asked, is_ours=True), encoding.decode_history
+            query = requests.query_string({**moment, "after": after, "limit": wanted})
+            page = await self.core.transport.request(
+                reading("history", path + query, rollbook_only=True), encoding.decode_history
             )
             events += page[: None if limit < 0 else limit - len(events)]
             if len(page) < wanted or len(events) == limit or not limit:
@@ -79,10 +79,10 @@ class HTTPLog(StoreLog):
     async def _follow(
         self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
     ) -> AsyncGenerator[LoggedEvent]:
-        """Yield events as the server sends them, from one connection after another."""
+        """Yield events as the server sends them; connect again whenever a connection ends."""
         pause = _SHORTEST_PAUSE
         while True:
-            call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
+            call = reading("tail", _log_path(after, types, rollout_id), rollbook_only=True)
             stream = await self.core.transport.follow(call)
             if stream is None:
                 raise Incompatible(
@@ -104,42 +104,42 @@ class HTTPLog(StoreLog):
     async def _log_page(
         self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
     ) -> encoding.LogPage:
-        call = reading("tail", _log_path(after, types, rollout_id), is_ours=True)
-        return await self.core.transport.ask(call, encoding.decode_log_page)
+        call = reading("tail", _log_path(after, types, rollout_id), rollbook_only=True)
+        return await self.core.transport.request(call, encoding.decode_log_page)
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
         body = None if given is None else requests.body(seal=given)
-        call = StoreCall("verify", "POST", paths.VERIFY, body, waits=math.inf, is_ours=True)
-        return await self.core.transport.ask(call, encoding.decode_verify_report)
+        call = StoreCall("verify", "POST", paths.VERIFY, body, waits=math.inf, rollbook_only=True)
+        return await self.core.transport.request(call, encoding.decode_verify_report)
 
     async def rebuild(self) -> RebuildReport:
-        self.core.writes("rebuild")
-        call = changing("rebuild", paths.REBUILD, waits=math.inf, is_ours=True)
-        return await self.core.transport.ask(call, encoding.decode_rebuild_report)
+        self.core.check_writable("rebuild")
+        call = changing("rebuild", paths.REBUILD, waits=math.inf, rollbook_only=True)
+        return await self.core.transport.request(call, encoding.decode_rebuild_report)
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
             raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
-        call = StoreCall("seal", "POST", paths.SEAL, is_ours=True)
-        head = await self.core.transport.ask(call, encoding.decode_seal)
+        call = StoreCall("seal", "POST", paths.SEAL, rollbook_only=True)
+        head = await self.core.transport.request(call, encoding.decode_seal)
         await asyncio.to_thread(_write_seal, head, path)
         return head
 
 
 def _log_path(after: str | None, types: Sequence[str] | None, rollout_id: str | None) -> str:
     named = requests.texts(types, "types")
-    # A query cannot hold an empty list: no type of event has this name.
-    asked = requests.given(after=after, type=[""] if named == [] else named, rollout=rollout_id)
-    return paths.LOG + requests.query_string({**asked, "limit": _PAGE})
+    # A query string cannot contain an empty list. No event type has an empty name.
+    fields = requests.given(after=after, type=[""] if named == [] else named, rollout=rollout_id)
+    return paths.LOG + requests.query_string({**fields, "limit": _PAGE})
 
 
 def _events(frames: list[dict[str, Any]]) -> Iterator[LoggedEvent]:
-    """Yield the events among frames.
+    """Yield the events of frames.
 
     Raises:
-        StoreError: the stream ended with an error that another connection would not mend.
+        StoreError: the stream ended with an error that is not retryable.
     """
     for frame in frames:
         if frame["kind"] == "event":
@@ -152,7 +152,7 @@ def _has_ended(frame: dict[str, Any]) -> bool:
     return frame["kind"] in {"error", "gap"}
 
 
-# The journal brings SQLAlchemy, which a program that only talks to a server should not have to wait for.
+# These functions import late: the module of seals imports SQLAlchemy, which a plain client does not need.
 
 
 def _read_seal(path: str | os.PathLike[str]) -> Seal:

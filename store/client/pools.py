@@ -1,7 +1,7 @@
-"""Connections to one server: a pool for each event loop that calls it, in each process that does.
+"""Connection pools for one server: one pool for each event loop in each process.
 
-A connection belongs to the loop that opened it, and a loop to one thread, so no pool is ever shared and nothing here
-needs a lock: what two threads may meet in is a dict, whose single operations are atomic.
+A connection belongs to the loop that opened it, and a loop to one thread, so threads share no pool and no lock is
+needed. Threads only share a dict, whose single operations are atomic.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from aiohttp.connector import Connection
 from store.errors import Closed
 
 _IDLE_SECONDS: Final = 20.0
-"""How long an unused connection is kept; less than servers keep theirs, so that few are found closed."""
+"""How long an idle connection is kept: less than on the server, so that the client rarely uses a closed one."""
 
-_PARKED_CONNECTIONS: Final = 1024
+_WAITING_CONNECTIONS: Final = 1024
 _OTHER_LOOPS_SECONDS: Final = 5.0
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""`struct linger`: on, for no time."""
+"""`struct linger` with timeout 0, so that closing the socket sends a reset."""
 
 _in_use: ContextVar[list[asyncio.Transport] | None] = ContextVar("rollbook_connections", default=None)
-"""The connections that a call has used, where it wants to know."""
+"""The transports that the current call has used; None if they are not recorded."""
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections that a call can reach before it is answered."""
+    """Connector that records the transport of each request, so that a cancelled call can reset its connection."""
 
     async def connect(
         self,
@@ -53,8 +53,7 @@ class _Connector(aiohttp.TCPConnector):
 def resetting() -> Generator[None]:
     """Reset the connection of a call that is cancelled, instead of closing it.
 
-    A server that has answered sees a connection that is closed after its answer was read, and one that is closed
-    because nobody wants it any more, as the same. A reset tells it that the answer was not taken.
+    After a normal close the server cannot know whether the client has read the answer. A reset shows that it has not.
     """
     used: list[asyncio.Transport] = []
     token = _in_use.set(used)
@@ -70,32 +69,32 @@ def resetting() -> Generator[None]:
 
 def _reset(transport: asyncio.Transport) -> None:
     with suppress(OSError):
-        # A second handle: other loops than asyncio's own do not lend theirs for this.
+        # The descriptor is duplicated because some event loops do not expose their socket for `setsockopt`.
         with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         transport.abort()
 
 
 class Pool:
-    """The connections of one event loop, and the calls that are on them."""
+    """The connections of one event loop and their running calls."""
 
     def __init__(self, headers: Mapping[str, str], connections: int, trust: ssl.SSLContext | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self._headers = headers
         self._trust = trust
-        self._ordinary = asyncio.Semaphore(connections)
-        # Calls that wait on purpose have places of their own: a hundred idle runners must not keep an enqueue out.
-        self._parked = asyncio.Semaphore(_PARKED_CONNECTIONS)
+        self._slots = asyncio.Semaphore(connections)
+        # Long polls have a separate limit, so that a hundred idle runners do not block an enqueue.
+        self._waiting_slots = asyncio.Semaphore(_WAITING_CONNECTIONS)
         self._waits: set[asyncio.Timeout] = set()
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
-        self._life = self._live()
+        self._sessions = self._open_session()
         self._session: aiohttp.ClientSession | None = None
 
-    async def _live(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        # A loop that ends finishes its generators first, so the session is closed even if the store is not.
+    async def _open_session(self) -> AsyncGenerator[aiohttp.ClientSession]:
+        # A generator, because a loop closes its generators when it ends: so the session is closed even without `close`.
         connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -110,17 +109,17 @@ class Pool:
             await session.close()
 
     async def session(self) -> aiohttp.ClientSession:
-        """Return what sends requests in this loop."""
+        """Return the HTTP session of this loop."""
         if self._session is None:
-            self._session = await anext(self._life)
+            self._session = await anext(self._sessions)
         return self._session
 
     @asynccontextmanager
     async def call(self, operation: str, *, waits: bool) -> AsyncGenerator[None]:
-        """Count a call in; one that waits is sent away when the pool closes, any other is let finish.
+        """Register a running call. When the pool closes, a call that waits is cancelled, and any other may finish.
 
         Raises:
-            Closed: the pool is being closed, or was closed while a call waited.
+            Closed: the pool is closed, or was closed while the call waited.
         """
         if self._closing:
             raise Closed(operation)
@@ -152,10 +151,10 @@ class Pool:
             self._waits.discard(scope)
 
     async def pause(self, operation: str, seconds: float) -> None:
-        """Wait between two tries.
+        """Sleep between two attempts.
 
         Raises:
-            Closed: the pool was closed meanwhile; another try would keep it waiting.
+            Closed: the pool was closed meanwhile.
         """
         async with self._until_closed(operation):
             if self._closing:
@@ -163,34 +162,34 @@ class Pool:
             await asyncio.sleep(seconds)
 
     def connection(self, *, waits: bool) -> asyncio.Semaphore:
-        """Return what bounds the connections of a kind of call."""
-        return self._parked if waits else self._ordinary
+        """Return the semaphore that limits the connections of this kind of call."""
+        return self._waiting_slots if waits else self._slots
 
     async def close(self) -> None:
-        """Send away the calls that wait, let the others finish, and close the connections. In the pool's own loop."""
+        """End the calls that wait, let the others finish, and close the connections. Runs in the pool's loop."""
         self._closing = True
         for scope in self._waits:
             scope.reschedule(self.loop.time())
         await self._idle.wait()
-        await self._life.aclose()
+        await self._sessions.aclose()
 
-    def let_go(self) -> None:
-        """Close it when the loop finds time, for a store that nobody closed and nobody has any more. In any thread."""
-        with suppress(RuntimeError):  # the loop was closed, and has closed the connections
+    def close_soon(self) -> None:
+        """Schedule `close` in the pool's loop, for a store that was collected without being closed. Thread-safe."""
+        with suppress(RuntimeError):  # the loop is closed, and so are its connections
             self.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
 
 class Pools:
-    """The pools of a store, by process and by loop."""
+    """The pools of a store by process and loop."""
 
     def __init__(self, make: Callable[[], Pool]) -> None:
         self._make = make
-        # A fork inherits its parent's pools and must not touch them, not even to close them: the sockets are shared.
+        # A forked process inherits its parent's pools. It must not use or close them, because the sockets are shared.
         self._by_process: dict[int, dict[asyncio.AbstractEventLoop, Pool]] = {}
 
-    def here(self) -> Pool:
+    def current(self) -> Pool:
         """Return the pool of the running loop."""
-        pools = self._mine()
+        pools = self._of_this_process()
         pool = pools.get(asyncio.get_running_loop())
         if pool is None:
             for loop in list(pools):
@@ -199,12 +198,12 @@ class Pools:
             pool = pools[asyncio.get_running_loop()] = self._make()
         return pool
 
-    def _mine(self) -> dict[asyncio.AbstractEventLoop, Pool]:
+    def _of_this_process(self) -> dict[asyncio.AbstractEventLoop, Pool]:
         return self._by_process.setdefault(os.getpid(), {})
 
     async def close(self) -> None:
-        """Close the pools of all loops that run. One that is stuck in another thread is not waited for for ever."""
-        pools = self._mine()
+        """Close the pools of all running loops. The wait for loops of other threads is limited."""
+        pools = self._of_this_process()
         own = pools.pop(asyncio.get_running_loop(), None)
         others: list[asyncio.Future[None]] = []
         while pools:
@@ -216,7 +215,7 @@ class Pools:
         if others:
             await asyncio.wait(others, timeout=_OTHER_LOOPS_SECONDS)
 
-    def let_go(self) -> None:
-        """Close them all some time, for a store that was not closed and is gone."""
-        for pool in self._mine().values():
-            pool.let_go()
+    def close_soon(self) -> None:
+        """Schedule the closing of all pools, for a store that was collected without being closed."""
+        for pool in self._of_this_process().values():
+            pool.close_soon()

@@ -1,11 +1,11 @@
-"""The reads of a store over HTTP: one request each."""
+"""Reads over HTTP."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from store.client import requests
-from store.client.core import HTTPCore, echo
+from store.client.core import HTTPCore, with_limit
 from store.interface.runs import AsAt
 from store.models import (
     Attempt,
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class HTTPReads:
-    """What a server answers from its store."""
+    """Reads of a server's rollouts, attempts, spans, resources and workers, one request each."""
 
     def __init__(self, core: HTTPCore) -> None:
         self.core = core
@@ -37,23 +37,23 @@ class HTTPReads:
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
-        moment = await self.core.past(as_at, at)
+        moment = await self.core.moment(as_at, at)
         decode = encoding.decode_rollout_or_none
         return await self.core.find("get_rollout_by_id", paths.ROLLOUT, "rollout_id", rollout_id, moment, decode)
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
-        sought = requests.sought(rollout_id, "rollout_id")
-        if not requests.is_nameable(sought):
-            # The rest is checked as if it were sent.
+        checked_id = requests.lookup_id(rollout_id, "rollout_id")
+        if not requests.is_nameable(checked_id):
+            # No such rollout can exist, but invalid arguments must still raise.
             await self.core.keys(query)
             return PaginatedResult(items=[], limit=query.limit, offset=query.offset, total=0)
-        path = requests.path(paths.ATTEMPTS_SEARCH, rollout_id=sought)
+        path = requests.path(paths.ATTEMPTS_SEARCH, rollout_id=checked_id)
         return await self.core.page("query_attempts", path, query, encoding.decode_attempt_page)
 
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Attempt | None:
-        moment = await self.core.past(as_at, at)
+        moment = await self.core.moment(as_at, at)
         decode = encoding.decode_attempt_or_none
         return await self.core.find(
             "get_latest_attempt", paths.LATEST_ATTEMPT, "rollout_id", rollout_id, moment, decode
@@ -69,10 +69,10 @@ class HTTPReads:
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
         keys = await self.core.keys(query)
         page = await self.core.read("query_resources", paths.RESOURCES, keys, encoding.decode_resources_page)
-        return echo(page, query.limit)
+        return with_limit(page, query.limit)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        moment = await self.core.past(as_at)
+        moment = await self.core.moment(as_at)
         template, decode = paths.RESOURCES_BY_ID, encoding.decode_resources_or_none
         return await self.core.find("get_resources_by_id", template, "resources_id", resources_id, moment, decode)
 
@@ -80,7 +80,7 @@ class HTTPReads:
         return await self.core.read(
             "get_latest_resources",
             paths.LATEST_RESOURCES,
-            await self.core.past(as_at),
+            await self.core.moment(as_at),
             encoding.decode_resources_or_none,
         )
 
@@ -88,7 +88,7 @@ class HTTPReads:
         return await self.core.page("query_workers", paths.WORKERS_SEARCH, query, encoding.decode_worker_page)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        moment = await self.core.past(as_at)
+        moment = await self.core.moment(as_at)
         decode = encoding.decode_worker_or_none
         return await self.core.find("get_worker_by_id", paths.WORKER, "worker_id", worker_id, moment, decode)
 
@@ -96,5 +96,5 @@ class HTTPReads:
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
         return await self.core.read(
-            "statistics", paths.STATISTICS, await self.core.past(as_at), encoding.decode_statistics
+            "statistics", paths.STATISTICS, await self.core.moment(as_at), encoding.decode_statistics
         )

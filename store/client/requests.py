@@ -1,7 +1,6 @@
-"""Arguments become request bodies: checked for what JSON cannot carry, and encoded.
+"""Encoder of arguments as request bodies, query strings and paths.
 
-What a store would refuse for its kind or its size is left to the server, whose words come back; what would not survive
-the way there is refused here, in the same words.
+The server validates types and sizes. Values that JSON cannot represent are refused here, with the same messages.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from store.validation.json_limits import check_call, check_text, dumps, dumps_fi
 from store.wire.bodies import moment_on_wire
 
 _NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources)
-_WORDS: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
+_RESERVED: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
 _LONGEST_ID: Final = 512
-_NO_LENGTH: Final = 2**31
+_ANY_LENGTH: Final = 2**31
 _ROW: Final = (
     "rollout_id",
     "attempt_id",
@@ -42,14 +41,14 @@ _ROW: Final = (
 )
 _row = itemgetter(*_ROW)
 _BATCH_BYTES: Final = 31 * 1024 * 1024
-"""The largest body of spans that is sent: less than servers take, and more than what a store takes in one call."""
+"""The largest body of spans: below the server's body limit, and above the limit of one call."""
 
 
 def body(prefix: str = "", /, **fields: Any) -> bytes:
-    """Return an object of the fields that were given: what is `UNSET` is left out, None is null.
+    """Return a JSON object of the fields. `UNSET` fields are left out; None becomes null.
 
     Raises:
-        Invalid: a field holds what JSON cannot carry, named after `prefix`.
+        Invalid: JSON cannot represent a field; its name in the error starts with `prefix`.
     """
     for config in fields.values():
         if isinstance(config, RolloutConfig):
@@ -58,7 +57,7 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
 
 
 def _given(value: Any) -> Any:
-    # Lists are the caller's own, and may even contain themselves.
+    # `plain` does not visit lists here: they come from the caller and may contain themselves.
     return plain(value) if isinstance(value, BaseModel) else value
 
 
@@ -70,12 +69,12 @@ def _check_durations(config: RolloutConfig, prefix: str) -> None:
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are not None: those whose null and absence mean the same."""
+    """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def plain(value: Any) -> Any:
-    """Return models, and lists of them, as dicts; all else as it is."""
+    """Convert models and lists of models to dicts; return other values unchanged."""
     if isinstance(value, BaseModel):
         fields = {name: plain(item) for name, item in value.__dict__.items()}
         return {**fields, **value.model_extra} if value.model_extra else fields
@@ -85,35 +84,39 @@ def plain(value: Any) -> Any:
 
 
 def name(value: Any, field: str) -> str:
-    """Return an id that stands in a path.
+    """Check and return an id for use in a path.
 
     Raises:
-        Invalid: it is not text, empty, or text that no database keeps.
+        Invalid: the id is empty or not a string, or contains characters that a database cannot store.
     """
     if not arguments.text(value, field):
-        raise Invalid(field, "is empty, and no path can name it")
+        raise Invalid(field, "is empty; give an id")
     return check_text(value, field)
 
 
-def sought(value: Any, field: str) -> str:
-    """Return an id to look for, which may be of any length; errors as `name`."""
-    return check_text(value, field, _NO_LENGTH)
+def lookup_id(value: Any, field: str) -> str:
+    """Check and return an id to look up, of any length.
+
+    Raises:
+        Invalid: it is not a string, or contains characters that a database cannot store.
+    """
+    return check_text(value, field, _ANY_LENGTH)
 
 
 def path(template: str, **ids: str) -> str:
-    """Return a path with its ids filled in, each as one segment that can be taken for nothing else."""
+    """Fill ids into a path template, each encoded as one segment."""
     return template.format(**{field: _segment(value) for field, value in ids.items()})
 
 
 def _segment(value: str) -> str:
-    if value in _WORDS:
-        # Encoded it is an id, plain it would be a word of the protocol or a step up the tree.
+    if value in _RESERVED:
+        # Unencoded, it would be a reserved word of the protocol, or a relative path segment.
         return f"%{ord(value[0]):02X}{value[1:]}"
     return quote(value, safe="")
 
 
 def is_nameable(value: str) -> bool:
-    """Say whether anything can have this id and a path name it."""
+    """Return whether an object can have this id: it is not empty, and short enough."""
     return 0 < len(value.encode()) <= _LONGEST_ID
 
 
@@ -121,7 +124,7 @@ def is_nameable(value: str) -> bool:
 
 
 def rollout(prefix: str = "", /, **fields: Any) -> bytes:
-    """Return the fields of a rollout to be; what is None is left out, but for the input."""
+    """Return the body of a new rollout. Fields that are None are left out, except the input."""
     task = fields.pop("input")
     return body(prefix, input=task, **given(**fields))
 
@@ -130,8 +133,8 @@ def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
     """Return the body that enqueues rollouts.
 
     Raises:
-        TooLarge: more than a call takes.
-        Invalid: one is no request, or holds what JSON cannot carry.
+        TooLarge: there are more than one call may have.
+        Invalid: an item is not an `EnqueueRolloutRequest`, or JSON cannot represent it.
     """
     check_call(len(requests), 0, "rollouts")
     items: list[bytes] = []
@@ -142,10 +145,10 @@ def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
     return b'{"rollouts":[' + b",".join(items) + b"]}"
 
 
-def of_the_only_one(error: Invalid) -> Invalid:
-    """Return what a server refused in a list of one, as about that one."""
+def of_single_rollout(error: Invalid) -> Invalid:
+    """Change the field of an error about a list of one rollout to that of a single rollout, and return the error."""
     field = error.field.removeprefix("rollouts[0].").removeprefix("rollouts.0.")
-    # What is too large is so as a whole; of one rollout it is the input that is named.
+    # An error about the size concerns the whole rollout; for a single rollout, it names the input.
     field = "input" if field == "rollouts[0]" else field
     error.args = (f"{field}{str(error).removeprefix(error.field)}",)
     error.field = field
@@ -159,7 +162,7 @@ def span(value: Any, place: str = "span") -> bytes:
     """Return the body that records one span.
 
     Raises:
-        Invalid: it is no span, or holds what JSON cannot carry.
+        Invalid: it is not a span, or JSON cannot represent it.
     """
     if not isinstance(value, Span):
         raise Invalid(place, f"is {type(value).__name__}, not a Span")
@@ -171,14 +174,14 @@ def span(value: Any, place: str = "span") -> bytes:
 
 
 def span_batches(spans: Sequence[Span], *, number: bool = False) -> list[tuple[list[int], bytes]]:
-    """Return spans as bodies that record them, most often as one, each with the places of its spans.
+    """Return bodies that record spans, usually a single one, each with the indexes of its spans.
 
-    They come group by group, as the store takes them, so that of several bodies the first failing one is where one
-    alone would have failed.
+    Several bodies are ordered by attempt, as the store processes the spans, so that a failure stores the same spans as
+    it would with a single body.
 
     Raises:
-        TooLarge: more than a call takes.
-        Invalid: one is no span, or holds what JSON cannot carry.
+        TooLarge: there are more than one call may have.
+        Invalid: an item is not a span, or JSON cannot represent it.
     """
     check_call(len(spans), 0, "spans")
     texts = [span(each, f"spans[{index}]") for index, each in enumerate(spans)]
@@ -207,10 +210,10 @@ def batch(texts: Sequence[bytes], *, number: bool = False) -> bytes:
 
 
 def resources(value: Any) -> bytes:
-    """Return the body that publishes resources: the object itself.
+    """Return the body that publishes resources.
 
     Raises:
-        Invalid: one is of no kind there is, or holds what JSON cannot carry.
+        Invalid: a resource has an unknown type, or JSON cannot represent it.
     """
     try:
         checked = _NAMED_RESOURCES.validate_python(value)
@@ -224,11 +227,11 @@ def resources(value: Any) -> bytes:
 # -- queries ---------------------------------------------------------------------------------------------------------
 
 
-def past(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
-    """Return the moment that a read is about, as keys of its query.
+def moment(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
+    """Return the query fields for a read of the past.
 
     Raises:
-        Invalid: both were given, or one is no moment.
+        Invalid: both `as_at` and `at` are given, or one has a wrong type.
     """
     if as_at is not None and at is not None:
         raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
@@ -240,19 +243,19 @@ def past(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
 
 
 def query(value: PageQuery) -> dict[str, Any]:
-    """Return a query as keys of a request, all but its moment.
+    """Return a query as the fields of a request, except `as_at` and `at`.
 
     Raises:
-        Invalid: as every store refuses it.
+        Invalid: a field has a wrong value.
     """
     lists, sent = list_fields(type(value)), dict[str, Any]()
     for name in (*value.scope, *value.conditions()):
         wanted = getattr(value, name)
         if type(value).model_fields[name].is_required():
-            sent[name] = sought(wanted, name)
+            sent[name] = lookup_id(wanted, name)
         elif wanted is not None:
             sent[name] = texts(wanted, name) if name in lists else text(wanted, name)
-    # Null is the order of creation, while leaving the key out means the default.
+    # Null means the order of creation; a missing key means the default order.
     if value.sort_by is not None or type(value).model_fields["sort_by"].default is not None:
         sent["sort_by"] = value.sort_by
     filter_logic = getattr(value, "filter_logic", "and")
@@ -261,48 +264,52 @@ def query(value: PageQuery) -> dict[str, Any]:
     arguments.page(value.limit, value.offset)
     if filter_logic != "and":
         sent["filter_logic"] = filter_logic
-    # The protocol has no page without items: the one asked for instead is dropped when it comes.
+    # The protocol refuses limit 0. One item is requested instead, and `with_limit` drops it.
     return {**sent, "limit": value.limit or 1, "offset": value.offset, "sort_order": value.sort_order}
 
 
 def texts(values: Any, field: str) -> list[str] | None:
-    """Return the wanted values of a field; None for any.
+    """Check and return a filter of several values; None for no filter.
 
     Raises:
-        Invalid: they are one text, or one of them is none.
+        Invalid: it is a single string, or one of the values is not a string.
     """
     if values is None:
         return None
     found = arguments.texts(values, field)
     for value in found:
-        check_text(value, field, _NO_LENGTH)
+        check_text(value, field, _ANY_LENGTH)
     return found
 
 
 def text(value: Any, field: str) -> Any:
-    """Return a wanted text, or None; errors as `texts`."""
+    """Check and return a filter of one value; None for no filter.
+
+    Raises:
+        Invalid: it is not a string.
+    """
     if value is not None:
         if not isinstance(value, str):
             raise Invalid(field, f"{value!r} is not text")
-        check_text(value, field, _NO_LENGTH)
+        check_text(value, field, _ANY_LENGTH)
     return value
 
 
 def query_string(fields: Mapping[str, Any]) -> str:
-    """Return fields as the query of a path, with its question mark; nothing for none."""
+    """Return fields as a query string with its question mark; empty without fields."""
     return "?" + urlencode(fields, doseq=True) if fields else ""
 
 
-# -- replies -----------------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 def decode_span_page(text: bytes) -> PaginatedResult[Span]:
-    """Return a page of spans, in a fifth of the time that validating them takes: who answers has validated them.
+    """Decode a page of spans without validation, which takes a fifth of the time. The server has validated them.
 
     Raises:
-        LookupError: something is missing.
-        TypeError: something is of another kind.
-        orjson.JSONDecodeError: it is no JSON.
+        LookupError: a field is missing.
+        TypeError: a field has a wrong type.
+        orjson.JSONDecodeError: the text is not JSON.
     """
     page = orjson.loads(text)
     items = [_span_of(item) for item in page["items"]]
@@ -313,5 +320,5 @@ def _span_of(given: dict[str, Any]) -> Span:
     row = _row(given)
     for name in _ROW:
         del given[name]
-    # Statuses are always there; only the rows of a table may lack them.
+    # The last two fields are the defaults for rows without a status; spans on the wire always have one.
     return span_model((*row, "UNSET", None), given)

@@ -1,4 +1,4 @@
-"""When a call is sent again, and after which pause."""
+"""Retries: which failures are retried, for how long, and the pause between attempts."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ _LONGEST_PAUSE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How long a call is tried."""
+    """Time limits of the attempts of a call."""
 
     retry_seconds: float = 30.0
-    """From the first try of a call, or the first failure of one that waits on purpose, to the start of the last."""
+    """The time between the start of the first attempt and the start of the last.
+
+    For a long poll it begins at the first failure.
+    """
     timeout_seconds: float = 15.0
-    """How long one try may go without an answer."""
+    """The timeout of one attempt."""
     connect_seconds: float = 5.0
-    """How long one try may take to connect."""
+    """The timeout of connecting."""
 
     def __post_init__(self) -> None:
         for name in ("retry_seconds", "timeout_seconds", "connect_seconds"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-                raise Invalid(name, f"{value!r} is no length of time in seconds")
+                raise Invalid(name, f"{value!r} is not a number of seconds; give a finite number of at least 0")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryableFailure:
-    """A try that may be repeated."""
+    """A failed attempt that may be repeated."""
 
     reason: str
     retry_after: float = 0.0
-    """The least pause that the server asked for, in seconds."""
+    """The shortest pause that the server accepts, in seconds."""
     error: StoreError | None = None
     """The error that the server answered with; None for any other failure."""
     is_timeout: bool = False
 
 
 class Attempts:
-    """The tries of one call, and what they came to."""
+    """The attempts of one call."""
 
     def __init__(self, retries: Retries, operation: str, base: str, *, waits: bool) -> None:
         self._retries = retries
@@ -60,7 +63,7 @@ class Attempts:
 
     @property
     def timeout(self) -> float:
-        """How long the next try may go without an answer, in seconds."""
+        """The timeout of the next attempt, in seconds."""
         if not self._tried:
             return self._retries.timeout_seconds
         return min(self._retries.timeout_seconds, max(self._left, 0.1))
@@ -72,15 +75,15 @@ class Attempts:
         return self._since + self._retries.retry_seconds - time.monotonic()
 
     def pause_after(self, failure: RetryableFailure) -> float:
-        """Return how long to wait before the next try, in seconds.
+        """Return the pause before the next attempt, in seconds.
 
         Raises:
-            StoreError: there is no time for another; the server's own words if it had any, else `TimedOut` or
-                `Unavailable`, which say what was tried.
+            StoreError: there is no time for another attempt. It is the error that the server returned, or else
+                `TimedOut` or `Unavailable`.
         """
         if self._since is None:
             self._since = time.monotonic()
-        # A random part of a doubling span, so that many who lost one server do not come back at one moment.
+        # Exponential backoff with full jitter, so that clients of a restarted server do not retry at the same time.
         span = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._tried)
         self._tried += 1
         pause = max(random.uniform(0, span), failure.retry_after)
@@ -100,7 +103,7 @@ class Attempts:
 
 
 def retry_after(header: str | None) -> float:
-    """Return the pause that a `Retry-After` asks for, in seconds; 0 for none or one that cannot be read."""
+    """Return the pause of a `Retry-After` header in seconds; 0 for a missing or invalid header."""
     if header is None:
         return 0.0
     if header.strip().isdecimal():

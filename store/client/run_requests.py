@@ -1,4 +1,4 @@
-"""Arguments about runs become requests; what they share with all other calls is in `requests`."""
+"""Encoder of the arguments of run methods, based on `requests`."""
 
 from __future__ import annotations
 
@@ -17,51 +17,55 @@ def path(template: str, rollout_id: Any, **ids: Any) -> str:
     """Return a path of a run.
 
     Raises:
-        Invalid: an id is one that no path can name.
+        Invalid: an id is empty, is not a string, or contains characters that a database cannot store.
     """
     named = {field: requests.name(value, field) for field, value in {"rollout_id": rollout_id, **ids}.items()}
     return requests.path(template, **named)
 
 
 def view(given: Any, as_at: AsAt | None, at: int | None, **fields: Any) -> dict[str, Any]:
-    """Return which part of a run is read, as keys of a query.
+    """Return the query fields that select a part of a run.
 
     Raises:
-        Invalid: as every store refuses it.
+        Invalid: a field has a wrong value.
     """
-    said = {"view": given, **requests.given(**fields)}
-    return {name: text(value, name) for name, value in said.items()} | requests.past(as_at, at)
+    texts = {"view": given, **requests.given(**fields)}
+    return {name: text(value, name) for name, value in texts.items()} | requests.moment(as_at, at)
 
 
 def text(value: Any, field: str) -> str:
-    """Return a text to look for; errors as `view`."""
-    return requests.sought(arguments.text(value, field), field)
+    """Check and return a string to look up.
+
+    Raises:
+        Invalid: it is not a string, or contains characters that a database cannot store.
+    """
+    return requests.lookup_id(arguments.text(value, field), field)
 
 
 def events(given: Sequence[RunEvent], key: Any) -> bytes:
-    """Return the body that appends what a run says.
+    """Return the body that appends events to a run.
 
     Raises:
-        TooLarge: more than a call takes.
-        Invalid: one is no run event, or holds what JSON cannot carry.
+        TooLarge: there are more than one call may have.
+        Invalid: an item is not a run event, or JSON cannot represent it.
     """
     check_call(len(given), 0, "events")
     items: list[bytes] = []
     for index, event in enumerate(given):
         if not isinstance(event, RunEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"events[{index}]", f"is {type(event).__name__}, not a RunEvent")
-        # Of its own fields most are None, which says nothing.
-        said = requests.given(**event.__dict__) | (event.model_extra or {})
-        items.append(requests.body(f"events[{index}].", **said))
+        # Fields that are None are left out, but extra fields are sent even if they are None.
+        fields = requests.given(**event.__dict__) | (event.model_extra or {})
+        items.append(requests.body(f"events[{index}].", **fields))
     rest = b"}" if key is None else b"," + requests.body(key=arguments.text(key, "key"))[1:]
     return b'{"events":[' + b",".join(items) + b"]" + rest
 
 
 def body(**fields: Any) -> bytes:
-    """Return an object of the fields that are not None.
+    """Return a JSON object of the fields that are not None.
 
     Raises:
-        Invalid: a field holds what JSON cannot carry, or `graph` is none.
+        Invalid: JSON cannot represent a field, or `graph` is not a phase graph.
     """
     given = requests.given(**fields)
     arguments.phase_graph(given.get("graph"))
@@ -75,10 +79,10 @@ def _plain(value: Any) -> Any:
 
 
 def part(node: Any, phase: Any, scopes: Any, on_missing: Any) -> dict[str, Any]:
-    """Return which part of a run is to run again, as fields of a body.
+    """Return the body fields that select the part of a run to run again.
 
     Raises:
-        Invalid: as every store refuses it.
+        Invalid: a field has a wrong value.
     """
     arguments.choice(on_missing, "on_missing", "error", "full")
     given = arguments.texts(scopes, "scopes")

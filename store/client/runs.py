@@ -1,4 +1,4 @@
-"""Runs of a store over HTTP: one request for each method."""
+"""Runs over HTTP: events, checkpoints, artefacts and forks, one request for each method."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _ENDS: Final = frozenset({"error", "gap"})
 
 
 class HTTPRuns(StoreRuns):
-    """The runs of a store behind a server."""
+    """Client of a server's runs."""
 
     def __init__(self, core: HTTPCore) -> None:
         super().__init__("HTTPStore")
         self.core = core
 
-    # -- what a run says ---------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
@@ -58,18 +58,18 @@ class HTTPRuns(StoreRuns):
             return []
         path = run_requests.path(paths.ATTEMPT_EVENTS, rollout_id, attempt_id=attempt_id)
         body = run_requests.events(given, key)
-        return (await self.core.do("append_run_events", path, body, encoding.decode_appended)).versions
+        return (await self.core.rollbook_change("append_run_events", path, body, encoding.decode_appended)).versions
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         arguments.part_of_history(query.after, query.limit)
         path = run_requests.path(paths.RUN_EVENTS, rollout_id)
-        asked = run_requests.view(
+        fields = run_requests.view(
             query.view, query.as_at, query.at, scope=query.scope, node_id=query.node_id, kind=query.kind
         )
         if not query.bodies:
-            asked["bodies"] = "false"
+            fields["bodies"] = "false"
         part = {"after": query.after, "limit": query.limit}
-        return await self.core.see("query_run_events", path, asked | part, encoding.decode_run_events)
+        return await self.core.rollbook_read("query_run_events", path, fields | part, encoding.decode_run_events)
 
     async def get_graph(
         self,
@@ -81,10 +81,10 @@ class HTTPRuns(StoreRuns):
         at: int | None = None,
     ) -> RunGraph:
         path = run_requests.path(paths.RUN_GRAPH, rollout_id)
-        asked = run_requests.view(view, as_at, at)
+        fields = run_requests.view(view, as_at, at)
         if graph is None:
-            return await self.core.see("get_run_graph", path, asked, encoding.decode_run_graph)
-        return await self.core.consider("get_run_graph", path, encoding.decode_run_graph, **asked, graph=graph)
+            return await self.core.rollbook_read("get_run_graph", path, fields, encoding.decode_run_graph)
+        return await self.core.rollbook_query("get_run_graph", path, encoding.decode_run_graph, **fields, graph=graph)
 
     async def follow(
         self,
@@ -98,30 +98,30 @@ class HTTPRuns(StoreRuns):
         arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
         if until is not None:
             arguments.whole(until, "until", "a version of the run: 1, 2, 3 …", 1)
-        path = requests.path(paths.RUN_STREAM, rollout_id=requests.sought(rollout_id, "rollout_id"))
-        asked: dict[str, Any] = {"view": arguments.text(view, "view"), "bodies": "true" if bodies else "false"}
+        path = requests.path(paths.RUN_STREAM, rollout_id=requests.lookup_id(rollout_id, "rollout_id"))
+        fields: dict[str, Any] = {"view": arguments.text(view, "view"), "bodies": "true" if bodies else "false"}
         pause = _SHORTEST_PAUSE
         while True:
             place = requests.given(after=after, until=until)
-            call = reading("follow_run", path + requests.query_string({**asked, **place}), is_ours=True)
+            call = reading("follow_run", path + requests.query_string({**fields, **place}), rollbook_only=True)
             stream = await self.core.transport.follow(call)
             if stream is None:
                 base = self.core.transport.address.base
                 raise Incompatible(f"{base} does not stream runs", "give the URL of a Rollbook server")
             try:
-                while told := await stream.take():
-                    for frame in _frames(told):
-                        # Whoever is told this may stop here, and go on from it.
+                while frames := await stream.take():
+                    for frame in _run_frames(frames):
+                        # Set before the yield, because the caller may stop here.
                         after, until, pause = frame.seq, frame.until, _SHORTEST_PAUSE
                         yield frame
-                    if told[-1]["kind"] in _ENDS:
+                    if frames[-1]["kind"] in _ENDS:
                         break
             finally:
                 stream.close()
             await self.core.transport.pause("follow_run", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    # -- what it leaves ----------------------------------------------------------------------------------------------
+    # -- checkpoints and artefacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,
@@ -147,7 +147,7 @@ class HTTPRuns(StoreRuns):
             key=key,
             graph=graph,
         )
-        return await self.core.do("save_checkpoint", path, body, encoding.decode_checkpoint_or_none)
+        return await self.core.rollbook_change("save_checkpoint", path, body, encoding.decode_checkpoint_or_none)
 
     async def get_checkpoint(
         self,
@@ -161,19 +161,19 @@ class HTTPRuns(StoreRuns):
         at: int | None = None,
     ) -> Snapshot | None:
         arguments.choice(search, "search", "rollout", "group")
-        sought = {"scope": arguments.text(scope, "scope"), "name": arguments.text(name, "name")}
+        texts = {"scope": arguments.text(scope, "scope"), "name": arguments.text(name, "name")}
         path = run_requests.path(paths.LATEST_CHECKPOINT, rollout_id)
-        asked = run_requests.view(view, as_at, at, **sought, search=search)
-        return await self.core.see("get_checkpoint", path, asked, encoding.decode_snapshot_or_none)
+        fields = run_requests.view(view, as_at, at, **texts, search=search)
+        return await self.core.rollbook_read("get_checkpoint", path, fields, encoding.decode_snapshot_or_none)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
         path = run_requests.path(paths.CHECKPOINT, rollout_id, checkpoint_id=checkpoint_id)
-        return await self.core.see("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
+        return await self.core.rollbook_read("get_checkpoint_by_id", path, {}, encoding.decode_snapshot)
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
         path = run_requests.path(paths.CHECKPOINTS, rollout_id)
-        asked = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name)
-        return await self.core.see("list_checkpoints", path, asked, encoding.decode_checkpoints)
+        fields = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name)
+        return await self.core.rollbook_read("list_checkpoints", path, fields, encoding.decode_checkpoints)
 
     async def save_artifact(
         self,
@@ -190,33 +190,35 @@ class HTTPRuns(StoreRuns):
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
         more = requests.given(phase=phase, media_type=media_type, key=key)
         body = requests.body(attempt_id=attempt_id, scope=scope, name=name, content=content, **more)
-        return await self.core.do("save_artifact", path, body, encoding.decode_artifact_ref)
+        return await self.core.rollbook_change("save_artifact", path, body, encoding.decode_artifact_ref)
 
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
         path = run_requests.path(paths.RETRACT_ARTIFACT, rollout_id, artifact_id=artifact_id)
         body = run_requests.body(reason=reason, key=key)
-        return await self.core.do("retract_artifact", path, body, encoding.decode_artifact_ref)
+        return await self.core.rollbook_change("retract_artifact", path, body, encoding.decode_artifact_ref)
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
         arguments.part_of_history(0, query.limit)
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
-        asked = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name) | {
+        fields = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name) | {
             "limit": query.limit
         }
-        return await self.core.see("query_artifacts", path, asked, encoding.decode_artifacts)
+        return await self.core.rollbook_read("query_artifacts", path, fields, encoding.decode_artifacts)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
         arguments.part_of_history(0, limit)
-        asked = {"scope": run_requests.text(scope, "scope"), "limit": limit, **requests.past(as_at)}
+        fields = {"scope": run_requests.text(scope, "scope"), "limit": limit, **requests.moment(as_at)}
         if name is not None:
-            asked["name"] = run_requests.text(name, "name")
-        return await self.core.see("scope_history", paths.SCOPE_HISTORY, asked, encoding.decode_artifact_refs)
+            fields["name"] = run_requests.text(name, "name")
+        return await self.core.rollbook_read(
+            "scope_history", paths.SCOPE_HISTORY, fields, encoding.decode_artifact_refs
+        )
 
-    # -- running a part again ----------------------------------------------------------------------------------------
+    # -- forks -------------------------------------------------------------------------------------------------------
 
     async def plan_fork(
         self,
@@ -230,10 +232,10 @@ class HTTPRuns(StoreRuns):
         cascade: bool = True,
         graph: PhaseGraph | None = None,
     ) -> ForkPlan:
-        asked = run_requests.part(node, phase, scopes, on_missing)
+        fields = run_requests.part(node, phase, scopes, on_missing)
         path = run_requests.path(paths.PLAN_FORK, rollout_id)
-        return await self.core.consider(
-            "plan_fork", path, encoding.decode_fork_plan, **asked, base=base, cascade=cascade, graph=graph
+        return await self.core.rollbook_query(
+            "plan_fork", path, encoding.decode_fork_plan, **fields, base=base, cascade=cascade, graph=graph
         )
 
     async def fork(
@@ -274,7 +276,7 @@ class HTTPRuns(StoreRuns):
             graph=graph,
         )
         path = run_requests.path(paths.FORKS, rollout_id)
-        return await self.core.do("fork_attempt", path, body, encoding.decode_fork_result)
+        return await self.core.rollbook_change("fork_attempt", path, body, encoding.decode_fork_result)
 
     async def resume(
         self,
@@ -296,35 +298,35 @@ class HTTPRuns(StoreRuns):
             graph=graph,
         )
         path = run_requests.path(paths.RESUME, rollout_id)
-        return await self.core.do("resume_attempt", path, body, encoding.decode_fork_result)
+        return await self.core.rollbook_change("resume_attempt", path, body, encoding.decode_fork_result)
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
         path = run_requests.path(paths.HEAD, rollout_id)
         body = run_requests.body(attempt_id=attempt_id, reason=reason, request_id=request_id)
-        return await self.core.do("move_head", path, body, encoding.decode_rollout)
+        return await self.core.rollbook_change("move_head", path, body, encoding.decode_rollout)
 
-    # -- looking back ------------------------------------------------------------------------------------------------
+    # -- lineage -----------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         path = run_requests.path(paths.LINEAGE, rollout_id)
-        return await self.core.see("list_lineage", path, {}, encoding.decode_lineage)
+        return await self.core.rollbook_read("list_lineage", path, {}, encoding.decode_lineage)
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
         for name, attempt in (("a", a), ("b", b)):
             arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
         path = run_requests.path(paths.COMPARE, rollout_id)
-        return await self.core.see("compare_attempts", path, {"a": a, "b": b}, encoding.decode_difference)
+        return await self.core.rollbook_read("compare_attempts", path, {"a": a, "b": b}, encoding.decode_difference)
 
 
-def _frames(told: list[dict[str, Any]]) -> Iterator[RunFrame]:
-    """Yield what is told of the run.
+def _run_frames(frames: list[dict[str, Any]]) -> Iterator[RunFrame]:
+    """Yield the frames of the run, without heartbeats.
 
     Raises:
-        StoreError: the stream ended with an error that another connection would not mend.
+        StoreError: the stream ended with an error that is not retryable.
     """
-    for each in told:
+    for each in frames:
         if each["kind"] in _ENDS:
             if not each.get("retryable"):
                 raise error_of(400, orjson.dumps(each), "follow_run")

@@ -12,14 +12,14 @@ from store.client.pools import Pool
 EVENT_STREAM: Final = "text/event-stream"
 
 SILENCE_SECONDS: Final = 60.0
-"""How long a server may say nothing, not even a heartbeat, before the connection is taken for dead."""
+"""The time without data, including heartbeats, after which the connection counts as lost."""
 
 _END: Final = b"\n\n"
 _DATA: Final = b"data: "
 
 
 class EventStream:
-    """What a server says on one connection. Its events may be taken by one task after another."""
+    """The events of one connection. Different tasks may read from it, one at a time."""
 
     def __init__(self, pool: Pool, response: aiohttp.ClientResponse, operation: str) -> None:
         self._pool = pool
@@ -28,13 +28,13 @@ class EventStream:
         self._rest = bytearray()
 
     async def take(self) -> list[dict[str, Any]]:
-        """Return the frames that came next, at least one; none when the connection has ended.
+        """Return the next frames, at least one; empty when the connection has ended.
 
         Raises:
             Closed: the store was closed.
         """
         while True:
-            # The timeout does not span a yield, because it belongs to the task that waits.
+            # The scope ends before the return, because another task may call next and a timeout belongs to one task.
             async with self._pool.call(self._operation, waits=True):
                 try:
                     chunk = await self._response.content.readany()
@@ -46,7 +46,7 @@ class EventStream:
                 return frames
 
     def _split(self, chunk: bytes) -> list[dict[str, Any]]:
-        # A frame may end in the middle of a chunk, and its end may lie across two.
+        # A frame may end in the middle of a chunk, and its two-byte end mark may be split between chunks.
         searched = max(len(self._rest) - 1, 0)
         self._rest += chunk
         end = self._rest.rfind(_END, searched)
@@ -56,11 +56,11 @@ class EventStream:
         return [frame for text in bytes(whole).split(_END) if (frame := _frame(text)) is not None]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._response.close()
 
 
 def _frame(text: bytes) -> dict[str, Any] | None:
-    """Return the data of an event; None for what carries none, such as a comment."""
+    """Return the data of an event; None for an event without data, such as a comment."""
     parts = [line.removeprefix(_DATA) for line in text.split(b"\n") if line.startswith(_DATA)]
     return orjson.loads(b"\n".join(parts)) if parts else None

@@ -1,5 +1,5 @@
-"""The store behind a server: each method is one request, sent again until it is answered."""
-# ruff: noqa: A002, ASYNC109 - the names of arguments are Agent-lightning's.
+"""`HTTPStore`, the client of a server. Each method sends one request and retries it until it is answered."""
+# ruff: noqa: A002, ASYNC109 - argument names follow Agent-lightning.
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final, Self, TypeVar
 
 from store.client import address, requests
 from store.client.annotations import HTTPAnnotations
-from store.client.core import IN_TIME, HTTPCore
+from store.client.core import FULL_WAIT, HTTPCore
 from store.client.log import HTTPLog
 from store.client.reads import HTTPReads
 from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
-from store.client.transport import StoreCall, Transport, reading, trusting
+from store.client.transport import StoreCall, Transport, reading, trust_context
 from store.errors import Incompatible, Invalid
 from store.interface.store import Store
 from store.models import (
@@ -51,25 +51,25 @@ KEY_VARIABLE: Final = "ROLLBOOK_API_KEY"
 
 
 class HTTPStore(HTTPReads, Store):
-    """A partition of a server's database. Works at once; `await open_store(url)` also asks whether the server is there.
+    """One partition of a server's database.
 
-    It may be used from any event loop and thread, handed to other processes by pickle, and used in a fork: each loop of
-    each process has connections of its own. Whatever is lost on the way is sent again, under a key by which the server
-    does it once.
+    The constructor does not connect; `await open_store(url)` also checks that the server answers. A store may be used
+    from any event loop and thread, pickled, and used after a fork: each loop of each process has its own connections.
+    Requests that fail are retried with an idempotency key, so that the server executes them once.
 
     Args:
-        url: `http://host:port`, another partition as `/p/<name>` or `?partition=<name>`.
-        api_key: sent with every request; None for the one in `ROLLBOOK_API_KEY`, if there is one. Never shown, but it
-            travels in a pickle of the store.
-        ca_file: certificates to believe besides the system's and those in `SSL_CERT_FILE`, in PEM; for https.
+        url: `http://host:port`, with an optional partition: `/p/<name>` or `?partition=<name>`.
+        api_key: sent with every request; None for the value of `ROLLBOOK_API_KEY`, if it is set. The key is never
+            shown, but a pickle of the store contains it.
+        ca_file: a PEM file of certificates to trust in addition to the system's or those in `SSL_CERT_FILE`.
         read_only: refuse calls that write.
-        retry_seconds: how long a call is sent again and again, from its first try to the start of its last.
-        timeout_seconds: how long one try may go without an answer, beyond what the call itself waits.
-        connect_seconds: how long one try may take to connect.
-        connections: the most that one event loop has open for calls that do not wait.
+        retry_seconds: the time between the start of the first attempt of a call and the start of the last.
+        timeout_seconds: the timeout of one attempt, in addition to the time that the call waits on the server.
+        connect_seconds: the timeout of connecting.
+        connections: the most connections of one event loop for calls that do not wait on the server.
 
     Raises:
-        Invalid: the URL, the key, the file or a length of time has a mistake.
+        Invalid: the URL, the key, the file or a timeout is invalid.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class HTTPStore(HTTPReads, Store):
         retries = Retries(retry_seconds, timeout_seconds, connect_seconds)
         headers = _headers(self._settings["api_key"])
         where = address.parse(url)
-        trust = trusting(ca_file) if where.base.startswith("https:") else None
+        trust = trust_context(ca_file) if where.base.startswith("https:") else None
         if ca_file is not None and trust is None:
-            raise Invalid("ca_file", "is for https://, and the URL is not; leave it out")
+            raise Invalid("ca_file", "needs an https:// URL; leave it out")
         super().__init__(HTTPCore(Transport(where, headers, retries, connections, trust), read_only=read_only))
         self._log = HTTPLog(self.core)
         self._runs = HTTPRuns(self.core)
@@ -107,19 +107,19 @@ class HTTPStore(HTTPReads, Store):
 
     @classmethod
     async def open(cls, url: str, **settings: Any) -> Self:
-        """Return a store whose server has answered.
+        """Return a store after the server has answered a request.
 
-        A server of Agent-lightning serves what it has; what it has not raises `Incompatible` when it is called.
+        With a server of Agent-lightning, methods that it does not support raise `Incompatible` when they are called.
 
         Raises:
-            Invalid: as the class.
+            Invalid: an argument is invalid; see the class.
             Unavailable: the server does not answer.
             NotFound: it has no such partition.
         """
         store = cls(url, **settings)
         try:
             try:
-                await store.core.meet("open_store")
+                await store.core.check_server("open_store")
             except Incompatible:
                 await store.core.transport.send(reading("open_store", paths.HEALTH))
         except BaseException:
@@ -145,7 +145,7 @@ class HTTPStore(HTTPReads, Store):
         return self._annotations
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.url, self._settings)
+        return _unpickle, (self.url, self._settings)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.core.transport.address.base!r})"
@@ -186,7 +186,7 @@ class HTTPStore(HTTPReads, Store):
         try:
             answer = await self.core.change("enqueue_rollout", paths.ENQUEUE, body, encoding.decode_rollouts)
         except Invalid as error:
-            raise requests.of_the_only_one(error) from None
+            raise requests.of_single_rollout(error) from None
         return answer[0]
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
@@ -264,7 +264,7 @@ class HTTPStore(HTTPReads, Store):
         }
         path = requests.path(paths.LATEST_ATTEMPT if attempt_id == "latest" else paths.ATTEMPT, **ids)
         at = last_heartbeat_time
-        # None is for the server to refuse.
+        # The server refuses None.
         if at is not None and not isinstance(at, Unset):  # pyright: ignore[reportUnnecessaryComparison]
             at = arguments.moment(at, "last_heartbeat_time")
         fields = {"worker_id": worker_id, "last_heartbeat_time": at, "metadata": metadata, "error": error}
@@ -284,7 +284,7 @@ class HTTPStore(HTTPReads, Store):
         stored: list[int] = []
         for places, body in requests.span_batches(spans) if spans else []:
             answer = await self.core.change(
-                "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+                "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
             )
             stored += [places[index] for index, _ in answer.recorded]
         if len(stored) < len(spans):
@@ -293,19 +293,19 @@ class HTTPStore(HTTPReads, Store):
         return [spans[index] for index in stored]
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of those that are new.
+        """Store spans like `add_many_spans`, and return the (index in the call, sequence_id) of each new span.
 
         Args:
             spans: the spans, of any attempts.
-            number: give each the next number of its rollout instead of the one it carries, in the same transaction.
+            number: replace the sequence_id of each span by the next one of its rollout, in the same transaction.
 
         Raises:
-            NotFound: no such rollout or attempt; what stands before it in the call is stored.
+            NotFound: no such rollout or attempt; the spans before it in the call are stored.
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
             answer = await self.core.change(
-                "record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+                "record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
             )
             recorded += [(places[index], sequence_id) for index, sequence_id in answer.recorded]
         return recorded
@@ -316,7 +316,7 @@ class HTTPStore(HTTPReads, Store):
         span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
         body = requests.batch([requests.span(span)], number=sequence_id is None)
         answer = await self.core.change(
-            "add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, is_ours=True
+            "add_otel_span", paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
         )
         if not answer.recorded:
             _log_duplicate(span)
@@ -338,7 +338,7 @@ class HTTPStore(HTTPReads, Store):
             return []
         body = requests.body(rollout_attempt_ids=[list(pair) for pair in pairs])
         answer = await self.core.change(
-            "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, is_ours=True
+            "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, rollbook_only=True
         )
         return answer.sequence_ids
 
@@ -356,7 +356,7 @@ class HTTPStore(HTTPReads, Store):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
-            raise TypeError("heartbeat_stats is None; leave it out to keep the last ones")
+            raise TypeError("heartbeat_stats is None; leave it out to keep the stored ones")
         path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))
         body = requests.body(heartbeat_stats=heartbeat_stats)
         return await self.core.change("update_worker", path, body, encoding.decode_worker)
@@ -366,26 +366,26 @@ class HTTPStore(HTTPReads, Store):
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         arguments.timeout(timeout)
         wanted = requests.texts(arguments.several(rollout_ids, "rollout_ids"), "rollout_ids") or []
-        asked_for = 0.0
+        requested = 0.0
         answered = -1.0
 
         async def wait(seconds: float) -> list[Rollout]:
-            nonlocal asked_for, answered
+            nonlocal requested, answered
             body = requests.body(rollout_ids=wanted, timeout=seconds)
             began = time.monotonic()
             call = StoreCall("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
-            ended = await self.core.transport.ask(call, encoding.decode_rollouts)
-            asked_for, answered = seconds, time.monotonic() - began
+            ended = await self.core.transport.request(call, encoding.decode_rollouts)
+            requested, answered = seconds, time.monotonic() - began
             return ended
 
         def is_over(ended: list[Rollout]) -> bool:
-            # An answer arrives well before the timeout only when no rollout is left to wait for.
-            return len(ended) == len(wanted) or answered < asked_for * IN_TIME
+            # The server answers well before the timeout only if it has no rollout left to wait for.
+            return len(ended) == len(wanted) or answered < requested * FULL_WAIT
 
         seconds = math.inf if timeout is None else max(timeout, 0.0)
         return await self.core.in_slices("wait_for_rollouts", seconds, wait, is_over)
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         await self.core.transport.close()
@@ -395,7 +395,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"rollbook/{_version()}"}
     if api_key:
         if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
-            raise Invalid("api_key", "holds what no header may; copy it whole, and nothing more")
+            raise Invalid("api_key", "contains characters that a header cannot; copy exactly the key")
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
 
@@ -413,5 +413,5 @@ def _log_duplicate(span: Span) -> None:
     )
 
 
-def _again(url: str, settings: dict[str, Any]) -> HTTPStore:
+def _unpickle(url: str, settings: dict[str, Any]) -> HTTPStore:
     return HTTPStore(url, **settings)

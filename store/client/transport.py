@@ -1,4 +1,4 @@
-"""Requests and their answers: each call is sent until it is answered or its time is over."""
+"""HTTP transport, which sends each call until it is answered or its time is over."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ _JSON: Final = "application/json"
 _SHOWN: Final = 200
 _LARGE: Final = 512 * 1024
 _NAMED: Final = b'"error_type"'
-"""What only answers of a Rollbook server, or an Agent-lightning one's to a failure, contain."""
+"""Text that marks an error of a Rollbook or an Agent-lightning server, as opposed to one of a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One logical call of the store, however often it is sent."""
+    """One call of the store, which may be sent several times."""
 
     operation: str
-    """The method's name, for errors."""
+    """The name of the method, for errors."""
     method: str
     path: str
-    """After the server's address, percent-encoded, with its query."""
+    """The percent-encoded path after the server's address, with its query string."""
     body: bytes | None = None
     key: str | None = None
-    """Under which the server does it once, however often it comes; None for what changes nothing."""
+    """The idempotency key, with which the server executes the call once; None for reads."""
     waits: float = 0.0
-    """How long the server is asked to wait before it answers, in seconds; infinity for as long as it takes."""
-    is_ours: bool = False
-    """Whether Agent-lightning's servers do not have it."""
+    """How long the server may wait before it answers, in seconds; infinity for no limit."""
+    rollbook_only: bool = False
+    """Whether servers of Agent-lightning do not support the call."""
     claims: bool = False
-    """Whether the answer gives something away, which must not be lost with a caller who leaves."""
+    """Whether the call claims rollouts, which the server must release if the caller is cancelled."""
 
 
 def reading(operation: str, path: str, **details: Any) -> StoreCall:
-    """Return a call that changes nothing and carries no body."""
+    """Return a read without a body."""
     return StoreCall(operation, "GET", path, **details)
 
 
 def changing(operation: str, path: str, body: bytes | None = None, **details: Any) -> StoreCall:
-    """Return a call that changes something, under a key of its own."""
+    """Return a write with a new idempotency key."""
     return StoreCall(operation, "POST", path, body, uuid4().hex, **details)
 
 
 class Transport:
-    """The way to one server."""
+    """Sender of calls to one server."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Transport:
         self._retries = retries
         self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
-        # It also keeps the pools out of the garbage, where the sessions' own finalisers would complain first.
-        weakref.finalize(self, self._pools.let_go).atexit = False
+        # The finaliser also keeps the pools alive, so that the sessions' finalisers do not warn before it runs.
+        weakref.finalize(self, self._pools.close_soon).atexit = False
 
-    async def ask(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:
+    async def request(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:
         """Return the decoded answer to a call.
 
         Raises:
-            StoreError: what the server answered, or `Unavailable` if nothing came in time.
+            StoreError: the error that the server returned, or `Unavailable` if it did not answer in time.
         """
         body = await self.send(call)
         try:
@@ -96,10 +96,14 @@ class Transport:
             raise self._foreign(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
 
     async def send(self, call: StoreCall) -> bytes:
-        """Return the body of the answer to a call; errors as `ask`."""
+        """Return the undecoded answer to a call.
+
+        Raises:
+            StoreError: see `request`.
+        """
         if self._closed:
             raise Closed(call.operation)
-        pool = self._pools.here()
+        pool = self._pools.current()
         async with pool.call(call.operation, waits=call.waits > 0):
             return await self._until_answered(pool, call)
 
@@ -112,29 +116,29 @@ class Transport:
             await pool.pause(call.operation, attempts.pause_after(outcome))
 
     async def pause(self, operation: str, seconds: float) -> None:
-        """Wait between two calls.
+        """Sleep between two calls.
 
         Raises:
-            Closed: the store is closed, or was meanwhile.
+            Closed: the store is closed, or was closed meanwhile.
         """
         if self._closed:
             raise Closed(operation)
-        await self._pools.here().pause(operation, seconds)
+        await self._pools.current().pause(operation, seconds)
 
     async def close(self) -> None:
-        """End the calls that wait, and close the connections of every loop."""
+        """End the calls that wait, and close the connections of all loops."""
         self._closed = True
         await self._pools.close()
 
     async def follow(self, call: StoreCall) -> EventStream | None:
-        """Return the events that a server sends for as long as it lasts; None if it answers once and for all.
+        """Open an event stream; return None if the server answers with a plain body instead.
 
         Raises:
-            StoreError: as `ask`.
+            StoreError: see `request`.
         """
         if self._closed:
             raise Closed(call.operation)
-        pool = self._pools.here()
+        pool = self._pools.current()
         attempts = Attempts(self._retries, call.operation, self.address.base, waits=True)
         while True:
             async with pool.call(call.operation, waits=True):
@@ -151,8 +155,8 @@ class Transport:
             return EventStream(pool, outcome, call.operation)
         async with outcome:
             body = await self._unless_failed(outcome.read(), SILENCE_SECONDS)
-        judged = body if isinstance(body, RetryableFailure) else self._judged(call, outcome, body)
-        return judged if isinstance(judged, RetryableFailure) else None
+        result = body if isinstance(body, RetryableFailure) else self._check_response(call, outcome, body)
+        return result if isinstance(result, RetryableFailure) else None
 
     async def _begin(self, pool: Pool, call: StoreCall) -> aiohttp.ClientResponse:
         session = await pool.session()
@@ -166,15 +170,15 @@ class Transport:
             allow_redirects=False,
         )
 
-    async def _try(self, pool: Pool, call: StoreCall, timeout: float) -> bytes | RetryableFailure:  # noqa: ASYNC109 - aiohttp's word
+    async def _try(self, pool: Pool, call: StoreCall, timeout: float) -> bytes | RetryableFailure:  # noqa: ASYNC109 - the name of aiohttp's parameter
         outcome = await self._unless_failed(self._exchange(pool, call, timeout), timeout)
-        return outcome if isinstance(outcome, RetryableFailure) else self._judged(call, *outcome)
+        return outcome if isinstance(outcome, RetryableFailure) else self._check_response(call, *outcome)
 
     async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | RetryableFailure:
-        """Return what an exchange gives, or why to try it again. The store's own errors must not come from inside.
+        """Return the result of an exchange, or a failure that may be retried. The exchange raises no store errors.
 
         Raises:
-            StoreError: trying again would change nothing.
+            StoreError: a retry cannot succeed.
         """
         try:
             return await exchange
@@ -194,7 +198,7 @@ class Transport:
         self,
         pool: Pool,
         call: StoreCall,
-        timeout: float,  # noqa: ASYNC109 - aiohttp's word
+        timeout: float,  # noqa: ASYNC109 - the name of aiohttp's parameter
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         total = None if math.isinf(call.waits) else timeout + call.waits
         headers = {"Content-Type": _JSON} if call.body is not None else {}
@@ -215,11 +219,13 @@ class Transport:
             ):
                 return response, await response.read()
 
-    def _judged(self, call: StoreCall, response: aiohttp.ClientResponse, body: bytes) -> bytes | RetryableFailure:
-        """Return the body of a success, or why to try again.
+    def _check_response(
+        self, call: StoreCall, response: aiohttp.ClientResponse, body: bytes
+    ) -> bytes | RetryableFailure:
+        """Return the body of a successful answer, or a failure that may be retried.
 
         Raises:
-            StoreError: trying again would change nothing.
+            StoreError: a retry cannot succeed.
         """
         status = response.status
         if status < 300:
@@ -230,9 +236,9 @@ class Transport:
         error = error_of(status, body, sent)
         is_named = _NAMED in body
         if status in RETRIED_STATUSES:
-            asked = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
-            return RetryableFailure(f"answered {status} {response.reason}", asked or 0.0, error if is_named else None)
-        if call.is_ours and status in {404, 405} and not is_named:
+            pause = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
+            return RetryableFailure(f"answered {status} {response.reason}", pause or 0.0, error if is_named else None)
+        if call.rollbook_only and status in {404, 405} and not is_named:
             raise self._foreign(f"has no {sent}")
         raise error
 
@@ -243,15 +249,15 @@ class Transport:
 
 
 def _payload(body: bytes | None) -> bytes | BytesIO | None:
-    """Return a body as it is sent: a large one piece by piece, so that the loop can do other things meanwhile."""
+    """Return a body for sending. A large one is sent in parts, so that it does not block the event loop."""
     return body if body is None or len(body) < _LARGE else BytesIO(body)
 
 
-def trusting(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return a context that believes the system's authorities (or those in `SSL_CERT_FILE`), and those in a file.
+def trust_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """Return a TLS context that trusts the system's authorities (or those in `SSL_CERT_FILE`) and those in a file.
 
     Raises:
-        Invalid: the file is missing, or holds no certificates in PEM.
+        Invalid: the file is missing, or contains no PEM certificates.
     """
     context = ssl.create_default_context()
     if ca_file is None:
@@ -259,7 +265,7 @@ def trusting(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError:
-        raise Invalid("ca_file", f"{os.fspath(ca_file)} holds no certificates in PEM") from None
+        raise Invalid("ca_file", f"{os.fspath(ca_file)} contains no PEM certificates") from None
     except OSError as error:
         raise Invalid("ca_file", f"{os.fspath(ca_file)} cannot be read: {error.strerror}") from None
     return context

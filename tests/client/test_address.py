@@ -36,11 +36,11 @@ def test_a_server_is_named_by_its_url_and_a_partition_by_its_path_or_query(url: 
 @pytest.mark.parametrize(
     "url,reason",
     [
-        ("http://", "names no host"),
-        ("http:///p/x", "names no host"),
-        ("ftp://host", "not a server's"),
-        ("sqlite:///run.db", "not a server's"),
-        ("host:4747", "not a server's"),
+        ("http://", "has no host"),
+        ("http:///p/x", "has no host"),
+        ("ftp://host", "not the URL of a server"),
+        ("sqlite:///run.db", "not the URL of a server"),
+        ("host:4747", "not the URL of a server"),
         ("http://host:port", "not a URL"),
         ("http://host:99999", "not a URL"),
         ("http://[::1", "not a URL"),
@@ -50,7 +50,7 @@ def test_a_server_is_named_by_its_url_and_a_partition_by_its_path_or_query(url: 
         ("http://host?partition=../other", "must match"),
         ("http://host?partition=", "must match"),
         ("http://host?durability=full", "known: partition"),
-        ("http://host/p/one?partition=two", "names a partition already"),
+        ("http://host/p/one?partition=two", "names another partition"),
     ],
 )
 def test_what_is_no_url_of_a_server_is_refused_with_the_reason(url: str, reason: str) -> None:
