@@ -1,1 +1,1 @@
-"""The store's interface; its docstrings are the specification."""
+"""Store interface; its docstrings are the specification."""

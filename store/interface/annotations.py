@@ -1,8 +1,8 @@
-"""What a store keeps of what people and programs say about a rollout: labels and notes.
+"""Annotations of rollouts by people and programs: labels and notes.
 
-Saying something changes nothing else: neither status nor queue, and no sign of life.
+An annotation changes neither the status nor the queue, and is not a sign of life.
 """
-# ruff: noqa: ARG002 - a default that only refuses uses no argument.
+# ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from store.runtime.blocking import Blocking, blocking
 
 
 class StoreAnnotations:
-    """Labels and notes of rollouts. This class is the default of a store without them: its methods raise `Unsupported`.
+    """Labels and notes of rollouts. The methods of this class raise `Unsupported`, for stores without annotations.
 
-    A label is up to 64 bytes of text without control characters, and without spaces at its ends; a rollout carries up
-    to 64 of them. A note is up to 64 KiB of text. Both are events of the rollout's history, with their actor, and stay
-    there when a label is taken off again.
+    A label is a text of at most 64 bytes without control characters, and without spaces at its ends. A rollout has at
+    most 64 labels. A note is a text of at most 64 KiB. Both are recorded as events in the rollout's history, with their
+    actor; the events remain when a label is removed.
 
     Args:
-        backend: the name of the store's class, for the error.
+        backend: the name of the store's class, for error messages.
     """
 
     def __init__(self, backend: str) -> None:
@@ -36,35 +36,35 @@ class StoreAnnotations:
         add_labels: Sequence[str] = (),
         remove_labels: Sequence[str] = (),
     ) -> AnnotateResult:
-        """Put labels on a rollout, take others off it, and make a note of it, all in one event.
+        """Add and remove labels of a rollout, and add a note, all in one event.
 
-        Works whatever the rollout's status, also after its end. Adding a label that is there and removing one that is
-        not change nothing; where nothing changes and there is no note, nothing is recorded.
+        The rollout may have any status, also a final one. Adding a present label and removing an absent one have no
+        effect. If nothing changes and there is no note, no event is recorded.
 
         Args:
-            rollout_id: which rollout.
-            note: what to say of it.
-            add_labels: what to find it by.
-            remove_labels: what to find it by no longer.
+            rollout_id: the rollout.
+            note: the text of the note.
+            add_labels: labels to add.
+            remove_labels: labels to remove.
 
         Raises:
             NotFound: no such rollout.
-            Invalid: a label or a note that is none, the same label to be added and removed, nothing at all, or more
-                labels than a rollout carries.
-            TooLarge: a longer label or note, or more of them than fit one call.
+            Invalid: a label or note is malformed, a label is both added and removed, the call contains neither labels
+                nor a note, or the rollout would have more than 64 labels.
+            TooLarge: a label or note is too long, or the call has too many of them.
         """
         raise Unsupported("annotations.annotate", self.backend)
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
     ) -> Annotations:
-        """Return the labels of a rollout, and its notes.
+        """Return the labels and notes of a rollout.
 
         Args:
-            rollout_id: which rollout.
-            limit: the last so many notes; -1 for all.
-            as_at: as things stood at this moment of the log.
-            at: as things stood after this one of the rollout's events.
+            rollout_id: the rollout.
+            limit: the number of latest notes; -1 for all.
+            as_at: read the state at this moment of the log.
+            at: read the state after the rollout's event with this number.
 
         Raises:
             NotFound: no such rollout.
@@ -73,7 +73,7 @@ class StoreAnnotations:
 
 
 class SyncAnnotations(Blocking[StoreAnnotations]):
-    """Labels and notes; see `StoreAnnotations`."""
+    """Blocking methods for labels and notes; see `StoreAnnotations`."""
 
     annotate = blocking(StoreAnnotations.annotate)
     query = blocking(StoreAnnotations.query)

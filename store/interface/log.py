@@ -1,5 +1,5 @@
-"""The log of a store: its facts, and the proof that the tables are what it says."""
-# ruff: noqa: ARG002 - a default that only refuses uses no argument.
+"""Log of a store: its events, and checks that the tables agree with them."""
+# ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreLog:
-    """The log of a store. This class is the default of a store without one: every method raises `Unsupported`.
+    """The log of a store. The methods of this class raise `Unsupported`, for stores without a log.
 
     Args:
-        backend: the name of the store's class, for the error.
+        backend: the name of the store's class, for error messages.
     """
 
     def __init__(self, backend: str) -> None:
@@ -25,17 +25,17 @@ class StoreLog:
     async def history(
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
     ) -> list[HistoryEvent]:
-        """Return the facts of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without holes.
+        """Return the events of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without gaps.
 
         Args:
-            rollout_id: whose facts.
-            as_at: only what was there then.
-            after: only those beyond this number.
-            limit: at most so many; -1 for all.
+            rollout_id: the rollout.
+            as_at: only events up to this moment of the log.
+            after: only events with a greater number.
+            limit: the maximum number of events; -1 for all.
 
         Raises:
             NotFound: no such rollout.
-            Unsupported: this store keeps no log.
+            Unsupported: the store has no log.
         """
         raise Unsupported("log.history", self.backend)
 
@@ -47,56 +47,56 @@ class StoreLog:
         types: Sequence[str] | None = None,
         rollout_id: str | None = None,
     ) -> AsyncIterator[LoggedEvent]:
-        """Yield the facts of the log in the order they were committed, none skipped and none twice.
+        """Yield the events of the log in the order of their commits, each exactly once.
 
         Args:
-            after: the cursor of the last event that was dealt with; None starts at the beginning.
-            follow: at the end of the log, wait for more instead of stopping.
+            after: the cursor of the last event that the caller has processed; None starts at the beginning.
+            follow: at the end of the log, wait for more events instead of stopping.
             types: only these event types; None for all.
-            rollout_id: only the facts of this rollout.
+            rollout_id: only the events of this rollout; None for all.
 
         Raises:
             Invalid: `after` is not a cursor.
-            Incompatible: `after` is of another store, or of a part of the log this database does not have.
-            Unsupported: this store keeps no log.
+            Incompatible: `after` belongs to another store, or to a part of the log that this database does not have.
+            Unsupported: the store has no log.
         """
         raise Unsupported("log.tail", self.backend)
 
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
-        """Prove that the log is whole and that every table is what the log says; return what was found.
+        """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
-        Checks, in one snapshot: the hash chain over all commits, the guards that make the log append-only, running
-        totals and counters, and every projected row against the fold of its stream. Changes nothing.
+        It compares in one snapshot: the hash chain over all commits, the guards that make the log append-only, running
+        totals and counters, and each projected row with the fold of its stream. It changes nothing.
 
         Args:
-            seal: a seal, or the path of one; then also proves that nothing before it changed or was cut off.
+            seal: a seal, or its path; the part of the log before the seal is then compared with it, too.
 
         Raises:
-            Unsupported: this store keeps no log.
+            Unsupported: the store has no log.
         """
         raise Unsupported("log.verify", self.backend)
 
     async def rebuild(self) -> RebuildReport:
-        """Fold the whole log anew and write the projected rows that differ, while readers and writers go on.
+        """Fold the whole log and write the projected rows that differ, while other readers and writers continue.
 
         Raises:
-            Corrupt: the log itself is damaged; restore it first.
-            Unsupported: this store keeps no log.
+            Corrupt: the log itself is damaged and must be restored first.
+            Unsupported: the store has no log.
         """
         raise Unsupported("log.rebuild", self.backend)
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
-        """Write the head of the log to a new file, as JSON, and return it. Keep it where this database is not.
+        """Write the head of the log to a new file, as JSON, and return it. Keep the file apart from the database.
 
         Raises:
-            FileExistsError: there is such a file; a seal is never overwritten.
-            Unsupported: this store keeps no log.
+            FileExistsError: the file exists; a seal is never overwritten.
+            Unsupported: the store has no log.
         """
         raise Unsupported("log.seal", self.backend)
 
 
 class SyncLog(Blocking[StoreLog]):
-    """The log of a store; see `StoreLog`."""
+    """Blocking methods of the log; see `StoreLog`."""
 
     history = blocking(StoreLog.history)
     tail = blocking_iterator(StoreLog.tail)

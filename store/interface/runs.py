@@ -1,9 +1,9 @@
-"""What a store does for runs: their events, checkpoints and artefacts, and running a part of them again.
+"""Runs of a store: events, checkpoints, artefacts, and re-runs of a part.
 
-A run is a rollout, a re-run one more attempt of it. Nothing is ever edited or deleted: a re-run hides what it replaces
-from the views that build on it, and each earlier view stays as it was.
+A run is a rollout; a re-run is another attempt of it. Events are never edited or deleted: a re-run hides the events
+that it replaces in its own view, and earlier views do not change.
 """
-# ruff: noqa: ARG002 - a default that only refuses uses no argument.
+# ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ from store.models.runs import (
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 AsAt = int | datetime
-"""A moment of the log: the position of an event, or an aware datetime compared with when commits were recorded."""
+"""A moment of the log: the position of an event, or an aware datetime, compared with the times of commits."""
 
 
 class StoreRuns:
-    """The runs of a store. This class is the default of a store without them: every method raises `Unsupported`.
+    """The runs of a store. The methods of this class raise `Unsupported`, for stores without runs.
 
-    **Views.** `view="head"` is the run as it stands: what the head attempt said, and of the attempts it builds on all
-    that no re-run has hidden. `attempt:3` is the same for attempt 3, whether or not it is the head; `own:3` is what
-    attempt 3 alone said; `raw` is all there is. Checkpoints and artefacts follow the same rule as events. The head is
-    the attempt that started last, unless `move_head` put it elsewhere. With `at` or `as_at` the log is cut first, then
-    the head is taken as it was at that moment, then the view is applied.
+    **Views.** `view="head"` is the current state of the run: the events of the head attempt, and those of the attempts
+    that it builds on, except the hidden ones. `attempt:3` is the same for attempt 3, whether or not it is the head.
+    `own:3` is only the events of attempt 3. `raw` is all events. Checkpoints and artefacts follow the same rules. The
+    head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, the log is first cut at
+    that moment; head and view are then determined from the rest.
 
-    **Phases.** The methods that plan need the run's phase graph. It is the one `PhaseGraph` among the rollout's
-    resources, or the one given as `graph`.
+    **Phases.** The methods that plan need the run's phase graph: the only `PhaseGraph` among the rollout's resources,
+    or the argument `graph`.
 
-    Besides the errors named at each method, they raise `NotFound` for a rollout or an attempt that does not exist,
-    `Invalid` for what has the wrong form, and `Unsupported` where a store has no runs.
+    In addition to the errors listed for each method, all of them raise `NotFound` for a rollout or an attempt that does
+    not exist, and `Invalid` for malformed arguments.
 
     Args:
-        backend: the name of the store's class, for the error.
+        backend: the name of the store's class, for error messages.
     """
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
 
-    # -- what a run says ---------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
-        """Append what a run says, all or nothing, and return the version of each event.
+        """Append events to a run, all or none, and return the version of each.
 
-        Each is a sign of life of the attempt and makes a preparing one running, as a span does. Those of an attempt
-        that was superseded are kept, and change nothing.
+        Like a span, an event is a sign of life of its attempt and makes a preparing attempt running. Events of a
+        superseded attempt are stored without any effect.
 
         Args:
-            rollout_id: whose run.
-            attempt_id: which attempt says it.
-            events: what it says, in order; one whose kind is a phase kind must have a phase.
-            key: of the call: repeated with the same key, it appends nothing and returns the versions of the first time.
+            rollout_id: the run.
+            attempt_id: the attempt that the events belong to.
+            events: the events, in order; an event whose kind is a phase kind must have a phase.
+            key: idempotency key: a repeated call with the same key appends nothing and returns the first versions.
 
         Raises:
-            Conflict: the key stands for another call of this rollout.
+            Conflict: the key was used for another call of this rollout.
         """
         raise Unsupported("runs.append_events", self.backend)
 
@@ -95,19 +95,19 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> RunEventPage:
-        """Return what a run said, in the order it was recorded: its run events, its phases, its spans with a node.
+        """Return the events of a run in the order in which they were recorded: run events, phases, spans with a node.
 
         Args:
-            rollout_id: whose run.
-            view: which of its attempts count; see the class.
-            after: only what comes after this version.
-            limit: at most so many; -1 for all.
-            scope: only what is of this scope, spelled as the log spells it.
-            node_id: only what is of this node.
-            kind: only what is of this kind.
-            bodies: also messages, prompts, responses and errors, which take time to read.
-            as_at: as the run stood at this moment of the log.
-            at: as the run stood after this one of its events.
+            rollout_id: the run.
+            view: the view to read; see the class.
+            after: only events after this version.
+            limit: the maximum number of events; -1 for all.
+            scope: only events of this scope, in the spelling of the log.
+            node_id: only events of this node.
+            kind: only events of this kind.
+            bodies: include messages, prompts, responses and errors, which makes the read slower.
+            as_at: read the state at this moment of the log.
+            at: read the state after the run's event with this number.
         """
         query = RunEventQuery.of(
             view=view,
@@ -123,7 +123,7 @@ class StoreRuns:
         return await self.find_events(rollout_id, query)
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
-        """Return what `query_events` returns for these arguments."""
+        """Like `query_events`, with the arguments as a query value."""
         raise Unsupported("runs.query_events", self.backend)
 
     async def get_graph(
@@ -135,10 +135,10 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> RunGraph:
-        """Return a view as nodes, one for each node of each scope, ready to draw.
+        """Return a view as a graph, with one node for each node of each scope.
 
-        A node is failed when the last thing it reported is an error, completed when it has a result, else running. What
-        ran under another node appears as an edge only. Works without a phase graph too.
+        A node is failed if its last event is an error, else completed if it has a result, else running. A node that ran
+        under another one appears only as an edge. The phase graph is optional.
         """
         raise Unsupported("runs.get_graph", self.backend)
 
@@ -151,25 +151,25 @@ class StoreRuns:
         view: str = "head",
         bodies: bool = True,
     ) -> AsyncIterator[RunFrame]:
-        """Yield a view of a run as frames: what it holds, and then what becomes of it, without end.
+        """Yield a view of a run as frames: first its present events, then every change, without end.
 
-        `apply_frames` makes a view's events of them, whether the reader began with nothing or goes on from where it
-        stood: what happened meanwhile, re-runs included, is told. Everything told is committed. A server that goes away
-        and comes back is gone on with. Break out of the loop to end it.
+        `apply_frames` computes the events of the view from the frames, for a new reader as well as for one that
+        resumes: the frames contain all changes since, including re-runs. They contain only committed events. The
+        iterator reconnects after a loss of the server. Leave the loop to stop it.
 
         Args:
-            rollout_id: whose run.
-            after: the `seq` of the last frame the reader has dealt with; 0 for one that holds nothing.
+            rollout_id: the run.
+            after: the `seq` of the last frame that the reader has processed; 0 for a new reader.
             until: the `until` of that frame.
-            view: which of its attempts count; see the class.
-            bodies: also messages, prompts, responses and errors of events, which take time to read.
+            view: the view to follow; see the class.
+            bodies: include messages, prompts, responses and errors, which makes the read slower.
 
         Raises:
-            Invalid: also for an `after` beyond the run's last event: the run is not the one that the reader saw.
+            Invalid: `after` is beyond the run's last event, so the reader cannot have it from this run.
         """
         raise Unsupported("runs.follow", self.backend)
 
-    # -- what it leaves ----------------------------------------------------------------------------------------------
+    # -- checkpoints and artefacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,
@@ -184,21 +184,21 @@ class StoreRuns:
         key: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> CheckpointRef | None:
-        """Keep the state of a scope at the end of a phase, to start from again.
+        """Save the state of a scope at the end of a phase, so that a re-run can start from it.
 
-        A checkpoint that the phase graph declares keeps the keys it declares, and only if its condition holds; if not,
-        that is recorded with its reason and None is returned.
+        If the phase graph declares the checkpoint, only the declared keys are saved, and only if its condition holds.
+        Otherwise the rejection is recorded with its reason, and None is returned.
 
         Args:
-            rollout_id: whose run.
-            attempt_id: which attempt saves it.
-            scope: whose state; spelled as its kind of scope says.
-            name: of the checkpoint.
-            state: any JSON object; None where `external` says where it lies.
-            after_phase: the phase that has ended; the one that declares the checkpoint, if not given.
-            external: a pointer to a state that is kept elsewhere.
-            key: of the call, as for `append_events`.
-            graph: the phase graph, if not among the rollout's resources; none at all is fine.
+            rollout_id: the run.
+            attempt_id: the attempt that saves the checkpoint.
+            scope: the scope of the state; it is normalised according to its kind of scope.
+            name: the name of the checkpoint.
+            state: any JSON object; None if `external` points to the state.
+            after_phase: the phase that has ended; by default the phase that declares the checkpoint.
+            external: a pointer to a state that is stored elsewhere.
+            key: idempotency key, as for `append_events`.
+            graph: the phase graph, if it is not among the rollout's resources; a phase graph is optional.
         """
         raise Unsupported("runs.save_checkpoint", self.backend)
 
@@ -213,18 +213,18 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> Snapshot | None:
-        """Return the latest checkpoint of a scope, spelled as the log spells it, that a view holds; or None.
+        """Return the latest checkpoint of a scope, in the spelling of the log, in a view; None if there is none.
 
-        With `search="group"`, where the run has none: the latest one in the head of any run of the same group whose
-        input has an equal `date`. The snapshot says whose it is.
+        With `search="group"`, if the run has none, it is the latest one in the head view of a run of the same group
+        whose input has an equal `date`. The field `rollout_id` names that run.
         """
         raise Unsupported("runs.get_checkpoint", self.backend)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
-        """Return a checkpoint with its state, whichever views hold it.
+        """Return a checkpoint with its state, in any view.
 
         Raises:
-            NotFound: the run has none of this id.
+            NotFound: the run has no checkpoint with this id.
         """
         raise Unsupported("runs.get_checkpoint_by_id", self.backend)
 
@@ -238,7 +238,7 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> list[CheckpointRef]:
-        """Return the checkpoints of a view, in the order they were saved."""
+        """Return the checkpoints of a view in the order in which they were saved."""
         query = CheckpointQuery.of(
             scope=scope,
             name=name,
@@ -249,7 +249,7 @@ class StoreRuns:
         return await self.find_checkpoints(rollout_id, query)
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
-        """Return what `list_checkpoints` returns for these arguments."""
+        """Like `list_checkpoints`, with the arguments as a query value."""
         raise Unsupported("runs.list_checkpoints", self.backend)
 
     async def save_artifact(
@@ -264,13 +264,13 @@ class StoreRuns:
         media_type: str | None = None,
         key: str | None = None,
     ) -> ArtifactRef:
-        """Keep something that a run made. Equal content is stored once, however often it is saved."""
+        """Save a product of a run. Equal content is stored once, even if it is saved several times."""
         raise Unsupported("runs.save_artifact", self.backend)
 
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
-        """Take an artefact back: it is not found any more, though it stays in the log. Twice is fine."""
+        """Retract an artefact: queries no longer return it, but the log keeps it. A repeated call has no effect."""
         raise Unsupported("runs.retract_artifact", self.backend)
 
     async def query_artifacts(
@@ -284,9 +284,9 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> list[Artifact]:
-        """Return the artefacts of a view that were not retracted, in the order they were saved.
+        """Return the artefacts of a view that were not retracted, in the order in which they were saved.
 
-        With a limit, only the last so many.
+        `limit` is the number of latest artefacts; -1 for all.
         """
         query = ArtifactQuery.of(
             scope=scope,
@@ -299,16 +299,16 @@ class StoreRuns:
         return await self.find_artifacts(rollout_id, query)
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
-        """Return what `query_artifacts` returns for these arguments."""
+        """Like `query_artifacts`, with the arguments as a query value."""
         raise Unsupported("runs.query_artifacts", self.backend)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
-        """Return what all runs made for a scope, newest first: every version, retracted and replaced ones too."""
+        """Return the artefacts of all runs for a scope, newest first, including retracted and replaced ones."""
         raise Unsupported("runs.scope_history", self.backend)
 
-    # -- running a part again ----------------------------------------------------------------------------------------
+    # -- forks -------------------------------------------------------------------------------------------------------
 
     async def plan_fork(
         self,
@@ -322,22 +322,23 @@ class StoreRuns:
         cascade: bool = True,
         graph: PhaseGraph | None = None,
     ) -> ForkPlan:
-        """Return what `fork` would do, and do nothing.
+        """Return the plan of a `fork` with these arguments, without starting it.
 
         Args:
-            rollout_id: whose run.
-            node: the node to run again; its phase is what starts. Give this or `phase`.
-            phase: the phase to start with. It and all phases of the scope that come after it run again.
-            scopes: for what; may be left out where the phase's kind of scope is fixed.
-            base: what to build on: `head`, or an attempt: `attempt:3`.
-            on_missing: where the phase needs a checkpoint that a scope does not have: refuse, or run all of the
-                scopes again and say so in `degraded`.
-            cascade: whether the phases of other scopes that depend on these run again, too.
-            graph: the phase graph, if not among the rollout's resources.
+            rollout_id: the run.
+            node: the node to run again; the re-run starts at its phase. Give `node` or `phase`.
+            phase: the phase at which the re-run starts. It and all later phases of the scope run again.
+            scopes: the scopes to run again; optional if the phase's kind of scope is fixed.
+            base: the attempt to build on: `head`, or for example `attempt:3`.
+            on_missing: if a scope lacks the checkpoint that the phase requires: `error` raises, `full` runs all phases
+                of the scopes again and reports it in `degraded`.
+            cascade: whether dependent phases of other scopes run again, too.
+            graph: the phase graph, if it is not among the rollout's resources.
 
         Raises:
-            Invalid: no such phase, node or scope; a node of several phases; no phase graph.
-            CheckpointMissing: with `on_missing="error"`.
+            Invalid: the phase, node or scope does not exist, the node belongs to several phases, or there is no phase
+                graph.
+            CheckpointMissing: a checkpoint is missing, with `on_missing="error"`.
         """
         raise Unsupported("runs.plan_fork", self.backend)
 
@@ -361,37 +362,38 @@ class StoreRuns:
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        """Start an attempt that runs a phase of some scopes again, on top of what is there.
+        """Start an attempt that runs a phase of some scopes again, on top of the base attempt.
 
-        What it replaces is hidden from its view, and with that from the head's. The caller runs it: from the plan's
-        `entry`, on the state of the plan's checkpoints with `state_patch` laid over; then the cascade.
+        The events that it replaces are hidden from its view, which becomes the head view. The caller executes the
+        attempt: from the plan's `entry`, with the state of the plan's checkpoints updated by `state_patch`, and then
+        the cascade.
 
         Args:
-            rollout_id: whose run.
-            node: as for `plan_fork`, and so are the others that are there.
-            phase: as there.
-            scopes: as there; several make one attempt and one cascade.
-            base: as there.
-            on_missing: as there.
-            cascade: as there.
-            state_patch: keys to set in the state it starts from; the checkpoint itself stays as it is.
-            on_active: where an attempt is still at work: refuse, or end it as failed and go on.
-            expected_head: refuse if the head is another attempt than this.
-            request_id: of the request: asked again with the same one, it starts nothing and returns the first result.
-            reason: why, for the log.
-            confirm_side_effects: run phases with unsafe side effects again.
-            allow_graph_change: start from checkpoints that were taken under another phase graph.
-            worker_id: who runs it.
-            graph: as there.
+            rollout_id: the run.
+            node: see `plan_fork`.
+            phase: see `plan_fork`.
+            scopes: see `plan_fork`; several scopes share one attempt and one cascade.
+            base: see `plan_fork`.
+            on_missing: see `plan_fork`.
+            cascade: see `plan_fork`.
+            state_patch: keys to set in the state that it starts from; the stored checkpoint does not change.
+            on_active: if an attempt is still active: `reject` raises, `supersede` ends it as failed and continues.
+            expected_head: raise if the head is another attempt.
+            request_id: idempotency key: a repeated request starts nothing and returns the first result.
+            reason: the reason, for the log.
+            confirm_side_effects: allow phases with unsafe side effects to run again.
+            allow_graph_change: allow checkpoints that were saved under another phase graph.
+            worker_id: the worker that runs the attempt.
+            graph: see `plan_fork`.
 
         Raises:
-            Invalid: as for `plan_fork`.
-            AttemptActive: an attempt is at work, with `on_active="reject"`.
+            Invalid: see `plan_fork`.
+            AttemptActive: an attempt is active, with `on_active="reject"`.
             HeadMoved: the head is not `expected_head`.
-            CheckpointMissing: as for `plan_fork`.
-            GraphChanged: without `allow_graph_change`.
-            SideEffectsUnconfirmed: without `confirm_side_effects`.
-            Conflict: the request id stands for another request.
+            CheckpointMissing: see `plan_fork`.
+            GraphChanged: a checkpoint was saved under another phase graph, without `allow_graph_change`.
+            SideEffectsUnconfirmed: a phase has unsafe side effects, without `confirm_side_effects`.
+            Conflict: the request id was used for another request.
         """
         raise Unsupported("runs.fork", self.backend)
 
@@ -406,15 +408,15 @@ class StoreRuns:
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        """Start an attempt that goes on where one that died has stopped.
+        """Start an attempt that continues one that ended early.
 
-        Of each scope, the phases that have completed stay, and what came after them is hidden and runs again, from the
-        last checkpoint that its first phase can start from. Scopes that are done are left alone; where all are, as when
-        it died before the next ones began, nothing runs again.
+        In each scope, completed phases are preserved. Later events are hidden, and their phases run again from the last
+        checkpoint at which a phase can start. Completed scopes do not run again. If all scopes are complete, because
+        the attempt ended before it began the next ones, nothing runs again.
 
         Raises:
-            Invalid: the attempt has succeeded and nothing of it is unfinished, or there is no phase graph.
-            AttemptActive: the attempt is still at work.
+            Invalid: the attempt succeeded and nothing is unfinished, or there is no phase graph.
+            AttemptActive: the attempt is still active.
             SideEffectsUnconfirmed: a phase with unsafe side effects had begun and would run again.
         """
         raise Unsupported("runs.resume", self.backend)
@@ -422,25 +424,25 @@ class StoreRuns:
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
-        """Make another attempt's view the run's: undo a re-run, or redo it. Neither status nor queue change."""
+        """Make another attempt the head, to undo or redo a re-run. The status and the queue do not change."""
         raise Unsupported("runs.move_head", self.backend)
 
-    # -- looking back ------------------------------------------------------------------------------------------------
+    # -- lineage -----------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
-        """Return the attempts of a run, in their order, each with what it builds on."""
+        """Return the attempts of a run in their order, each with the attempt that it builds on."""
         raise Unsupported("runs.list_lineage", self.backend)
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
-        """Return what changed from the view of attempt `a` to that of attempt `b`, node by node.
+        """Return the differences between the views of the attempts `a` and `b`, node by node.
 
-        Executions of a node are told apart by their order. What `b` inherits is kept by identity, whatever it says.
+        Executions of a node are matched by their order. Events that `b` inherits count as kept.
         """
         raise Unsupported("runs.compare_attempts", self.backend)
 
 
 class SyncRuns(Blocking[StoreRuns]):
-    """Runs; see `StoreRuns`."""
+    """Blocking methods for runs; see `StoreRuns`."""
 
     append_events = blocking(StoreRuns.append_events)
     query_events = blocking(StoreRuns.query_events)

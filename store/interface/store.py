@@ -1,9 +1,9 @@
-"""The store as its callers see it: the methods of Agent-lightning 0.3's LightningStore, and Rollbook's own.
+"""Interface of a store: the methods of Agent-lightning 0.3's LightningStore, and Rollbook's own.
 
 The docstrings are the specification; every implementation passes the same contract suite. All times are float seconds
-since the epoch, all durations float seconds.
+since the epoch; all durations are float seconds.
 """
-# ruff: noqa: A002, ASYNC109 - names are Agent-lightning's, and a default that only refuses uses no argument.
+# ruff: noqa: A002, ASYNC109 - names follow Agent-lightning, and default methods only raise.
 
 from __future__ import annotations
 
@@ -47,38 +47,38 @@ from store.runtime.blocking import Blocking, CallThread, blocking
 
 
 class Store(abc.ABC):
-    """A rollout store: queue, attempts, spans, resources and workers of one training run, and the log they come from.
+    """A rollout store: queue, attempts, spans, resources and workers of one training run, and their log.
 
-    Calls are atomic, may come from any task, event loop or thread, and return once what they did is committed. Besides
-    the errors named at each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`, and
-    every call that writes `ReadOnly`, `TooLarge`, and `Invalid` for what no database could give back as it came: NaN,
-    infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `log`, `runs`,
-    `annotations` and `threads` group more methods; where a store lacks one of them, its methods raise `Unsupported`.
+    Calls are atomic, may come from any task, event loop or thread, and return after their commit. In addition to the
+    errors listed for each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`. Every
+    call that writes may raise `ReadOnly`, `TooLarge`, and `Invalid` for values that a database cannot return unchanged:
+    NaN, infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `log`, `runs`,
+    `annotations` and `threads` group more methods; if a store lacks one of them, its methods raise `Unsupported`.
 
-    **Status.** An attempt is preparing until its first span makes it running, then succeeded or failed as reported. Its
-    rollout follows the *latest* attempt, the one with the greatest sequence_id: preparing, running and succeeded are
-    taken over; failed, timeout and unresponsive become requeuing if `retry_condition` lists them and fewer than
-    `max_attempts` attempts were made, else failed.
+    **Status.** An attempt is preparing until its first span makes it running. It becomes succeeded or failed when this
+    is reported. Its rollout follows the *latest* attempt, the one with the greatest sequence_id. Preparing, running and
+    succeeded also become the status of the rollout. After failed, timeout and unresponsive, the rollout becomes
+    requeuing if `retry_condition` lists the status and fewer than `max_attempts` attempts were made, else failed.
 
-    **Overdue attempts.** Calls marked *sweeps* first judge the latest attempt of every rollout that is preparing or
-    running: older than `timeout_seconds` it becomes timeout; silent for longer than `unresponsive_seconds` it becomes
-    unresponsive, its worker unknown. A sweep happens at most once per `scan_debounce_seconds`, the first marked call
-    always sweeps, and while any call waits the store sweeps by itself.
+    **Overdue attempts.** Calls marked *Sweeps* first check the latest attempt of every rollout that is preparing or
+    running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for longer than
+    `unresponsive_seconds` becomes unresponsive, and its worker unknown. There is at most one sweep per
+    `scan_debounce_seconds`. The first marked call always sweeps, and while any call waits the store sweeps by itself.
 
-    **The past.** `as_at` on a read answers as the store stood at that moment of the log: an int is the position of the
-    last event to be seen, an aware datetime the time by which it was recorded; what lies after the end of the log means
-    its end, and no call is ever seen half done. Where one rollout is read, `at` is the number of one of its own events,
-    as `log.history` counts them. Signs of life that are not events (repeated heartbeats and polls) read None in the
-    past. Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a number
-    the rollout does not have, and `PastUnavailable` if too much changed since.
+    **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
+    event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
+    its end. A read includes all events of a call or none of them. For reads of one rollout, `at` is the number of one
+    of its own events, as in `log.history`. Signs of life that are not events (repeated heartbeats and polls) are None
+    in the past. Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a
+    number that the rollout does not have, and `PastUnavailable` if too much changed since.
 
-    **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="or"` any given
-    condition suffices, with "and" all must hold; without conditions everything matches. `*_contains` is a
-    case-sensitive substring, never true of None. `sort_by` is any scalar field of the model, None means creation order;
-    ties keep creation order either way; text is ordered by code point; in ascending order None comes last in fields
-    that end in `_time`, and as if empty or zero in others. `limit=-1` returns all, `limit=0` only the total; `offset`
-    skips after sorting. Queries raise `Invalid` for a field that does not exist or has no order, and for a limit below
-    -1 or a negative offset.
+    **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="and"` all
+    conditions must hold, with "or" at least one; without conditions everything matches. `*_contains` matches a
+    case-sensitive substring, and never None. `sort_by` is any scalar field of the model; None means creation order.
+    Ties are in creation order in both directions. Text is ordered by code point. In ascending order, None comes last in
+    fields that end in `_time`; in other fields it counts as empty or zero. `limit=-1` returns all matches, `limit=0`
+    only the total; `offset` skips matches after sorting. Queries raise `Invalid` for a field that does not exist or has
+    no order, for a limit below -1, and for a negative offset.
     """
 
     @property
@@ -88,12 +88,12 @@ class Store(abc.ABC):
 
     @property
     def log(self) -> StoreLog:
-        """The facts that the store recorded, and their proof."""
+        """The log: its events, and checks of the tables against it."""
         return StoreLog(type(self).__name__)
 
     @property
     def runs(self) -> StoreRuns:
-        """Runs with phases: their events, checkpoints and artefacts, and running a part of them again."""
+        """Runs with phases: their events, checkpoints, artefacts and re-runs."""
         return StoreRuns(type(self).__name__)
 
     @property
@@ -107,7 +107,7 @@ class Store(abc.ABC):
         return StoreThreads(type(self).__name__)
 
     def otlp_traces_endpoint(self) -> str:
-        """Return the URL to which OpenTelemetry exporters may post traces.
+        """Return the URL to which OpenTelemetry exporters can post traces.
 
         Raises:
             Unsupported: this store is not behind a server; check `capabilities["otlp_traces"]`.
@@ -127,10 +127,10 @@ class Store(abc.ABC):
         """Create a rollout together with its first attempt, without the queue, and return both. Sweeps.
 
         Both are preparing and start at the same instant. The arguments are those of `enqueue_rollout`; `worker_id`
-        names who runs the attempt and becomes busy.
+        is the worker that runs the attempt; it becomes busy.
 
         Raises:
-            Conflict: the metadata's `rollbook.key` belongs to a rollout already; the text names it.
+            Conflict: a rollout with the metadata's `rollbook.key` exists; the message contains its id.
             Invalid: a reserved metadata key has the wrong type.
         """
 
@@ -146,13 +146,13 @@ class Store(abc.ABC):
         """Create a rollout at the end of the queue and return it. Sweeps.
 
         Args:
-            input: what the agent is asked to do, any JSON value.
-            mode: what it is run for.
-            resources_id: the resources it uses; need not exist. None: the latest at this moment, if there are any.
+            input: the task of the agent, any JSON value.
+            mode: its purpose: train, val or test.
+            resources_id: the resources that it uses; they need not exist. None: the latest resources, if there are any.
             config: limits and retries; None for the defaults (one attempt, no limits).
-            metadata: any JSON object; None becomes `{}`. Three keys are read here, once: `rollbook.group` (str) and
-                `rollbook.step` (int) for grouping, and `rollbook.key` (str), a plan key: if a rollout with the same
-                key and an equal input exists, that one is returned and nothing is created.
+            metadata: any JSON object; None becomes `{}`. The store reads three keys, only in this call:
+                `rollbook.group` (str) and `rollbook.step` (int) for grouping, and `rollbook.key` (str), a plan key: if
+                a rollout with the same key and an equal input exists, it is returned and nothing is created.
 
         Raises:
             Conflict: the plan key belongs to a rollout with another input.
@@ -161,9 +161,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        """Create rollouts at the end of the queue, in the order given, all or none, and return them. Sweeps.
+        """Create rollouts at the end of the queue, in the given order, all or none, and return them. Sweeps.
 
-        Each is treated as by `enqueue_rollout`; the latest resources are looked up once. An empty list gives one.
+        Each is processed as by `enqueue_rollout`; the latest resources are determined once. An empty list returns an
+        empty list.
 
         Raises:
             Conflict: a plan key belongs to a rollout with another input, in the store or earlier in the list.
@@ -174,16 +175,16 @@ class Store(abc.ABC):
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
-        """Claim the rollout that waits longest: open its next attempt and return both, or None. Sweeps.
+        """Claim the rollout at the head of the queue: start its next attempt and return both, or None. Sweeps.
 
-        The rollout and its new attempt are preparing; an `end_time` from an earlier end stays. Two workers never claim
-        the same attempt. A worker that is named is created if new: busy with what it got, idle if it got nothing,
-        which leaves the ids it last worked on.
+        The rollout and its new attempt are preparing; an earlier `end_time` is not changed. Two workers never claim the
+        same attempt. The given worker is created if it is new. It becomes busy with the attempt, or idle if there was
+        none; its ids of the last work are then not changed.
 
         Args:
-            worker_id: who claims.
-            wait_seconds: how long to wait for a rollout if none waits; 0 answers at once. Cancelling the wait loses
-                nothing: a claim nobody takes any more goes to another waiter of the same worker_id or is undone.
+            worker_id: the worker that claims.
+            wait_seconds: how long to wait for a rollout if the queue is empty; 0 returns at once. A cancelled call
+                loses no rollout: its claim goes to another waiting call of the same worker_id or is undone.
 
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
@@ -193,10 +194,10 @@ class Store(abc.ABC):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts, those that wait longest first; fewer or none if there are no more. Sweeps.
+        """Claim up to `limit` rollouts from the head of the queue; fewer or none if there are no more. Sweeps.
 
-        As `dequeue_rollout`; the worker is then busy with the last of them. A limit of 0 or less claims nothing and
-        touches nothing. Waiting ends as soon as there is one.
+        Like `dequeue_rollout`; the worker is then busy with the last of them. A limit of 0 or less changes nothing. The
+        wait ends as soon as there is one rollout.
 
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
@@ -204,10 +205,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        """Open another attempt of a rollout, whatever its status and however many it had, and return both. Sweeps.
+        """Start another attempt of a rollout, with any status and number of attempts, and return both. Sweeps.
 
-        The rollout becomes preparing and leaves the queue; earlier attempts and `end_time` stay as they are. A worker
-        that is named becomes busy.
+        The rollout becomes preparing and leaves the queue; earlier attempts and `end_time` do not change. The given
+        worker becomes busy.
 
         Raises:
             NotFound: no such rollout.
@@ -215,12 +216,12 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span and return it, or None if this attempt has a span of that span_id already.
+        """Store a span and return it, or None if the attempt already has a span with this span_id.
 
-        The rollout's sequence counter is raised to the span's number even if the span is refused. A stored span is a
-        sign of life of its attempt. A preparing or unresponsive attempt becomes running; if it is the latest and now
-        running, a preparing or requeuing rollout becomes running with it. An attempt that ended stays ended, and a
-        retry that waits for a claim is not undone by a late span.
+        The rollout's sequence counter is raised to the span's number in both cases. A stored span is a sign of life of
+        its attempt. A preparing or unresponsive attempt becomes running; if it is the latest and now running, a
+        preparing or requeuing rollout also becomes running. A span does not reopen an attempt that has ended, and a
+        late span does not cancel a retry that waits for a claim.
 
         Raises:
             NotFound: no such rollout, or no such attempt of it.
@@ -228,10 +229,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans and return those that were new, grouped by attempt in the order the attempts first appear.
+        """Store spans and return the new ones, grouped by attempt in the order of the attempts' first spans.
 
-        Each is treated as by `add_span`; of two with one key the first counts. At a group whose rollout or attempt
-        does not exist the call fails; the groups before it are stored, those after it are not.
+        Each is processed as by `add_span`; of two with one key the first is stored. The call fails at the first group
+        whose rollout or attempt does not exist: the groups before it are stored, it and those after it are not.
 
         Raises:
             NotFound: no such rollout, or no such attempt of it.
@@ -241,13 +242,13 @@ class Store(abc.ABC):
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
-        """Store a finished span of the OpenTelemetry SDK and return its stored form; otherwise as `add_span`.
+        """Store a finished span of the OpenTelemetry SDK and return its stored form; otherwise like `add_span`.
 
         Args:
-            rollout_id: the rollout it belongs to.
-            attempt_id: the attempt it belongs to.
+            rollout_id: the rollout of the span.
+            attempt_id: the attempt of the span.
             readable_span: an `opentelemetry.sdk.trace.ReadableSpan`.
-            sequence_id: its number; None draws the next.
+            sequence_id: its number; None for the next number.
 
         Raises:
             NotFound: no such rollout, or no such attempt of it.
@@ -255,26 +256,26 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Draw the next number for a span: 1, 2, 3 … per rollout, shared by its attempts, never given twice.
+        """Return the next number for a span: 1, 2, 3 … per rollout, shared by its attempts, each returned once.
 
-        Neither id needs to exist; `attempt_id` chooses nothing.
+        Neither id needs to exist; `attempt_id` has no effect.
         """
 
     @abc.abstractmethod
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Draw a number for each (rollout_id, attempt_id), in the order given, as if drawn one by one."""
+        """Return a number for each (rollout_id, attempt_id), like `get_next_span_sequence_id` in this order."""
 
     @abc.abstractmethod
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until every named rollout has ended and return them; at the deadline those that have. Sweeps.
+        """Wait until all given rollouts have ended and return them; after the timeout, those that have. Sweeps.
 
-        Ended means succeeded, failed or cancelled. The result follows the order of `rollout_ids`, duplicates included,
-        and holds plain rollouts without attempts. Ids that do not exist are neither waited for nor returned. A rollout
-        that is opened again is waited for again.
+        Ended means succeeded, failed or cancelled. The result has the order of `rollout_ids`, including duplicates, and
+        contains plain rollouts without attempts. Ids that do not exist are neither waited for nor returned. A rollout
+        that is reopened is waited for again.
 
         Args:
-            rollout_ids: whom to wait for.
-            timeout: seconds; None waits for ever, 0 or less returns at once; NaN is `Invalid`.
+            rollout_ids: the rollouts to wait for.
+            timeout: seconds; None for no timeout; 0 or less returns at once. NaN is `Invalid`.
         """
 
     async def query_rollouts(
@@ -292,9 +293,9 @@ class Store(abc.ABC):
         rollout_ids: Sequence[str] | None = None,
         as_at: AsAt | None = None,
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
-        """Return the rollouts that match, each with its latest attempt if it has one. Sweeps.
+        """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
-        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`, and ignored beside them.
+        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`, which take precedence.
         """
         query = RolloutQuery.of(
             status_in=status if status_in is None else status_in,
@@ -311,7 +312,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
-        """Return what `query_rollouts` returns for these arguments. Sweeps."""
+        """Like `query_rollouts`, with the arguments as a query value. Sweeps."""
 
     @abc.abstractmethod
     async def get_rollout_by_id(
@@ -330,11 +331,12 @@ class Store(abc.ABC):
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
-        """Replace the fields given and return the rollout, without its attempt. Sweeps.
+        """Replace the given fields and return the rollout, without its attempt. Sweeps.
 
-        None is a value: it clears the field. `config` and `metadata` are replaced whole, never merged. Any status may
-        follow any other: succeeded, failed and cancelled stamp `end_time`, each time; queuing and requeuing put the
-        rollout at the end of the queue unless it is in it; any other takes it off. Attempts and workers are untouched.
+        None is a value: it clears the field. `config` and `metadata` are replaced as a whole, not merged. Any status
+        may follow any other. Succeeded, failed and cancelled set `end_time` each time. Queuing and requeuing put the
+        rollout at the end of the queue unless it is queued; any other status removes it. Attempts and workers do not
+        change.
 
         Raises:
             NotFound: no such rollout.
@@ -352,7 +354,7 @@ class Store(abc.ABC):
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> PaginatedResult[Attempt]:
-        """Return the attempts of a rollout; none if there is no such rollout. Sweeps."""
+        """Return the attempts of a rollout; none if the rollout does not exist. Sweeps."""
         query = AttemptQuery.of(
             sort_by=sort_by,
             sort_order=sort_order,
@@ -365,7 +367,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
-        """Return what `query_attempts` returns for these arguments. Sweeps."""
+        """Like `query_attempts`, with the arguments as a query value. Sweeps."""
 
     @abc.abstractmethod
     async def get_latest_attempt(
@@ -385,26 +387,26 @@ class Store(abc.ABC):
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
-        """Replace the fields given and return the attempt. Sweeps.
+        """Replace the given fields and return the attempt. Sweeps.
 
-        Any status may follow any other; succeeded and failed stamp `end_time`, each time. A status given for the
-        latest attempt moves its rollout as the class says, even one that had ended; a call without a status never
-        does. `metadata` is replaced whole. When a status or a worker is given, the attempt's worker follows: idle
+        Any status may follow any other; succeeded and failed set `end_time` each time. A status of the latest attempt
+        changes that of the rollout as the class describes, even after its end; a call without a status does not.
+        `metadata` is replaced as a whole. With a status or a worker, the status of the attempt's worker follows: idle
         after succeeded and failed, unknown after timeout and unresponsive, else busy with this attempt.
-        `last_heartbeat_time` is a sign of life and may go back.
+        `last_heartbeat_time` is a sign of life and may decrease.
 
         Args:
-            rollout_id: the rollout it belongs to.
+            rollout_id: the rollout of the attempt.
             attempt_id: its id, or "latest" for the one with the greatest sequence_id.
-            status: what became of it.
-            worker_id: who runs it; "" for nobody.
-            last_heartbeat_time: when it was last seen alive, in float seconds since the epoch.
+            status: its new status.
+            worker_id: the worker that runs it; "" for none.
+            last_heartbeat_time: the time of its last sign of life, in float seconds since the epoch.
             metadata: any JSON object.
-            error: why the status is failed, timeout or unresponsive, as `history` shows it. Given with one, the rollout
-                follows only while it is preparing or running: one that was cancelled stays cancelled.
+            error: the reason of a status failed, timeout or unresponsive, as `history` shows it. If it is given, the
+                rollout follows only while it is preparing or running: a cancelled rollout stays cancelled.
 
         Raises:
-            NotFound: no such rollout, the rollout has no attempts, or no such attempt of it; looked up in this order.
+            NotFound: the rollout does not exist, has no attempts, or has no such attempt; checked in this order.
             Invalid: a field is None, or an error is given without such a status.
         """
 
@@ -429,11 +431,11 @@ class Store(abc.ABC):
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> PaginatedResult[Span]:
-        """Return the spans of a rollout, or of one of its attempts; none if there is no such. Sweeps.
+        """Return the spans of a rollout, or of one of its attempts; none if it does not exist. Sweeps.
 
-        `attempt_id` may be "latest": the attempt with the greatest sequence_id.
-        The rollout and the attempt are never alternatives: `filter_logic` joins the other conditions, and "or" without
-        any of them matches nothing, as in Agent-lightning 0.3.
+        `attempt_id` may be "latest": the attempt with the greatest sequence_id. Conditions on the rollout and the
+        attempt always hold; `filter_logic` combines the other conditions, and "or" without any of them matches nothing,
+        as in Agent-lightning 0.3.
         """
         query = SpanQuery.of(
             rollout_id=rollout_id,
@@ -458,18 +460,18 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
-        """Return what `query_spans` returns for these arguments. Sweeps."""
+        """Like `query_spans`, with the arguments as a query value. Sweeps."""
 
     @abc.abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        """Publish resources under a new id, as version 1; they are then the latest."""
+        """Publish resources under a new id, as version 1; they become the latest resources."""
 
     @abc.abstractmethod
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        """Publish the next version of an id, or its first if it is new; it is then the latest. Sweeps.
+        """Publish the next version of an id, or the first of a new one; it becomes the latest. Sweeps.
 
-        Its resources are replaced whole. An attempt keeps a note of the version it was given; earlier versions are read
-        with `as_at`.
+        The resources are replaced as a whole. Each attempt records the version that it was given; `as_at` reads earlier
+        versions.
         """
 
     async def query_resources(
@@ -483,7 +485,7 @@ class Store(abc.ABC):
         offset: int = 0,
         as_at: AsAt | None = None,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """Return the current version of every id that matches both conditions, in the order the ids were first used."""
+        """Return the current version of each id that matches both conditions, in the order of their first versions."""
         query = ResourcesQuery.of(
             resources_id=resources_id,
             resources_id_contains=resources_id_contains,
@@ -497,15 +499,15 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
-        """Return what `query_resources` returns for these arguments."""
+        """Like `query_resources`, with the arguments as a query value."""
 
     @abc.abstractmethod
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        """Return the current version of an id, or None if there is no such id."""
+        """Return the current version of an id, or None if the id does not exist."""
 
     @abc.abstractmethod
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        """Return what was published last, under whichever id, or None if nothing was."""
+        """Return the resources that were published last, under any id; None if there are none."""
 
     async def query_workers(
         self,
@@ -519,7 +521,7 @@ class Store(abc.ABC):
         offset: int = 0,
         as_at: AsAt | None = None,
     ) -> PaginatedResult[Worker]:
-        """Return the workers that match, in the order they were first seen. Sweeps."""
+        """Return the matching workers, in the order in which they were first seen. Sweeps."""
         query = WorkerQuery.of(
             status_in=status_in,
             worker_id_contains=worker_id_contains,
@@ -534,7 +536,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
-        """Return what `query_workers` returns for these arguments. Sweeps."""
+        """Like `query_workers`, with the arguments as a query value. Sweeps."""
 
     @abc.abstractmethod
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
@@ -542,29 +544,29 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat of a worker, created as unknown if new, and return it.
+        """Record a heartbeat of a worker and return the worker; a new one is created with status unknown.
 
-        `last_heartbeat_time` is stamped; the statistics are replaced if given; the status stays. It is no sign of life
-        of the attempt the worker runs.
+        `last_heartbeat_time` is set, the statistics are replaced if they are given, and the status does not change. It
+        is not a sign of life of the worker's attempt.
 
         Raises:
-            TypeError: `heartbeat_stats` is None; leave it out to keep the last ones.
+            TypeError: `heartbeat_stats` is None; leave it out to keep the stored ones.
         """
 
     @abc.abstractmethod
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
-        """Return how much the store holds; `uptime` is strictly greater at every call."""
+        """Return the numbers of stored objects, and `uptime`, which is strictly greater at every call."""
 
     @cached_property
     def sync(self) -> SyncStore:
-        """The same methods without await, for scripts, notebooks and threads."""
+        """The same methods as blocking calls, for scripts, notebooks and threads."""
         return SyncStore(self)
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Finish the calls in flight and let go of the database; closing twice is fine.
+        """Finish the calls in flight and close the connections; a second call has no effect.
 
-        Calls that wait, and all that follow, raise `Closed`.
+        Waiting and later calls raise `Closed`.
         """
 
     async def __aenter__(self) -> Self:
@@ -577,13 +579,13 @@ class Store(abc.ABC):
 
 
 class SyncStore(Blocking[Store]):
-    """A store whose methods return results instead of awaitables; everything else is as `Store` says."""
+    """A store with blocking methods; see `Store`."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, CallThread())
 
     def close(self) -> None:
-        """Close the store and end this object's thread; closing twice is fine."""
+        """Close the store and end this object's thread; a second call has no effect."""
         try:
             self.thread.get().wait(self.target.close())
         finally:
@@ -596,12 +598,12 @@ class SyncStore(Blocking[Store]):
 
     @property
     def log(self) -> SyncLog:
-        """The facts that the store recorded, and their proof."""
+        """The log: its events, and checks of the tables against it."""
         return SyncLog(self.target.log, self.thread)
 
     @property
     def runs(self) -> SyncRuns:
-        """Runs with phases: their events, checkpoints and artefacts, and running a part of them again."""
+        """Runs with phases: their events, checkpoints, artefacts and re-runs."""
         return SyncRuns(self.target.runs, self.thread)
 
     @property

@@ -1,5 +1,5 @@
-"""Threads of checkpoints, as LangGraph's checkpointers keep them, and what was written on top of the checkpoints."""
-# ruff: noqa: ARG002 - a default that only refuses uses no argument.
+"""Threads of LangGraph checkpointers: their checkpoints, and the writes on top of them."""
+# ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 class StoreThreads:
     """The threads of a store. A thread named `<rollout_id>:<scope>` belongs to that rollout.
 
-    This class is the default of a store without threads: every method raises `Unsupported`.
+    The methods of this class raise `Unsupported`, for stores without threads.
 
     Args:
-        backend: the name of the store's class, for the error.
+        backend: the name of the store's class, for error messages.
     """
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
 
     async def save_checkpoint(self, checkpoint: ThreadCheckpoint, *, attempt_id: str | None = None) -> None:
-        """Keep a checkpoint, in the place of one that has its id; the writes it carries are not looked at.
+        """Store a checkpoint; it replaces one with the same id. The field `writes` is ignored.
 
         Args:
-            checkpoint: what to keep.
-            attempt_id: the attempt at the thread's rollout that shows a sign of life by it.
+            checkpoint: the checkpoint.
+            attempt_id: the attempt of the thread's rollout for which this call is a sign of life.
 
         Raises:
-            Invalid: metadata that is not JSON; an id, a namespace or a channel that is empty or too long.
+            Invalid: the metadata is not JSON, or an id, a namespace or a channel is empty or too long.
             NotFound: the rollout has no such attempt.
-            TooLarge: more than 16 MiB after compression.
+            TooLarge: the checkpoint has more than 16 MiB after compression.
         """
         raise Unsupported("threads.save_checkpoint", self.backend)
 
@@ -46,22 +46,22 @@ class StoreThreads:
         checkpoint_id: str,
         attempt_id: str | None = None,
     ) -> None:
-        """Keep what one task has written on top of a checkpoint.
+        """Store the writes of one task on top of a checkpoint.
 
-        A write is known by its task and its number: a known one stays as it is, but if the number is negative it is
-        replaced.
+        A write is identified by its task and its number. An existing write is not changed, except that one with a
+        negative number is replaced.
 
         Raises:
-            Invalid: an id, a namespace or a channel that is empty or too long.
+            Invalid: an id, a namespace or a channel is empty or too long.
             NotFound: the rollout has no such attempt.
-            TooLarge: more than 10,000 writes, or 16 MiB after compression.
+            TooLarge: there are more than 10,000 writes, or more than 16 MiB after compression.
         """
         raise Unsupported("threads.save_writes", self.backend)
 
     async def get_checkpoint(
         self, thread_id: str, *, ns: str = "", checkpoint_id: str | None = None
     ) -> ThreadCheckpoint | None:
-        """Return a checkpoint of a thread, or that with the greatest id; None if there is none."""
+        """Return a checkpoint of a thread, by default the one with the greatest id; None if there is none."""
         raise Unsupported("threads.get_checkpoint", self.backend)
 
     def iterate_checkpoints(
@@ -73,52 +73,52 @@ class StoreThreads:
         before: str | None = None,
         limit: int = -1,
     ) -> AsyncIterator[ThreadCheckpoint]:
-        """Yield checkpoints with the greatest ids first, some read at a time.
+        """Yield checkpoints in descending order of their ids, read in batches.
 
         Args:
-            thread_id: of this thread; None for all.
-            ns: only of this namespace.
-            checkpoint_id: only this one.
-            before: only those with smaller ids.
-            limit: at most so many; -1 for all.
+            thread_id: only this thread; None for all.
+            ns: only this namespace; None for all.
+            checkpoint_id: only this checkpoint; None for all.
+            before: only checkpoints with smaller ids.
+            limit: the maximum number of checkpoints; -1 for all.
         """
         raise Unsupported("threads.iterate_checkpoints", self.backend)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
-        """Return all checkpoints of a thread without their payload, those with the greatest ids first."""
+        """Return all checkpoints of a thread without their payload, in descending order of their ids."""
         raise Unsupported("threads.list_places", self.backend)
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
-        """Return the threads of a rollout: that of its id, and those of its id, a colon and a scope."""
+        """Return the threads of a rollout: those named `<rollout_id>` and `<rollout_id>:<scope>`."""
         raise Unsupported("threads.list_threads", self.backend)
 
     async def delete(self, thread_id: str) -> bool:
-        """Take away all that a thread holds; say whether there was anything. The log keeps what it was."""
+        """Delete the contents of a thread, and return whether there were any. The log keeps them."""
         raise Unsupported("threads.delete", self.backend)
 
     async def delete_runs(self, run_ids: Sequence[str]) -> int:
-        """Take away the checkpoints that some runs made, thread by thread; return how many."""
+        """Delete the checkpoints of some LangGraph runs, one thread at a time, and return their number."""
         raise Unsupported("threads.delete_runs", self.backend)
 
     async def prune(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
-        """Take away some checkpoints of a thread, given by namespace and id, as far as they are there.
+        """Delete checkpoints of a thread, given by namespace and id, and return how many existed.
 
-        Returns how many there were. What was written on top of them goes with them.
+        The writes on top of them are deleted, too.
         """
         raise Unsupported("threads.prune", self.backend)
 
     async def copy(self, source_id: str, target_id: str) -> int:
-        """Keep in a thread all that another one holds, payload not stored anew; return how many checkpoints.
+        """Copy the contents of a thread to another one, without copying payloads; return the number of checkpoints.
 
         Raises:
-            Invalid: both are the same thread.
-            TooLarge: the thread holds more than 10,000 checkpoints and writes.
+            Invalid: both ids name the same thread.
+            TooLarge: the thread has more than 10,000 checkpoints and writes.
         """
         raise Unsupported("threads.copy", self.backend)
 
 
 class SyncThreads(Blocking[StoreThreads]):
-    """Threads of checkpoints; see `StoreThreads`."""
+    """Blocking methods for threads; see `StoreThreads`."""
 
     save_checkpoint = blocking(StoreThreads.save_checkpoint)
     save_writes = blocking(StoreThreads.save_writes)
