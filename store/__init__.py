@@ -5,8 +5,8 @@
     async with await store.open_store("sqlite:///run.db") as opened:
         await opened.enqueue_rollout({"question": "…"})
 
-The names here are the public ones; those that Agent-lightning 0.3 has too mean the same here. Everything else may be
-imported but may change.
+The names in this module are the public ones. A name that Agent-lightning 0.3 also has means the same as there. All
+other names may be imported, but may change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error the store raises, in one tree; each is also the builtin a newcomer would catch.
+"""Errors of the store, in one class hierarchy. Most are also subclasses of a builtin exception.
 
     StoreError                              500
     ├── NotFound (LookupError, ValueError)  404  kind, key, text
@@ -24,9 +24,9 @@
     ├── WrongProcess (RuntimeError)         500  opened_in, used_in
     └── Closed (RuntimeError)               503  operation
 
-`status` is the HTTP status a server answers with. `retryable` says whether the same call, sent again unchanged, may
-succeed. A class builds its message from its arguments, so that a raise site is one line and an error survives pickle
-and the wire; every message ends with what to do about it.
+`status` is the HTTP status of the error in a server's answer. `retryable` is whether the unchanged call may succeed
+when it is repeated. A class builds its message from its arguments, so that an error can be pickled and sent over the
+wire. Every message ends with a remedy.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """The root: `except StoreError` catches all that the store raises on purpose."""
+    """Base class of all errors that the store raises deliberately."""
 
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
     retry_after_seconds: float | None = None
-    """How long to wait before trying again, in seconds; None where trying again does not help."""
+    """The time to wait before a retry, in seconds; None if a retry does not help."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own form calls the class with its message; these classes are called with what the message is
-        # made of, all of which lies in the instance's dict.
+        # The default would call the class with the message. These classes have other arguments, which are attributes
+        # of the instance.
         return _restore, (type(self), self.args, self.__dict__)
 
 
 class NotFound(StoreError, LookupError, ValueError):
-    """What the call names does not exist. The texts are those of Agent-lightning 0.3, whose callers match them."""
+    """An object of the call does not exist. The texts are Agent-lightning 0.3's, because its clients match them."""
 
     status = 404
 
@@ -88,29 +88,29 @@ class NotFound(StoreError, LookupError, ValueError):
 
     @classmethod
     def rollout(cls, rollout_id: str) -> NotFound:
-        """For a call that acts on a rollout: start_attempt, update_attempt, add_span."""
+        """Return the error of a call that acts on a rollout: start_attempt, update_attempt, add_span."""
         return cls("rollout", rollout_id)
 
     @classmethod
     def item(cls, **primary_key: str) -> NotFound:
-        """For a call that updates a row by its key: `item(rollout_id="ro-1")`."""
+        """Return the error of a call that updates a row by its key: `item(rollout_id="ro-1")`."""
         keys = ", ".join(f"{name}={value!r}" for name, value in primary_key.items())
         kind = next(iter(primary_key)).removesuffix("_id")
         return cls(kind, next(iter(primary_key.values())), f"Item does not exist with primary key(s): {keys}")
 
     @classmethod
     def attempt(cls, attempt_id: str, rollout_id: str) -> NotFound:
-        """For an attempt the rollout never had, or whose claim was released."""
+        """Return the error for an attempt that never existed, or whose claim was released."""
         return cls("attempt", attempt_id, f"Attempt {attempt_id} not found for rollout {rollout_id}")
 
     @classmethod
     def attempts(cls, rollout_id: str) -> NotFound:
-        """For a rollout which nobody has claimed or started yet."""
+        """Return the error for a rollout that has no attempts yet."""
         return cls("attempt", rollout_id, f"No attempts found for rollout {rollout_id}")
 
 
 class Conflict(StoreError, ValueError):
-    """The call contradicts what the store already holds."""
+    """The call conflicts with the state of the store."""
 
     status = 409
 
@@ -121,7 +121,7 @@ class Conflict(StoreError, ValueError):
 
 
 class AlreadyExists(Conflict):
-    """Something with this key exists already, and is not the same thing."""
+    """Another object with this key already exists."""
 
     def __init__(self, kind: str, key: str, cure: str = "use another key, or read the one that exists") -> None:
         super().__init__(f"{kind} {key!r} already exists", cure)
@@ -130,26 +130,26 @@ class AlreadyExists(Conflict):
 
 
 class AttemptActive(Conflict):
-    """A re-run was asked for while an attempt is still at work."""
+    """A re-run was requested while an attempt is still active."""
 
     def __init__(self, rollout_id: str, attempt: int) -> None:
         super().__init__(
             f"attempt {attempt} of rollout {rollout_id} is still active",
-            'wait for its end, or give on_active="supersede" to end it and start anew',
+            'wait for its end, or give on_active="supersede" to end it and start a new one',
         )
         self.rollout_id = rollout_id
         self.attempt = attempt
 
 
 class HeadMoved(Conflict):
-    """The head is not where the caller saw it last: somebody re-ran, resumed, or undid something."""
+    """The head is not the expected one: it was changed by a re-run, a resume or a move after the caller read it."""
 
     status = 412
 
     def __init__(self, rollout_id: str, expected: int | None, found: int | None) -> None:
         super().__init__(
             f"the head of rollout {rollout_id} is attempt {found}, not {expected}",
-            "read the run again, plan anew, and give the head you then see",
+            "read the run again, make a new plan, and give the current head",
         )
         self.rollout_id = rollout_id
         self.expected = expected
@@ -157,25 +157,25 @@ class HeadMoved(Conflict):
 
 
 class GraphChanged(Conflict):
-    """A checkpoint was taken under another phase graph than the one that would now continue from it."""
+    """A checkpoint was saved under another phase graph than the one of the re-run."""
 
     def __init__(self, checkpoints: Sequence[str]) -> None:
         super().__init__(
-            f"the phase graph is not the one under which {', '.join(checkpoints)} was taken",
+            f"the phase graph is not the one under which {', '.join(checkpoints)} was saved",
             "re-run from an earlier phase, or give allow_graph_change=True if its state still fits",
         )
         self.checkpoints = list(checkpoints)
 
 
 class CheckpointMissing(Conflict):
-    """A re-run cannot start where it was asked to: what it would start from is not there, or is out of date."""
+    """A re-run cannot start at the requested phase, because a checkpoint is missing or outdated."""
 
     status = 424
 
     def __init__(self, checkpoint: str, scopes: Sequence[str], phase: str) -> None:
         super().__init__(
             f"phase {phase} starts from {checkpoint}, which {', '.join(scopes)} does not have in this view",
-            'start from an earlier phase, or give on_missing="full" to run all of the scope again',
+            'start from an earlier phase, or give on_missing="full" to run all phases of the scope again',
         )
         self.checkpoint = checkpoint
         self.scopes = list(scopes)
@@ -183,20 +183,20 @@ class CheckpointMissing(Conflict):
 
 
 class SideEffectsUnconfirmed(Conflict):
-    """A re-run would do again what cannot be undone: trade, send, pay."""
+    """A re-run would repeat side effects that cannot be undone, such as orders, messages or payments."""
 
     status = 428
 
     def __init__(self, phases: Sequence[str]) -> None:
         super().__init__(
             f"running {', '.join(phases)} again repeats side effects",
-            "give confirm_side_effects=True if that is wanted, or cascade=False to leave other scopes alone",
+            "give confirm_side_effects=True to confirm this, or cascade=False to run no other scopes",
         )
         self.phases = list(phases)
 
 
 class Invalid(StoreError, ValueError):
-    """A value the store cannot take. Sending it again changes nothing: mend the field."""
+    """The store cannot accept a value. A retry does not help: correct the field."""
 
     status = 422
 
@@ -207,7 +207,7 @@ class Invalid(StoreError, ValueError):
 
 
 class TooLarge(Invalid):
-    """A value, or a whole call, above a documented size."""
+    """A value or a call exceeds a documented size."""
 
     status = 413
 
@@ -219,7 +219,7 @@ class TooLarge(Invalid):
 
 
 class PastUnavailable(Invalid):
-    """`as_at` would have to fold too many rows that changed since then."""
+    """A read with `as_at` would have to fold too many rows that changed since that moment."""
 
     def __init__(self, rows: int, limit: int) -> None:
         super().__init__(
@@ -232,7 +232,7 @@ class PastUnavailable(Invalid):
 
 
 class Unavailable(StoreError, ConnectionError):
-    """The database or the server cannot be reached, or cannot write at the moment."""
+    """The database or the server cannot be reached, or currently cannot write."""
 
     status = 503
     retryable = True
@@ -244,7 +244,7 @@ class Unavailable(StoreError, ConnectionError):
 
 
 class Busy(Unavailable):
-    """More calls wait for the writer than it accepts; nothing of this one was done."""
+    """The writer's queue of waiting calls is full; the call had no effect."""
 
     def __init__(self, waiting: int, limit: int, retry_after_seconds: float = 0.1) -> None:
         super().__init__(f"{waiting:,} calls already wait to be written, the most is {limit:,}", retry_after_seconds)
@@ -253,7 +253,7 @@ class Busy(Unavailable):
 
 
 class TimedOut(Unavailable, TimeoutError):
-    """No answer in time. Whether the call took effect is not known: read, then decide."""
+    """There was no answer in time. The call may have taken effect: read the state before a retry."""
 
     status = 504
 
@@ -266,7 +266,7 @@ class TimedOut(Unavailable, TimeoutError):
 
 
 class Incompatible(StoreError, RuntimeError):
-    """This program and this database do not fit: schema behind or ahead, or another store than the cursor's."""
+    """The program and the database do not match: another schema version, or another store than the cursor's."""
 
     def __init__(self, reason: str, cure: str) -> None:
         super().__init__(f"{reason}; {cure}")
@@ -275,7 +275,7 @@ class Incompatible(StoreError, RuntimeError):
 
 
 class Corrupt(StoreError, RuntimeError):
-    """The database holds what no writer of this log could have written."""
+    """The database contains data that no writer of this log has written."""
 
     def __init__(self, what: str, found: object, expected: object) -> None:
         super().__init__(
@@ -288,7 +288,7 @@ class Corrupt(StoreError, RuntimeError):
 
 
 class Unauthorized(StoreError, PermissionError):
-    """The server asks for a key, and was given none that counts."""
+    """The server requires a valid key."""
 
     status = 401
 
@@ -300,7 +300,7 @@ class Unauthorized(StoreError, PermissionError):
 
 
 class Forbidden(StoreError, PermissionError):
-    """The key counts, and may not do this; or a page of another origin asked."""
+    """The key is valid but does not permit the call, or the request comes from a page of another origin."""
 
     status = 403
 
@@ -311,7 +311,7 @@ class Forbidden(StoreError, PermissionError):
 
 
 class ReadOnly(StoreError, PermissionError):
-    """The store was opened for reading."""
+    """A call would write, but the store was opened read-only."""
 
     status = 403
 
@@ -321,7 +321,7 @@ class ReadOnly(StoreError, PermissionError):
 
 
 class Unsupported(StoreError, NotImplementedError):
-    """This kind of store has no such operation."""
+    """The store does not support the operation."""
 
     status = 501
 
@@ -332,7 +332,7 @@ class Unsupported(StoreError, NotImplementedError):
 
 
 class WrongProcess(StoreError, RuntimeError):
-    """A forked child used the store of its parent, whose threads and connections it does not have."""
+    """A forked child used its parent's store, whose threads and connections the child does not have."""
 
     def __init__(self, opened_in: int, used_in: int) -> None:
         super().__init__(
@@ -344,7 +344,7 @@ class WrongProcess(StoreError, RuntimeError):
 
 
 class Closed(StoreError, RuntimeError):
-    """The store was closed before or during the call; a call it had not yet taken was not done."""
+    """The store was closed before or during the call. A call that had not begun had no effect."""
 
     status = 503
 

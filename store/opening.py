@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""`open_store`, which opens the store of a URL, and the store in memory."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ async def open_store(
     """Open a store: `memory://`, `sqlite:///run.db`, `postgresql://host/database?partition=name`, `http://host:4747`.
 
     Args:
-        url: which database, and which partition of it; or which server, and which partition of its database.
-        clock: microseconds since the epoch; the machine's, or Postgres's own, if None. A server has its own.
-        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time. A
-            server has its own.
-        create: create the partition if it is missing. A server is asked for what it has.
-        read_only: never write; with this nothing is created or upgraded either.
-        api_key: for a server; None for the one in `ROLLBOOK_API_KEY`, if there is one.
-        ca_file: certificates to believe besides the system's, for a server at `https://`.
+        url: a database or a server, with an optional partition.
+        clock: returns microseconds since the epoch. None: the clock of the machine, or of Postgres. A server has its
+            own clock.
+        scan_debounce_seconds: the shortest time between two sweeps by marked calls; 0 sweeps at every one. A server has
+            its own setting.
+        create: create the partition if it does not exist. It has no effect with a server.
+        read_only: refuse calls that write; the partition is neither created nor upgraded.
+        api_key: the key for a server; None for the value of `ROLLBOOK_API_KEY`, if it is set.
+        ca_file: a PEM file of certificates to trust in addition to the system's, for a server at `https://`.
 
     Raises:
-        Invalid: the URL has a mistake, a clock was given for a server, or a key for a database.
-        NotFound: there is no such store, and `create` is False.
-        Incompatible: the database is behind or ahead of this version, or is no store.
+        Invalid: the URL is invalid, a clock was given for a server, or a key for a database.
+        NotFound: the store does not exist, and `create` is False.
+        Incompatible: the schema of the database is of another version, or the database is not a store.
         ReadOnly: the file or its directory cannot be written.
         Unavailable: the database, or the server, does not answer.
-        Unauthorized: the server asks for a key, and got none that counts.
+        Unauthorized: the server requires a valid key.
     """
     if urlsplit(url).scheme in {"http", "https"}:
-        # The client brings aiohttp, which who opens a database should not have to wait for.
+        # The client imports aiohttp, which a program that opens a database does not need.
         from store.client import HTTPStore
 
         if clock is not None:
-            raise Invalid("clock", "a store behind a server has the server's clock; leave it out")
+            raise Invalid("clock", "is not for a server, which has its own clock; leave it out")
         return await HTTPStore.open(url, read_only=read_only, api_key=api_key, ca_file=ca_file)
     for name, given in (("api_key", api_key), ("ca_file", ca_file)):
         if given is not None:
-            raise Invalid(name, "is for a server, and the URL names a database; leave it out")
+            raise Invalid(name, "is for a server, but the URL is that of a database; leave it out")
     return await SQLStore.open(
         url, clock=clock, scan_debounce_seconds=scan_debounce_seconds, create=create, read_only=read_only
     )
@@ -64,13 +65,13 @@ async def open_store(
 class InMemoryLightningStore(SQLStore):
     """A `memory://` store, open as soon as it is constructed.
 
-    It lives in a private temporary file, which is deleted by `close()` or when the interpreter exits. Agent-lightning's
-    limits of memory have no counterpart: nothing is ever evicted.
+    Its data is in a private temporary file, which is deleted by `close()` or when the interpreter exits. Unlike
+    Agent-lightning's store it has no memory limits and evicts nothing.
 
     Args:
-        thread_safe: accepted and ignored; it always is.
-        scan_debounce_seconds: the least time between two looks of the watchdog on marked calls; 0 looks every time.
-        clock: microseconds since the epoch; the machine's if None.
+        thread_safe: accepted for compatibility and ignored; the store is always thread-safe.
+        scan_debounce_seconds: the shortest time between two sweeps by marked calls; 0 sweeps at every one.
+        clock: returns microseconds since the epoch; None for the clock of the machine.
     """
 
     def __init__(

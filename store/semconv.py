@@ -1,7 +1,7 @@
-"""The names of spans, attributes and metadata keys that mean something to the store, and what a span says by them.
+"""Names of spans, attributes and metadata keys that the store interprets, and the summary of a span's attributes.
 
-`FEEDS` is the one table of which attribute feeds which field of a recorded span. It is part of the log's format: the
-log holds what it read at the time, so changing it asks for a new shape of `span.recorded`.
+`FEEDS` defines from which attributes each field of `span.recorded` is read. It is part of the log's format: the log
+stores the values that were read, so a change requires a new shape of `span.recorded`.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ GROUP_KEY: Final = "rollbook.group"
 STEP_KEY: Final = "rollbook.step"
 PLAN_KEY: Final = "rollbook.key"
 RESERVED_METADATA: Final[Mapping[str, type[str | int]]] = {GROUP_KEY: str, STEP_KEY: int, PLAN_KEY: str}
-"""Keys of a rollout's metadata that the store reads when the rollout is created, and the type each must have."""
+"""Keys of a rollout's metadata that the store reads when the rollout is created, with their types."""
 
 PRIMARY: Final = "primary"
-"""The name of a reward that was given none."""
+"""The name of a reward without a name."""
 
 _FIRST_REWARD: Final = f"{REWARD}.0.value"
 _AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
@@ -71,7 +71,7 @@ FEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "phase": (PHASE,),
     "node_exec": (NODE_EXEC,),
 }
-"""Field of `span.recorded` to the attributes it is read from; the first with a usable value wins."""
+"""The attributes from which each field of `span.recorded` is read; the first with a valid value is used."""
 
 _READ: Final = frozenset(name for names in FEEDS.values() for name in names)
 _READ_OF_GRAPH: Final = frozenset(
@@ -81,17 +81,17 @@ _LARGEST_COUNT: Final = 2**53
 
 
 class SpanSummary(NamedTuple):
-    """What a fold or a search needs of a span's attributes; None where the span does not say."""
+    """The values of a span's attributes that folds and searches need; None for absent values."""
 
     rewards: tuple[tuple[str, float], ...] = ()
-    """Name and value of each dimension, the primary one first; every value is finite."""
+    """The name and the finite value of each dimension, the primary one first."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     model: str | None = None
-    """The model that answered, else the one that was asked for."""
+    """The model of the answer, else the model of the request."""
     response_id: str | None = None
     kind: str | None = None
-    """Of the run event that a span with a node is: as named, else `tool_result` for a tool's span, else `result`."""
+    """The kind of run event for a span with a node: the one it names, else `tool_result` for a tool, else `result`."""
     node_id: str | None = None
     scope: str | None = None
     parent_node_id: str | None = None
@@ -103,10 +103,10 @@ NOTHING: Final = SpanSummary()
 
 
 def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
-    """Return what a span says by its name and attributes. Never raises: what is malformed says nothing."""
+    """Return the summary of a span from its name and attributes. Malformed values are ignored; nothing is raised."""
     if _READ.isdisjoint(attributes):
         return NOTHING
-    said = (
+    common = (
         _rewards(name, attributes),
         _count(attributes, "tokens_in"),
         _count(attributes, "tokens_out"),
@@ -114,10 +114,10 @@ def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
         _text(attributes, "response_id"),
     )
     if _READ_OF_GRAPH.isdisjoint(attributes):
-        return SpanSummary(*said)
+        return SpanSummary(*common)
     node_id = _text(attributes, "node_id")
     return SpanSummary(
-        *said,
+        *common,
         kind=_kind(attributes) if node_id else None,
         node_id=node_id,
         scope=_text(attributes, "scope"),
@@ -158,9 +158,9 @@ def _named(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str
 
 
 def _agentops_reward(output: Any) -> float | None:
-    """Return the reward in what AgentOps recorded as a task's output: an object or its JSON text."""
+    """Return the reward in a task's output as AgentOps records it: an object or its JSON text."""
     if isinstance(output, str):
-        # Most outputs are long texts about something else; looking first is a hundred times cheaper than parsing.
+        # Most outputs are long texts without a reward; the search is a hundred times cheaper than parsing.
         if '"reward"' not in output:
             return None
         try:
@@ -169,8 +169,8 @@ def _agentops_reward(output: Any) -> float | None:
             return None
     if not isinstance(output, dict):
         return None
-    said = cast("dict[str, Any]", output)
-    return _number(said.get("value")) if said.get("type") == "reward" else None
+    fields = cast("dict[str, Any]", output)
+    return _number(fields.get("value")) if fields.get("type") == "reward" else None
 
 
 def _kind(attributes: Mapping[str, Any]) -> str:
@@ -192,7 +192,7 @@ def _count(attributes: Mapping[str, Any], field: str) -> int | None:
     for name in FEEDS[field]:
         given = attributes.get(name)
         if type(given) is int and 0 <= given <= _LARGEST_COUNT:
-            return given  # as nearly always
+            return given
         value = _number(given)
         if value is not None and value.is_integer() and 0 <= value <= _LARGEST_COUNT:
             return int(value)
