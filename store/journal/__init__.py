@@ -1,1 +1,1 @@
-"""The write path, load → decide → evolve → append → project for a batch, and reads of the log."""
+"""Write path of a batch (load → decide → evolve → append → project), and reads of the log."""

@@ -1,8 +1,8 @@
-"""The store as it stood at a moment of the log.
+"""Reads of the store's state at a past moment of the log.
 
-Most reads of the past need no fold: a row that has not changed since is the answer, and a row that was added later did
-not exist. Only rows that changed since are folded from their streams, up to the moment. Signals are not in the log, so
-they are null in the past. Reads of the past take several statements, so their session must be a snapshot.
+Most of them need no fold: a row that has not changed since then is the answer, and a row that was added later did not
+exist. Only rows that have changed are folded from their streams, up to the moment. Signals are not in the log, so they
+are null in the past. A read consists of several statements, so its session must be a snapshot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from store.validation import arguments
 from store.validation.json_limits import check_text
 
 FOLD_LIMIT = 5000
-"""How many rows that changed since the moment may be folded for one read."""
+"""The maximum number of changed rows that one read folds."""
 
 State = TypeVar("State")
 Item = TypeVar("Item")
@@ -54,18 +54,18 @@ _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
 async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
-    """Return the position of the last event to be seen; 0 for before the first.
+    """Return the position of the last event to include; 0 for none.
 
-    No call is seen half done: a position inside the events of one call means the moment before that call.
+    A read includes all events of a call or none: a position between them means the moment before the call.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        as_at: the position of an event, or an aware datetime: all commits recorded by then. What lies after the end of
-            the log means its end.
+        as_at: the position of an event, or an aware datetime, which includes all commits recorded until then. A moment
+            after the end of the log means its end.
 
     Raises:
-        Invalid: a naive datetime, a float, a negative position, or anything else.
+        Invalid: it is a naive datetime, a float, a negative position, or of another type.
     """
     if isinstance(as_at, datetime):
         if as_at.tzinfo is None:
@@ -75,7 +75,7 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
     if not isinstance(as_at, int) or isinstance(as_at, bool):
         raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
     if as_at < 0:
-        raise Invalid("as_at", f"{as_at} is no position; the first event is at 1, and 0 is before it")
+        raise Invalid("as_at", f"{as_at} is not a position; the first event has position 1, and 0 means before it")
     return await _whole_commands(dialect, session, as_at)
 
 
@@ -90,12 +90,12 @@ async def _whole_commands(dialect: Dialect, session: ReadSession, position: int)
 
 
 def _command(row: Row) -> tuple[int, int]:
-    """Return what a row of `events` shares with the others of its command: its commit and its ordinal there."""
+    """Return the command of a row of `events`, as the commit and the ordinal in it."""
     return row[1], row[4]
 
 
 async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, number: int) -> int:
-    """Return the position of one event of a rollout, by its number in the rollout's own stream.
+    """Return the position of an event of a rollout from its number in the rollout's stream.
 
     Raises:
         Invalid: the rollout has no event of this number.
@@ -116,7 +116,7 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
 
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[State]):
-    """How the rows of one table are folded from their streams."""
+    """A table whose rows are folded from their streams."""
 
     noun: Noun
     key: str
@@ -126,7 +126,7 @@ class _Kind(Generic[State]):
     row: Callable[[State], Row]
 
     def values(self, row: Row) -> Values:
-        """Return a row by the names of its columns; fields that are signals are null."""
+        """Return a row as a dict by column name; signals are null."""
         signals = dict.fromkeys(field.column for field in self.noun.fields.values())
         return signals | dict(zip(self.columns, row, strict=False))
 
@@ -150,7 +150,7 @@ _WORKERS: _Kind[WorkerState] = _Kind(
 async def _folded(
     dialect: Dialect, session: ReadSession, kind: _Kind[State], keys: Sequence[str], until: int
 ) -> dict[str, State]:
-    """Return the states of some streams as they were at a position."""
+    """Return the states of some streams at a position."""
     states: dict[str, State] = {}
     for start in range(0, len(keys), _STREAMS_AT_ONCE):
         streams = [kind.prefix + key for key in keys[start : start + _STREAMS_AT_ONCE]]
@@ -165,7 +165,7 @@ async def _folded(
 async def _state(
     dialect: Dialect, session: ReadSession, kind: _Kind[State], row: Row | None, until: int
 ) -> State | Row | None:
-    """Return a row if it was the same at a position, its state at that time if not, None if it did not exist."""
+    """Return the row if it has not changed since a position, else its state at that time; None if it did not exist."""
     if row is None or row[kind.columns.index("first_position")] > until:
         return None
     if row[kind.columns.index("last_position")] <= until:
@@ -178,27 +178,27 @@ async def _state(
 
 @dataclass(slots=True)
 class _Found(Generic[State]):
-    """What matched a query of the past."""
+    """The matches of a query of the past."""
 
     keys: list[str]
-    """Of the page, in order."""
+    """The keys of the page, in order."""
     total: int
     states: dict[str, State]
-    """Of those among them that have changed since."""
+    """The states of those that have changed since."""
 
 
 async def _find(
-    dialect: Dialect, session: ReadSession, kind: _Kind[State], asked: FilterQuery, until: int
+    dialect: Dialect, session: ReadSession, kind: _Kind[State], query: FilterQuery, until: int
 ) -> _Found[State]:
     candidates: list[Values] = []
     changed: list[str] = []
     count = 0
-    shape = filters.shape(asked)
-    sql = compiled(dialect, shape and ("past", shape), lambda: _candidates(dialect, kind, asked))
-    async for batch in session.stream(sql, filters.params(dialect, asked) | {"until": until}):
+    shape = filters.shape(query)
+    sql = compiled(dialect, shape and ("past", shape), lambda: _candidates(dialect, kind, query))
+    async for batch in session.stream(sql, filters.params(dialect, query) | {"until": until}):
         for key, first, last, value in batch:
             if last <= until:
-                candidates.append(_sortable(kind, asked, key, first, value))
+                candidates.append(_sortable(kind, query, key, first, value))
                 continue
             count += 1
             if count <= FOLD_LIMIT:
@@ -207,17 +207,17 @@ async def _find(
         raise PastUnavailable(count, FOLD_LIMIT)
     states = await _folded(dialect, session, kind, changed, until)
     then = (kind.values(kind.row(state)) for state in states.values())
-    candidates.extend(values for values in then if filters.matches(asked, values))
-    page = filters.page(asked, filters.arranged(asked, candidates))
+    candidates.extend(values for values in then if filters.matches(query, values))
+    page = filters.page(query, filters.arranged(query, candidates))
     return _Found([values[kind.key] for values in page], len(candidates), states)
 
 
-def _candidates(dialect: Dialect, kind: _Kind[Any], asked: FilterQuery) -> Select[Any]:
-    """Return what matched at that time and is still the same, and all that has changed since and may have matched."""
+def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Select[Any]:
+    """Select unchanged rows that match, and all changed rows that may have matched at that moment."""
     table = kind.noun.table.c
     columns: dict[str, ColumnElement[Any]] = dict(table)
     until = bindparam("until", type_=BigInteger)
-    sorted_by = None if asked.sort_by is None else table.get(kind.noun.fields[asked.sort_by].column)
+    sorted_by = None if query.sort_by is None else table.get(kind.noun.fields[query.sort_by].column)
     shown: list[ColumnElement[Any]] = [
         table[kind.key],
         table.first_position,
@@ -226,29 +226,29 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], asked: FilterQuery) -> Selec
     ]
     return select(*shown).where(
         table.first_position <= until,
-        or_(table.last_position > until, filters.where(dialect, asked, columns)),
-        _lasting(dialect, kind, asked, columns),
+        or_(table.last_position > until, filters.where(dialect, query, columns)),
+        _lasting(dialect, kind, query, columns),
     )
 
 
 def _lasting(
-    dialect: Dialect, kind: _Kind[Any], asked: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
+    dialect: Dialect, kind: _Kind[Any], query: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
 ) -> ColumnElement[bool]:
-    """Return as much of a query's conditions as holds at all times, if it holds now: those on ids."""
+    """Return the conditions of a query that do not depend on time: those on ids."""
     terms = [
-        filters.term(dialect, asked, index, columns)
-        for index, condition in enumerate(asked.conditions)
+        filters.term(dialect, query, index, columns)
+        for index, condition in enumerate(query.conditions)
         if condition.field == kind.key
     ]
-    if asked.logic == "and":
+    if query.logic == "and":
         return and_(true(), *terms)
-    return or_(*terms) if terms and len(terms) == len(asked.conditions) else true()
+    return or_(*terms) if terms and len(terms) == len(query.conditions) else true()
 
 
-def _sortable(kind: _Kind[Any], asked: FilterQuery, key: str, first: int, value: Any) -> Values:
+def _sortable(kind: _Kind[Any], query: FilterQuery, key: str, first: int, value: Any) -> Values:
     values = {kind.key: key, "first_position": first}
-    if asked.sort_by is not None:
-        values[kind.noun.fields[asked.sort_by].column] = value
+    if query.sort_by is not None:
+        values[kind.noun.fields[query.sort_by].column] = value
     return values
 
 
@@ -264,15 +264,17 @@ def _unchanged(found: _Found[Any]) -> list[str]:
 
 
 async def rollouts(
-    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the rollouts as they were at a position; rows as of `pages.rollouts`.
+    """Return a page of the rollouts at a position; rows as from `pages.rollouts`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` of them changed since.
     """
-    found = await _find(dialect, session, _ROLLOUTS, asked, until)
-    made = await pages.rollouts_by_id(dialect, session, _unchanged(found), lambda row: make(_silent_rollout(row)))
+    found = await _find(dialect, session, _ROLLOUTS, query, until)
+    made = await pages.rollouts_by_id(
+        dialect, session, _unchanged(found), lambda row: make(_rollout_without_signals(row))
+    )
     then = [found.states[key] for key in found.keys if key in found.states]
     for row in await _wide_rollouts(dialect, session, then):
         made[row[0]] = make(row)
@@ -280,15 +282,15 @@ async def rollouts(
 
 
 async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout as it was at a position; the row as of `pages.rollout`."""
+    """Return a rollout at a position; the row as from `pages.rollout`."""
     row = await pages.rollout(dialect, session, rollout_id)
     then = await _state(dialect, session, _ROLLOUTS, row, until)
     if isinstance(then, RolloutState):
         return (await _wide_rollouts(dialect, session, [then]))[0]
-    return None if then is None else _silent_rollout(then)
+    return None if then is None else _rollout_without_signals(then)
 
 
-def _silent_rollout(row: Row) -> Wide:
+def _rollout_without_signals(row: Row) -> Wide:
     signal = _ROLLOUT_WIDTH + _ATTEMPT_WIDTH
     return (*row[:signal], None, None, *row[signal + 2 :])
 
@@ -319,17 +321,17 @@ async def _bodies(
 
 
 async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, asked: FilterQuery, until: int, make: Make[Item]
+    dialect: Dialect, session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of a rollout's attempts as they were at a position; rows as of `pages.attempts`."""
+    """Return a page of a rollout's attempts at a position; rows as from `pages.attempts`."""
     found = await _attempts(dialect, session, rollout_id, until)
     values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
-    arranged = filters.arranged(asked, values)
-    return Page([make(each[""]) for each in filters.page(asked, arranged)], len(found))
+    arranged = filters.arranged(query, values)
+    return Page([make(each[""]) for each in filters.page(query, arranged)], len(found))
 
 
 async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout's latest attempt as it was at a position; the row as of `pages.latest_attempt`."""
+    """Return a rollout's latest attempt at a position; the row as from `pages.latest_attempt`."""
     found = await _attempts(dialect, session, rollout_id, until)
     by_number = ATTEMPT_COLUMNS.index("sequence_id")
     return max(found, key=lambda row: row[by_number], default=None)
@@ -341,13 +343,13 @@ async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, unt
         return []
     if not isinstance(then, RolloutState):
         every = filters.query(filters.ATTEMPTS)
-        return (await pages.attempts(dialect, session, rollout_id, every, _silent_attempt)).items
+        return (await pages.attempts(dialect, session, rollout_id, every, _attempt_without_signals)).items
     listed = [rollout_projection.attempt(state) for state in then.attempts.values() if state.released_position is None]
     bodies = await _bodies(dialect, session, [row[_ATTEMPT_METADATA] for row in listed])
     return [(*row, None, None, *bodies.get(row[_ATTEMPT_METADATA], _NO_BODY)) for row in listed]
 
 
-def _silent_attempt(row: Row) -> Wide:
+def _attempt_without_signals(row: Row) -> Wide:
     return (*row[:_ATTEMPT_WIDTH], None, None, *row[_ATTEMPT_WIDTH + 2 :])
 
 
@@ -356,33 +358,33 @@ async def spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: FilterQuery,
+    query: FilterQuery,
     until: int,
     make: Make[Item],
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of the spans a rollout had at a position; rows and arguments as of `pages.spans`."""
+    """Return a page of a rollout's spans at a position; rows and arguments as for `pages.spans`."""
     if attempt_id == "latest":
         latest = await latest_attempt(dialect, session, rollout_id, until)
         if latest is None:
             return Page([], 0)
         attempt_id = latest[_ATTEMPT_ID]
-    return await pages.spans(dialect, session, rollout_id, attempt_id, asked, make, until=until, batch=batch)
+    return await pages.spans(dialect, session, rollout_id, attempt_id, query, make, until=until, batch=batch)
 
 
 # -- resources and workers -------------------------------------------------------------------------------------------
 
 
 async def resources(
-    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the resources as they were at a position; rows as of `pages.resources`.
+    """Return a page of the resources at a position; rows as from `pages.resources`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` of them changed since.
     """
-    found = await _find(dialect, session, _RESOURCES, asked, until)
+    found = await _find(dialect, session, _RESOURCES, query, until)
     made = await pages.resources_by_ids(dialect, session, _unchanged(found), make)
     then = [found.states[key] for key in found.keys if key in found.states]
     for row in await _wide_resources(dialect, session, then):
@@ -391,7 +393,7 @@ async def resources(
 
 
 async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
-    """Return resources as they were at a position; the row as of `pages.resources_by_id`."""
+    """Return resources at a position; the row as from `pages.resources_by_id`."""
     row = await pages.resources_by_id(dialect, session, resources_id)
     then = await _state(dialect, session, _RESOURCES, row, until)
     if isinstance(then, ResourcesState):
@@ -400,7 +402,7 @@ async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: 
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -> Row | None:
-    """Return what was published last at a position; the row as of `pages.latest_resources`.
+    """Return the latest resources at a position; the row as from `pages.latest_resources`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` resources changed since.
@@ -434,17 +436,19 @@ async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequen
 
 
 async def workers(
-    dialect: Dialect, session: ReadSession, asked: FilterQuery, until: int, make: Make[Item]
+    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the workers as they were at a position; rows as of `pages.workers`.
+    """Return a page of the workers at a position; rows as from `pages.workers`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` of them changed since.
     """
-    found = await _find(dialect, session, _WORKERS, asked, until)
-    made = await pages.workers_by_id(dialect, session, _unchanged(found), lambda row: make(_silent_worker(row)))
+    found = await _find(dialect, session, _WORKERS, query, until)
+    made = await pages.workers_by_id(
+        dialect, session, _unchanged(found), lambda row: make(_worker_without_signals(row))
+    )
     made |= {
-        key: make(_silent_worker(rollout_projection.worker(found.states[key])))
+        key: make(_worker_without_signals(rollout_projection.worker(found.states[key])))
         for key in found.keys
         if key in found.states
     }
@@ -452,15 +456,15 @@ async def workers(
 
 
 async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:
-    """Return a worker as it was at a position; the row as of `pages.worker`."""
+    """Return a worker at a position; the row as from `pages.worker`."""
     row = await pages.worker(dialect, session, worker_id)
     then = await _state(dialect, session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
         then = rollout_projection.worker(then)
-    return None if then is None else _silent_worker(then)
+    return None if then is None else _worker_without_signals(then)
 
 
-def _silent_worker(row: Row) -> Wide:
+def _worker_without_signals(row: Row) -> Wide:
     return (*row[:_WORKER_WIDTH], *_NO_SIGNALS)
 
 
@@ -468,11 +472,11 @@ def _silent_worker(row: Row) -> Wide:
 
 
 async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[int, ...]:
-    """Return how much the log held at a position: `pages.TOTALS` in order."""
+    """Return the totals of the log at a position, in the order of `pages.TOTALS`."""
     commit = await log_queries.commit_at(dialect, session, until)
     last = log_queries.COMMIT_COLUMNS.index("last_position")
     if commit is not None and commit[last] > until:
-        # Only whole commits carry totals; the rest of a cut one is counted.
+        # Totals are stored per commit; the events of an incomplete one are counted.
         commit = await log_queries.last_commit(dialect, session, commit[0] - 1)
     counted = log_queries.totals_of(commit)
     after = 0 if commit is None else commit[last]

@@ -1,4 +1,4 @@
-"""Load the working set of a batch: turn rows into states, reuse cached states, and redraw ids that are taken."""
+"""Loader of the working set of a batch: rows become states, cached states are reused, taken ids are replaced."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from store.projections import threads as thread_projection
 from store.runtime import ids
 
 _DUE_AT_ONCE = 1000
-_MOST = 10_000
-_MOST_SPANS = 50_000
-_ASKED = (
+_MAX_CACHED = 10_000
+_MAX_CACHED_SPANS = 50_000
+_REQUESTABLE = (
     "fresh",
     "rollouts",
     "plan_keys",
@@ -59,19 +59,19 @@ _ASKED = (
     "thread_checkpoints",
     "thread_tasks",
 )
-_asked = attrgetter(*_ASKED)
+_requested = attrgetter(*_REQUESTABLE)
 DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
-"""Commands that carry generated ids."""
+"""Commands with generated ids."""
 
 
 class Loader:
-    """Loads what a batch needs, set by set; remembers how far the queue has been consumed."""
+    """Loader of the rows that batches need. It remembers up to which position the queue was consumed."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._queries = loading(dialect)
         self._plans: dict[tuple[bool, ...], list[LoadStatement]] = {}
-        self.recent = Recent()
+        self.cache = StateCache()
         self._watermark = 0
         self._epoch = -1
 
@@ -86,41 +86,41 @@ class Loader:
             request.bodies_of |= request.joiners
             request.metadata_of |= request.joiners
         if request.due:
-            # A sweep also judges what the commands before it have changed.
+            # A sweep also checks rollouts that earlier commands of the batch have changed.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
-            # Somebody put a rollout back at an old place: the head may be anywhere again.
+            # Another connection returned a rollout to an earlier place, so the head may be before the watermark.
             self._watermark, self._epoch = 0, tail.queue_epoch
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:
-            self.recent.clear()
-        self.recent.recall(request, working_set)
+            self.cache.clear()
+        self.cache.fill_in(request, working_set)
         heads = request.claims + request.leavers if request.claims else 0
         loaded = await self._round(session, request, working_set, heads)
         if heads:
-            self._advance(loaded["heads"], working_set, heads)
+            self._take_from_head(loaded["heads"], working_set, heads)
         if working_set.due:
             again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
             if request.claims:
                 # Rollouts that the sweep requeues may be claimed at once.
                 again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
-            self.recent.recall(again, working_set)
+            self.cache.fill_in(again, working_set)
             await self._round(session, again, working_set, 0)
-            # A row whose rollout is gone cannot be: but a signal is no fact, so it is not trusted either.
+            # Rows of signals are not part of the log, so a missing rollout is tolerated.
             working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
         return working_set
 
     async def more_heads(self, session: WriteSession, working_set: WorkingSet, wanted: int) -> None:
-        """Load the next rows of the queue beyond those at hand."""
+        """Load the next rows of the queue after the loaded ones."""
         loaded = await self._round(session, LoadRequest(), working_set, wanted, beyond=working_set.heads_until)
         self._take(loaded["heads"], working_set, wanted)
 
     def forget(self) -> None:
-        """Load everything afresh, and start again at the head of the queue."""
-        self.recent.clear()
+        """Clear the cache, and start again at the head of the queue."""
+        self.cache.clear()
         self._epoch = -1
 
-    def _advance(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
+    def _take_from_head(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
         if heads:
             self._watermark = heads[0][0] - 1
         self._take(heads, working_set, wanted)
@@ -139,11 +139,11 @@ class Loader:
         *,
         beyond: int | None = None,
     ) -> dict[str, Sequence[Row]]:
-        wanted = (*map(bool, _asked(request)), bool(heads))
+        wanted = (*map(bool, _requested(request)), bool(heads))
         plan = self._plans.get(wanted)
         if plan is None:
-            asked = {name for name, is_wanted in zip((*_ASKED, "heads"), wanted, strict=True) if is_wanted}
-            plan = self._plans[wanted] = [query for query in self._queries if query.asked_by in asked]
+            requested = {name for name, is_wanted in zip((*_REQUESTABLE, "heads"), wanted, strict=True) if is_wanted}
+            plan = self._plans[wanted] = [query for query in self._queries if query.requested_by in requested]
         if not plan:
             return {}
         params: dict[str, Any] = {
@@ -166,18 +166,18 @@ class Loader:
         return loaded
 
 
-class Recent:
-    """What the last batches knew, as long as no other connection writes.
+class StateCache:
+    """Cache of the states from the last batches, valid as long as no other connection writes.
 
-    A rollout is touched a dozen times within moments, and its rows, just written, need not be read again. The database
-    tells whether another connection has written in between; if it has, everything is forgotten. Only what exists is
-    known: what is missing here has to be looked up.
+    A rollout is often changed a dozen times within moments, and its rows need not be read again after each write. The
+    database shows whether another connection has written; if so, the cache is cleared. It contains only existing
+    objects: for a missing one, the database must be read.
     """
 
     def __init__(self) -> None:
         self._rollouts: dict[str, RolloutState] = {}
         self._spans: dict[str, set[SpanKey]] = {}
-        """For some of the rollouts known, the keys of all their spans."""
+        """For some of the cached rollouts, the keys of all their spans."""
         self._span_count = 0
         self._counters: dict[str, int] = {}
         self._workers: dict[str, WorkerState] = {}
@@ -186,16 +186,19 @@ class Recent:
         self._latest_resources: str | None = None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self.__init__()
 
-    def keep(self, working_set: WorkingSet) -> None:
-        """Know what a batch left behind, now that it is committed."""
-        if len(self._rollouts) + len(self._counters) + len(self._workers) > _MOST or self._span_count > _MOST_SPANS:
+    def store(self, working_set: WorkingSet) -> None:
+        """Store the states of a committed batch."""
+        if (
+            len(self._rollouts) + len(self._counters) + len(self._workers) > _MAX_CACHED
+            or self._span_count > _MAX_CACHED_SPANS
+        ):
             self.clear()
         for rollout_id, state in working_set.rollouts.items():
-            # A rollout that ended may be touched again, but most are not. Any attempt can be named, so a state is kept
-            # only with all of its attempts.
+            # Ended rollouts rarely change again. A call may name any attempt, so a state is cached only with all of its
+            # attempts.
             at_hand = sum(attempt.released_position is None for attempt in state.attempts.values())
             if state.status not in TERMINAL and at_hand == state.attempt_count:
                 self._rollouts[rollout_id] = state
@@ -216,7 +219,7 @@ class Recent:
             if len(known) != self._rollouts[rollout_id].spans:
                 # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
-        # Numbers are drawn for rollouts that were not loaded, too.
+        # Counters also belong to rollouts that were not loaded.
         self._counters.update(working_set.counters)
         self._workers.update(working_set.workers)
         self._signals.update(working_set.worker_signals)
@@ -224,7 +227,7 @@ class Recent:
         if working_set.latest_resources is not None:
             self._latest_resources = working_set.latest_resources
 
-    def recall(self, request: LoadRequest, working_set: WorkingSet) -> None:
+    def fill_in(self, request: LoadRequest, working_set: WorkingSet) -> None:
         """Copy cached rows into a working set, and remove them from the load request."""
         for rollout_id in request.rollouts & self._rollouts.keys():
             state = working_set.rollouts[rollout_id] = self._rollouts[rollout_id]
@@ -232,7 +235,7 @@ class Recent:
             if state.labels is not None:
                 request.labelled.discard(rollout_id)
             if state.resources_id is not None:
-                # The version that an attempt would be given is not part of the rollout's state.
+                # The current version of the resources is not part of the rollout's state.
                 request.resources.add(state.resources_id)
             if rollout_id in request.worked:
                 request.worked.discard(rollout_id)
@@ -250,14 +253,14 @@ class Recent:
         working_set.worker_signals.update((each, self._signals[each]) for each in workers & self._signals.keys())
         request.workers.difference_update(workers)
         for resources_id in request.resources & self._resources.keys():
-            self._recall_resources(resources_id, working_set)
+            self._fill_in_resources(resources_id, working_set)
             request.resources.discard(resources_id)
         if request.latest_resources and self._latest_resources is not None:
-            self._recall_resources(self._latest_resources, working_set)
+            self._fill_in_resources(self._latest_resources, working_set)
             working_set.latest_resources = self._latest_resources
             request.latest_resources = False
 
-    def _recall_resources(self, resources_id: str, working_set: WorkingSet) -> None:
+    def _fill_in_resources(self, resources_id: str, working_set: WorkingSet) -> None:
         known = working_set.resources[resources_id] = self._resources[resources_id]
         working_set.resource_versions[resources_id] = known.version
 

@@ -1,6 +1,6 @@
-"""The rows of the log: events, their bodies and the commit, with the hash chain over commits.
+"""Rows of the log: events, their bodies and the commit, with the hash chain over commits.
 
-The chain makes a change of the past visible. Its bytes can never change.
+The chain reveals changes of past commits. Its byte format is fixed.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ _FOUR = struct.Struct(">4q")
 _int = struct.Struct(">q").pack
 _two = struct.Struct(">qq").pack
 _length = struct.Struct(">I").pack
-# What stands side by side is packed at once: each call takes as long as the packing.
+# Adjacent values are packed in one call, because a call costs as much as the packing.
 _int_and_length = struct.Struct(">qI").pack
 _two_and_length = struct.Struct(">qqI").pack
 
-# Which running total of `commits` an event raises, by its type.
+# Type of event → index of the running total in `commits` that it increases.
 _COUNTED = {
     "rollout.enqueued": 1,
     "rollout.started": 1,
@@ -68,7 +68,7 @@ def event_digest(row: EventRow) -> bytes:
 
 
 def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
-    """Return the chain hash of a commit: over the one before, its numbers, and its events in the order of positions."""
+    """Return the chain hash of a commit: over the previous hash, its numbers, and its events in order of position."""
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()
 
@@ -113,7 +113,7 @@ def log_rows(
         )
         events.append(row)
         digests.append(event_digest(row))
-        # What is stored once for several events weighs on none of them.
+        # A blob may belong to several events, so its size is not counted.
         if body is None or fact.type in IN_BLOBS:
             counted.append((fact.type, 0))
         else:

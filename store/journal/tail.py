@@ -1,7 +1,7 @@
-"""Read along the log: pages of events with their cursors, and the history of one rollout.
+"""Reads of the log: pages of events with their cursors, and the history of one rollout.
 
-A cursor holds more than a position: the store, the commit, and the beginning of that commit's chain hash. So a reader
-that resumes on another database, or on one restored to an earlier state, gets an error and no wrong events.
+A cursor contains the store, the commit, the beginning of the commit's chain hash, and the position. A reader that
+resumes on another database, or on one restored to an earlier state, gets an error instead of wrong events.
 """
 
 import re
@@ -30,7 +30,7 @@ _LAST_NUMBER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The place of a reader in the log: after the event at `position`, which is part of a commit."""
+    """The position of a reader in the log: after the event at `position`, which is part of the commit."""
 
     store_id: str
     commit_id: int = 0
@@ -47,30 +47,30 @@ class TailPage:
 
     events: list[LoggedEvent]
     place: Cursor
-    """The place of the reader after them, and after events that its filter left out."""
+    """The position of the reader after these events and those that its filter excluded."""
     is_last: bool
-    """Whether there was nothing more in the log."""
+    """Whether the end of the log was reached."""
 
 
 def parse(text: str) -> Cursor:
-    """Return a cursor from its text.
+    """Parse a cursor.
 
     Raises:
         Invalid: it is not a cursor.
     """
     match = _FORM.fullmatch(arguments.text(text, "after"))
     if match is None:
-        raise Invalid("after", f"{text!r} is not a cursor; give one that came with an event, or None for the beginning")
+        raise Invalid("after", f"{text!r} is not a cursor; give the cursor of an event, or None for the beginning")
     store_id, commit_id, prefix, position = match.groups()
     return Cursor(store_id, int(commit_id), prefix, int(position))
 
 
 async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: str | None) -> Cursor:
-    """Return the place that a cursor names in this log.
+    """Return the position of a cursor in this log.
 
     Raises:
-        Invalid: it is not a cursor.
-        Incompatible: it is of another store, or of a part of the log that this database does not have.
+        Invalid: the text is not a cursor.
+        Incompatible: it belongs to another store, or to a part of the log that this database does not have.
     """
     start = Cursor(store_id)
     if after is None:
@@ -78,21 +78,21 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
     place = parse(after)
     if place.store_id != store_id:
         raise Incompatible(
-            f"the cursor is of store {place.store_id}, and this is {store_id}",
+            f"the cursor belongs to store {place.store_id}, but this is store {store_id}",
             "open the store it came from, or start from the beginning",
         )
     if place == start:
         return start
     commit = await log_queries.last_commit(dialect, session, place.commit_id)
     if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
-        raise _foreign(place, "is not in this log, or has another history before it")
+        raise _foreign(place, "is not in this log, or follows another history")
     if not commit[2] <= place.position <= commit[3]:
-        raise _foreign(place, f"does not hold position {place.position}")
+        raise _foreign(place, f"does not contain position {place.position}")
     return place
 
 
 async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | None:
-    """Return the cursor of the log's end; None while there is nothing in it."""
+    """Return the cursor of the log's end; None for an empty log."""
     commit = await log_queries.last_commit(dialect, session)
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
@@ -100,7 +100,7 @@ async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | No
 def _foreign(place: Cursor, how: str) -> Incompatible:
     return Incompatible(
         f"commit {place.commit_id} of the cursor {how}: the database was restored or replaced",
-        "start from the beginning, or from a cursor of before that commit",
+        "start from the beginning, or from a cursor before that commit",
     )
 
 
@@ -111,7 +111,7 @@ def _prefix(chain_hash: bytes) -> str:
 async def page(
     dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
 ) -> TailPage:
-    """Return the next events after a place; the session must be a snapshot."""
+    """Return the next events after a position; the session must be a snapshot."""
     commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
@@ -156,11 +156,11 @@ async def history(
     after: int = 0,
     limit: int = -1,
 ) -> list[HistoryEvent]:
-    """Return events of a rollout's stream, oldest first; the session must be a snapshot. Arguments as for the store.
+    """Return events of a rollout's stream, oldest first; the session must be a snapshot. See `StoreLog.history`.
 
     Raises:
-        NotFound: no such rollout, or not yet at that time.
-        Invalid: `as_at` is neither a position nor an aware datetime, or another argument is none of its kind.
+        NotFound: the rollout does not exist, or did not exist at that moment.
+        Invalid: `as_at` is neither a position nor an aware datetime, or another argument has a wrong type.
     """
     stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
     arguments.part_of_history(after, limit)

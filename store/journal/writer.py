@@ -1,8 +1,8 @@
 """Group-commit writer: the next batch forms while one commit is in flight, without a timer.
 
-A call is answered after COMMIT, with its result or its refusal. The kind of error decides what happens to a batch. A
-refusal is an answer. A lost answer to COMMIT is resolved by a lookup of the batch's key. Errors of the environment are
-retried. Any other error is a bug, and the batch is halved until the command that causes it is alone.
+A call is answered after COMMIT, with its result or its refusal. Errors are handled by kind. A refusal is an answer to
+one call. A lost answer to COMMIT is resolved by a lookup of the batch's key. Errors of the environment are retried. Any
+other error is a bug, and the batch is halved until the command that causes it is isolated.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
-# How long the writer waits, per call, for the loops of the callers it has just answered.
-_TURN_SECONDS = 0.0002
+# The longest wait per answered call for the event loops of the callers.
+_CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
-# Bounds of what is counted for metrics.
+# Bounds of the histograms for metrics.
 _CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
-_LANDED = union_all(
+_COMMIT_OF_KEY = union_all(
     select(core_tables.commits.c.batch_key).where(core_tables.commits.c.batch_key == bindparam("key", type_=Text)),
     select(core_tables.batches.c.batch_key).where(core_tables.batches.c.batch_key == bindparam("key", type_=Text)),
 )
@@ -58,19 +58,19 @@ class Waiter(Protocol):
     """Receives the answer to a command in its own loop: a future or an object with the same methods."""
 
     def cancelled(self) -> bool:
-        """Return whether the caller has stopped waiting; a command that was not begun by then is skipped."""
+        """Return whether the caller has stopped waiting; its command is then skipped if it has not begun."""
         ...
 
     def done(self) -> bool:
-        """Return whether it accepts no more answers."""
+        """Return whether it already has an answer or was cancelled."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """Take the answer."""
+        """Receive the answer."""
         ...
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Take the refusal."""
+        """Receive the refusal."""
         ...
 
 
@@ -89,7 +89,7 @@ class PendingCommand:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit as it will stand in the log."""
+    """The commit of a batch with its events' positions."""
 
     commit_id: int
     first_position: int
@@ -99,10 +99,10 @@ class Committed:
 class Histogram:
     """Counts of values by upper bound.
 
-    One thread writes. A reader in another thread may see a value that is counted and not yet summed.
+    One thread writes. A reader in another thread may see a value in `counts` before it is in `total`.
 
     Args:
-        bounds: rising; values beyond the last are counted too.
+        bounds: the upper bounds in ascending order; greater values are counted apart.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -110,7 +110,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of values up to each bound, and, last, of those beyond."""
+        """The number of values up to each bound; the last is that of values beyond all bounds."""
         self.total = 0.0
         """The sum of all values."""
 
@@ -130,10 +130,10 @@ class WriterStatistics:
     largest_batch: int = 0
     retries: int = 0
     floor_ahead_micros: int = 0
-    """How far the log's last stamp is ahead of the clock, when it was last seen to be."""
+    """How far the log's last timestamp was ahead of the clock at the last batch."""
     commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
-    """From taking a batch to its answers."""
+    """The time from the beginning of a batch to its answers."""
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class _Inbox:
 
 
 class Writer:
-    """Writes all changes of a store. It runs in the store's own loop; `call` may come from any loop."""
+    """Writer of all changes of a store. It runs in the store's event loop; `call` may be used in any loop."""
 
     def __init__(
         self,
@@ -170,27 +170,27 @@ class Writer:
         self._lock = threading.Lock()
         self._awake = False
         self._wake = asyncio.Event()
-        self._turns = asyncio.Event()
+        self._callers_ran = asyncio.Event()
         self._session: WriteSession | None = None
         self._key = os.urandom(12).hex()
         self._batches = count()
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._task: asyncio.Task[None] | None = None
-        self._errands: deque[tuple[Callable[[WriteSession], Any], asyncio.Future[Any]]] = deque()
+        self._jobs: deque[tuple[Callable[[WriteSession], Any], asyncio.Future[Any]]] = deque()
         self._pruned_at = 0
         self.statistics = WriterStatistics()
 
     async def start(self, on_commit: Callable[[WorkingSet, Committed | None], None]) -> None:
-        """Connect and start to take calls; in the store's own loop.
+        """Connect and start to process calls; in the store's event loop.
 
         Args:
-            on_commit: is called after each commit, before the callers get their answers.
+            on_commit: called after each commit, before the callers get their answers.
         """
         self._on_commit = on_commit
         self._session = await self._dialect.writer()
         self._task = asyncio.create_task(self._run(), name="store writer")
 
-    # -- taking calls ------------------------------------------------------------------------------------------------
+    # -- pending calls -----------------------------------------------------------------------------------------------
 
     async def call(self, command: Command) -> Any:
         """Return the answer to a command, after its commit.
@@ -206,13 +206,13 @@ class Writer:
         try:
             return await future
         except asyncio.CancelledError:
-            # The answer may have arrived in the same turn of the loop as the cancellation.
+            # The answer may have arrived in the same iteration of the loop as the cancellation.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._on_undelivered(command, future.result())
             raise
 
     def submit(self, command: Command, waiter: Waiter) -> None:
-        """As `call`, but `waiter` receives the answer or the refusal in the running loop. It must not raise.
+        """Like `call`, but `waiter` receives the answer or the refusal in the running loop. It must not raise.
 
         Raises:
             Busy: too much waits already; nothing was done.
@@ -243,7 +243,7 @@ class Writer:
             while waiting and len(batch) < MAX_BATCH_CALLS and size < most:
                 call = waiting.popleft()
                 inbox.size -= call.size
-                # Its caller has stopped waiting and nothing was done, so it is dropped.
+                # A cancelled call that has not begun is dropped.
                 if not call.waiter.cancelled():
                     batch.append(call)
                     size += call.size
@@ -255,8 +255,8 @@ class Writer:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            while self._errands:
-                await self._do(*self._errands.popleft())
+            while self._jobs:
+                await self._run_job(*self._jobs.popleft())
             batch = self._take()
             if batch:
                 await self._finish(batch)
@@ -265,38 +265,38 @@ class Writer:
                         await self._session.rest()
                     except StoreError:
                         # If the cause persists, the next batch fails too, and its callers get the error.
-                        logger.warning("the database could not be tidied up between two batches", exc_info=True)
+                        logger.warning("maintenance of the database between two batches failed", exc_info=True)
                 if len(batch) > 1:
-                    await self._let_callers_come_back(len(batch))
+                    await self._wait_for_callers(len(batch))
                 # Let the other tasks and timers of this loop run.
                 await asyncio.sleep(0)
             elif self._inbox.is_closed:
                 return
 
-    async def _let_callers_come_back(self, answered: int) -> None:
-        """Wait one turn of the loops of the callers just answered, so that their next calls join those that wait.
+    async def _wait_for_callers(self, answered: int) -> None:
+        """Wait one iteration of the callers' loops, so that their next calls join the next batch.
 
-        Without it the callers split into two groups that wait for each other's commits, and each commit holds half of
-        the calls. The wait for a loop that is busy ends after a moment.
+        Without this wait the callers split into two groups that wait for each other's commits, and each commit has half
+        of the calls. The wait for a busy loop is limited.
         """
-        late = self._loop.call_later(_TURN_SECONDS * (1 + answered), self._turns.set)
-        await self._turns.wait()
+        late = self._loop.call_later(_CALLERS_SECONDS * (1 + answered), self._callers_ran.set)
+        await self._callers_ran.wait()
         late.cancel()
 
     @property
     def waiting(self) -> int:
-        """How many calls wait to be taken."""
+        """The number of pending calls."""
         return len(self._inbox.calls)
 
     @property
     def waiting_bytes(self) -> int:
-        """What they carry."""
+        """The bytes of payload in the pending calls."""
         return self._inbox.size
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, calls: list[PendingCommand]) -> None:
-        """Commit a batch and answer its calls, also after errors."""
+        """Commit a batch and answer all of its calls, with errors if necessary."""
         began = time.monotonic()
         try:
             decided = await self._persist(calls)
@@ -306,7 +306,7 @@ class Writer:
                 call.error = error
             self._answer(calls)
             return
-        except Exception as error:  # noqa: BLE001 (a bug of any kind must not take the other calls with it)
+        except Exception as error:  # noqa: BLE001 (a bug must not fail the other calls)
             await self._isolate(calls, error)
             return
         self.statistics.calls += len(calls)
@@ -315,14 +315,14 @@ class Writer:
         try:
             self._on_commit(decided.working_set, decided.committed)
         except Exception:
-            # The batch is committed and its callers must be answered. Waiting readers look again by themselves.
-            logger.exception("a commit could not be announced to waiting readers")
+            # The batch is committed, so its callers must be answered. Waiting readers also poll by themselves.
+            logger.exception("waiting readers could not be notified of a commit")
         self._answer(decided.calls)
         self.statistics.commit_calls.add(len(calls))
         self.statistics.commit_seconds.add(time.monotonic() - began)
 
     async def _isolate(self, calls: list[PendingCommand], error: Exception) -> None:
-        await self._abandon()
+        await self._roll_back()
         if len(calls) == 1:
             logger.error("a command could not be handled: %s", type(calls[0].command).__name__, exc_info=error)
             calls[0].error = error
@@ -334,7 +334,7 @@ class Writer:
 
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
         """Commit a batch under one key; retry after errors of the environment."""
-        # Random bytes would be a system call per batch, and another thread would take the interpreter meanwhile.
+        # A counter avoids the system call for random bytes, during which another thread may take the GIL.
         key = f"{self._key}{next(self._batches):08x}"
         deadline = time.monotonic() + _RETRY_SECONDS
         pause = 0.05
@@ -345,8 +345,8 @@ class Writer:
                 if session is None:
                     session = self._session = await self._dialect.writer()
                 tail = await session.begin()
-                if in_doubt is not None and await session.fetch(self._dialect.prepared(_LANDED), {"key": key}):
-                    await self._abandon()
+                if in_doubt is not None and await session.fetch(self._dialect.prepared(_COMMIT_OF_KEY), {"key": key}):
+                    await self._roll_back()
                     return in_doubt
                 in_doubt = None
                 decided = await self._decide(session, tail, calls)
@@ -354,7 +354,7 @@ class Writer:
                 in_doubt = decided
                 await session.commit()
             except Unavailable as error:
-                await self._abandon()
+                await self._roll_back()
                 self.statistics.retries += 1
                 if time.monotonic() + pause > deadline:
                     if in_doubt is not None:
@@ -363,10 +363,10 @@ class Writer:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 1.0)
             except StoreError:
-                await self._abandon()
+                await self._roll_back()
                 raise
             else:
-                self._loader.recent.keep(decided.working_set)
+                self._loader.cache.store(decided.working_set)
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
@@ -374,11 +374,11 @@ class Writer:
     async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
         ahead = tail.recorded_at - tail.now
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
-            logger.warning("the log's last time is %.0f s ahead of the clock; new events go on from there", ahead / 1e6)
+            logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
         working_set = await self._loader.load(session, tail, commands)
-        # Ids that are taken are drawn again; most commands draw none.
+        # Generated ids that exist already are replaced; most commands have none.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
             working_set = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
@@ -396,7 +396,7 @@ class Writer:
                     await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
                     continue
                 except Corrupt:
-                    # This is no refusal: the rows contradict the log, and nothing recorded so far may be written.
+                    # The rows contradict the log, so the whole batch must fail instead of this call.
                     raise
                 except StoreError as refused:
                     call.error = refused
@@ -415,14 +415,14 @@ class Writer:
             changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:
             await session.write(changes)
-            # Do not prune at once: a process may make only a few commits.
+            # The first commit does not prune, because a process may make only a few commits.
             self._pruned_at = self._pruned_at or tail.now
             if tail.now - self._pruned_at >= _PRUNE_MICROS:
                 self._pruned_at = tail.now
                 await self._prune(session, tail.now)
 
     async def _prune(self, session: WriteSession, now: int) -> None:
-        """Delete the keys of batches whose commit is certain by now, and the expired keys of calls."""
+        """Delete the old keys of batches, whose commits are no longer in doubt, and the expired keys of calls."""
         batches, keys = core_tables.batches, core_tables.idempotency
         old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
         over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
@@ -433,7 +433,7 @@ class Writer:
         if gone:
             await session.write(Changes({}, {}, gone))
 
-    async def _abandon(self) -> None:
+    async def _roll_back(self) -> None:
         self._loader.forget()
         if self._session is not None:
             await self._session.rollback()
@@ -444,11 +444,11 @@ class Writer:
         by_loop: dict[asyncio.AbstractEventLoop, list[PendingCommand]] = {}
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
-        self._turns.clear()
+        self._callers_ran.clear()
         for loop, answered in by_loop.items():
             try:
                 loop.call_soon_threadsafe(self._deliver, answered)
-            except RuntimeError:  # the caller's loop is closed, so no caller waits
+            except RuntimeError:  # the caller's loop is closed
                 for call in answered:
                     if call.error is None:
                         self._on_undelivered(call.command, call.reply)
@@ -462,34 +462,34 @@ class Writer:
                 call.waiter.set_exception(call.error)
             else:
                 call.waiter.set_result(call.reply)
-        # This runs after the callers, which were scheduled before it.
+        # It runs after the callers' tasks, which were scheduled before it.
         if len(calls) > 1:
-            calls[0].loop.call_soon(self._turn_is_over)
+            calls[0].loop.call_soon(self._note_callers_ran)
 
-    def _turn_is_over(self) -> None:
+    def _note_callers_ran(self) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._turns.set)
+            self._loop.call_soon_threadsafe(self._callers_ran.set)
 
-    # -- errands and the end -----------------------------------------------------------------------------------------
+    # -- jobs and the end --------------------------------------------------------------------------------------------
 
-    async def errand(self, work: Callable[[WriteSession], Any]) -> Any:
+    async def run_job(self, work: Callable[[WriteSession], Any]) -> Any:
         """Run a coroutine function on the writing session between two batches; it begins and commits by itself."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._errands.append((work, future))
+        self._jobs.append((work, future))
         with self._lock:
             self._awake = True
         self._wake.set()
         return await future
 
-    async def _do(self, work: Callable[[WriteSession], Any], future: asyncio.Future[Any]) -> None:
+    async def _run_job(self, work: Callable[[WriteSession], Any], future: asyncio.Future[Any]) -> None:
         try:
             if self._session is None:
                 self._session = await self._dialect.writer()
             # The work writes rows that the cache does not have.
             self._loader.forget()
             result = await work(self._session)
-        except Exception as error:  # noqa: BLE001 (it is the caller's, whatever it is)
-            await self._abandon()
+        except Exception as error:  # noqa: BLE001 (the caller of the job gets any error)
+            await self._roll_back()
             if not future.done():
                 future.set_exception(error)
         else:
@@ -497,7 +497,7 @@ class Writer:
                 future.set_result(result)
 
     async def close(self) -> None:
-        """Take no more calls, finish those taken, and close the connection."""
+        """Refuse new calls, finish the pending ones, and close the connection."""
         with self._lock:
             self._inbox.is_closed = True
             self._awake = True

@@ -76,7 +76,7 @@ class SQLLog(StoreLog):
             raise ReadOnly("rebuild")
         # In the store's thread: so must be the jobs that it sends to the writer.
         return await self.core.thread.run(
-            rebuild(self.core.dialect, self.core.store_id, self.core.writer.errand, self._calls_so_far)
+            rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far)
         )
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:

@@ -41,7 +41,7 @@ _STREAM = scan.FOLDED.index("stream")
 # The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
-Errand = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
+Job = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
 """Runs work on the writing session, between two batches."""
 
 
@@ -55,13 +55,13 @@ class _Slice:
     position: int = 0
 
 
-async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls) -> RebuildReport:
+async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> RebuildReport:
     """Compare every projection with the log, repair the rows that differ, and return a report.
 
     Args:
         dialect: the database.
         store_id: the store's id.
-        errand: takes the writer for a moment.
+        job: runs a function on the writing session between two batches.
         calls: returns the number of calls so far, which shows whether the store is in use.
 
     Raises:
@@ -81,7 +81,7 @@ async def rebuild(dialect: Dialect, store_id: str, errand: Errand, calls: Calls)
                 if finding.table in core_tables.PROJECTIONS:
                     differences.add_row(finding)
             for part in _slices(compared, position):
-                written.update(await errand(_Mending(dialect, part).run))
+                written.update(await job(_Mending(dialect, part).run))
         found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:

@@ -201,7 +201,7 @@ async def test_a_mistake_in_telling_the_news_holds_up_nobody(
         await troubled.enqueue_rollout("first")
     await troubled.enqueue_rollout("second")
     assert await inputs_of(troubled) == ["first", "second"]
-    assert [record.getMessage() for record in caplog.records] == ["a commit could not be announced to waiting readers"]
+    assert [record.getMessage() for record in caplog.records] == ["waiting readers could not be notified of a commit"]
 
 
 async def test_a_call_cancelled_before_the_writer_took_it_never_happened(troubled: SQLStore, trouble: Trouble) -> None:

@@ -82,7 +82,7 @@ async def set_pragma(store: SQLStore, name: str, value: object) -> None:
         assert isinstance(session, SQLiteWriter)
         session._connection.execute(f"PRAGMA {name} = {value}")
 
-    await store.core.thread.run(store.core.writer.errand(execute))
+    await store.core.thread.run(store.core.writer.run_job(execute))
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ async def counting(store: SQLStore) -> Counting:
         counted.append(Counting(session._connection))
         session._connection = counted[0]  # type: ignore[assignment]
 
-    await store.core.thread.run(store.core.writer.errand(replace))
+    await store.core.thread.run(store.core.writer.run_job(replace))
     return counted[0]
 
 

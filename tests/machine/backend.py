@@ -122,13 +122,13 @@ class Backend:
             taken.set()
             await go_on.wait()
 
-        errand = asyncio.create_task(home.run(self._inside.core.writer.errand(wait)))
+        job = asyncio.create_task(home.run(self._inside.core.writer.run_job(wait)))
         await is_held.wait()
         try:
             yield
         finally:
             home.loop.call_soon_threadsafe(go_on.set)
-            await errand
+            await job
 
     @asynccontextmanager
     async def _undisturbed(self) -> AsyncGenerator[None]:

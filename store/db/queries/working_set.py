@@ -40,7 +40,7 @@ class LoadStatement:
 
     family: str
     """What its rows are."""
-    asked_by: str
+    requested_by: str
     """The parameter without which it has nothing to find."""
     lists: tuple[str, ...]
     """Its list parameters, that one among them if it is a list."""
