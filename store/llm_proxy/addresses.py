@@ -32,12 +32,12 @@ class Endpoint(StrEnum):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether its calls are recorded as spans."""
+        """Whether calls of the endpoint are recorded as spans."""
         return self not in {Endpoint.MODELS, Endpoint.COUNT_TOKENS}
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether it belongs to Anthropic's protocol."""
+        """Whether the endpoint belongs to Anthropic's protocol."""
         return self in {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}
 
 
@@ -71,10 +71,10 @@ def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> CallAddress
     endpoint = _endpoint(path)
     if endpoint is None:
         offered = ", ".join(f"/v1/{each}" for each in Endpoint)
-        raise Refusal(404, f"the proxy does not pass on {raw_path}; it knows {offered}, each also behind "
+        raise Refusal(404, f"the proxy does not forward {raw_path}; it forwards {offered}, each also below "
                       "/rollout/<rollout_id>/attempt/<attempt_id>")  # fmt: skip
     if method != ("GET" if endpoint is Endpoint.MODELS else "POST"):
-        raise Refusal(405, f"{method} is not for /v1/{endpoint}")
+        raise Refusal(405, f"/v1/{endpoint} does not allow {method}")
     return CallAddress(endpoint, path, rollout_id, attempt_id)
 
 

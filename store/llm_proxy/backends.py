@@ -47,12 +47,12 @@ class Backend:
             raise Invalid("backend.name", "is empty; name each backend, since spans record the name")
         url = URL(self.base_url)
         if url.scheme not in {"http", "https"} or not url.host:
-            raise Invalid("backend.base_url", f"{self.base_url!r} is no URL of HTTP; give https://host/v1")
+            raise Invalid("backend.base_url", f"{self.base_url!r} is not an HTTP URL; give https://host/v1")
         rate = self.requests_per_second
         if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise Invalid("backend.requests_per_second", f"{rate!r} is no rate; give a number above 0, or None")
+            raise Invalid("backend.requests_per_second", f"{rate!r} is not a rate; give a number above 0, or None")
         if self.burst < 1:
-            raise Invalid("backend.burst", f"{self.burst} would let no call through; give 1 or more")
+            raise Invalid("backend.burst", f"{self.burst} would allow no calls; give 1 or more")
 
     @property
     def root(self) -> str:
@@ -61,7 +61,7 @@ class Backend:
         return base + "/v1" if URL(base).path in {"", "/"} else base
 
     def serves(self, model: str | None) -> bool:
-        """Return whether it declares a model."""
+        """Return whether the backend declares a model."""
         return model is not None and model in self.models
 
     def own_name(self, model: str) -> str:
@@ -78,7 +78,7 @@ def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
     seen: set[str] = set()
     for backend in backends:
         if backend.name in seen:
-            raise Invalid("backends", f"two are named {backend.name!r}; pausing and recording go by the name")
+            raise Invalid("backends", f"two are named {backend.name!r}; give each its own name")
         seen.add(backend.name)
     return tuple(backends)
 
@@ -106,7 +106,9 @@ def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
         raise Invalid(place, "needs model_name and litellm_params with model and api_base; or pass backends=") from None
     if not slash or provider not in _OPENAI_COMPATIBLE:
         known = ", ".join(f"{each}/…" for each in sorted(_OPENAI_COMPATIBLE))
-        raise Invalid(place, f"model {parameters['model']!r} names none of {known}; pass backends= with its URL")
+        raise Invalid(
+            place, f"model {parameters['model']!r} has none of the providers {known}; pass backends= with its URL"
+        )
     return Backend(
         name=f"{name}#{index}",
         base_url=base,

@@ -172,7 +172,7 @@ class Forwarder:
             ),
         )
 
-    # -- and back ----------------------------------------------------------------------------------------------------
+    # -- to the client -----------------------------------------------------------------------------------------------
 
     async def _relay(self, call: ProxiedCall, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
         if call.recording is not None or self._settings.cache_bytes:
@@ -191,7 +191,7 @@ class Forwarder:
             is_complete = call.came(chunk)
             if not is_stream:
                 # The last piece is sent after the record, and only the end shows which piece is the last.
-                chunk, held = held, chunk  # noqa: PLW2901 - they change places
+                chunk, held = held, chunk  # noqa: PLW2901 - the two are swapped
             elif is_complete:
                 await self.record(call)
             if chunk:

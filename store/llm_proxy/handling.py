@@ -27,7 +27,7 @@ class ProxyHandler:
 
     Args:
         forwarder: forwards calls to the backends.
-        routes: answers questions about the backends.
+        routes: the backends and their state.
         recorder: opens a record for each call that names an attempt.
         settings: size limits.
         key: the key that clients must send; None allows all clients.
@@ -109,7 +109,7 @@ class ProxyHandler:
         if self._key is not None and not opens(headers, self._key):
             raise Refusal(401, "this proxy requires its key, as Authorization: Bearer … or x-api-key", "no_key")
         if self._key is None and "origin" in headers:
-            # Any page in a browser on this machine could otherwise use the backends at the owner's cost.
+            # Otherwise any page in a browser on this machine could use the backends at the owner's cost.
             raise Refusal(403, "pages in a browser may call this proxy only if it has an api_key", "origin")
 
     async def _read(self, receive: Receive) -> bytes:

@@ -30,7 +30,7 @@ async def while_there(receive: Receive) -> AsyncGenerator[Client]:
     """Run the body of the `with` until the client disconnects; the request's own body must have been read.
 
     Raises:
-        ClientDisconnected: the client left before `finishes` was called; the body was cancelled.
+        ClientDisconnected: the client disconnected before `finishes` was called; the body was cancelled.
     """
     client = Client()
     body = asyncio.current_task()

@@ -68,7 +68,7 @@ class LLMProxy:
             raise Invalid("launch_mode", f"{launch_mode!r} is neither 'thread' nor 'asyncio'")
         self._host = host or "127.0.0.1"
         if api_key is None and not insecure and not is_loopback(self._host):
-            raise Invalid("host", f"{self._host} is reached by others; give an api_key, or insecure=True")
+            raise Invalid("host", f"{self._host} can be reached by other machines; give an api_key, or insecure=True")
         self._port = port or 0
         self._store = store
         self._launch_mode: LaunchMode = launch_mode
@@ -79,7 +79,7 @@ class LLMProxy:
         self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy for another process. The copy does not run: it knows the endpoint, and can be
+        """Return the state of a copy for another process. The copy does not run: it has the endpoint, and can be
         started if this proxy does not run.
         """
         return {**self.__dict__, "_routes": self.backends, "_serving": None}
@@ -150,7 +150,7 @@ class LLMProxy:
             await self.stop()
 
     def set_store(self, store: Store) -> None:
-        """Record in another store after the next `start`."""
+        """Set the store that receives spans after the next `start`."""
         self._store = store
 
     # -- backends ----------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class LLMProxy:
         *,
         with_api_key: bool = False,
     ) -> LLM:
-        """Return the resource with which agents call the proxy, for `add_resources`; the proxy never publishes it.
+        """Return the resource with which agents call the proxy, for `add_resources`; this call does not publish it.
 
         Args:
             rollout_id: with `attempt_id`, the owner of the calls. Without them, the URL is completed for each attempt.

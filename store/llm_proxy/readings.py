@@ -10,7 +10,7 @@ from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.parts import Json, as_count, as_ids, as_list, as_object, as_objects, as_text
 
 _TOO_DEEP = "[nested too deeply]"
-_TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM writes tokens under `return_tokens_as_token_ids`
+_TOKEN_ID = "token_id:"  # noqa: S105 - the prefix of tokens in vLLM's answers with `return_tokens_as_token_ids`
 
 
 @dataclass(slots=True)

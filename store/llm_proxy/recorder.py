@@ -108,7 +108,7 @@ class CallRecorder:
             Refusal: 409 if the attempt has ended or does not exist, 503 if the store is unavailable.
         """
         if self._store is None:
-            raise Refusal(409, "this proxy has no store to record in; call it without rollout and attempt", "no_store")
+            raise Refusal(409, "this proxy has no store for spans; call it without rollout and attempt", "no_store")
         try:
             async with _in_time("get_rollout_by_id"):
                 objection = await _objection(self._store, rollout_id, attempt_id)
@@ -147,12 +147,12 @@ async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | No
     """Return why calls of an attempt cannot be recorded, and what to do, or None."""
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
-        return f"there is no rollout {rollout_id} to record this call for; check the URL, and the store of the proxy"
+        return f"rollout {rollout_id} of this call does not exist; check the URL, and the store of the proxy"
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None or attempt.attempt_id != attempt_id:
         attempt = await _earlier(store, rollout_id, attempt_id)
     if attempt is None:
-        return f"rollout {rollout_id} has no attempt {attempt_id} to record this call for; check the URL"
+        return f"rollout {rollout_id} of this call has no attempt {attempt_id}; check the URL"
     if attempt.status in _ENDED_ATTEMPTS:
         return f"attempt {attempt_id} of rollout {rollout_id} has ended ({attempt.status}); start another one"
     if rollout.status in _ENDED_ROLLOUTS:

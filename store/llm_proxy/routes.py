@@ -233,7 +233,7 @@ class Routes:
     def _check_known(self, name: str) -> None:
         known = [lane.backend.name for lane in self._lanes]
         if name not in known:
-            raise NotFound("backend", name, f"no backend is named {name!r}; there is {known or 'none'}")
+            raise NotFound("backend", name, f"no backend is named {name!r}; the backends are {known or 'none'}")
 
     def _in_flight(self, name: str | None) -> int:
         lanes = (*self._lanes, *self._leaving)
@@ -260,7 +260,7 @@ class Routes:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for loop, change in waiting:
-            with suppress(RuntimeError):  # the loop was closed, so no call waits in it
+            with suppress(RuntimeError):  # the loop is closed, so no call waits in it
                 loop.call_soon_threadsafe(_end, change)
 
 
@@ -290,7 +290,12 @@ def _admit(lane: ActiveBackend, longest: float) -> float:
         taken, wait = lane.bucket.take(longest)
         if not taken:
             name, rate = lane.backend.name, lane.backend.requests_per_second
-            raise Refusal(429, f"{name} takes {rate:g} calls a second and more wait; try again", "rate_limited", wait)
+            raise Refusal(
+                429,
+                f"{name} takes {rate:g} calls a second and more wait; try again",
+                "rate_limited",
+                wait,
+            )
         if wait:
             return wait
     lane.in_flight += 1

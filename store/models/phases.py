@@ -313,7 +313,7 @@ class PhaseGraph(Resource):
                 TopologicalSorter(names).prepare()
             except CycleError as error:
                 circle: list[str] = error.args[1]
-                raise ValueError(f"phases go in a circle by {relation!r}: {' → '.join(circle)}") from None
+                raise ValueError(f"phases form a cycle by {relation!r}: {' → '.join(circle)}") from None
 
     def _check_nodes(self) -> None:
         cascaded = {name for phase in self.phases for name in phase.cascade}

@@ -1,7 +1,7 @@
-"""Methods without await, made of methods with: for scripts, notebooks and threads.
+"""Blocking versions of async methods, for scripts, notebooks and threads.
 
-Each call runs on an event loop in a daemon thread and blocks its caller until it is done. So it works where a loop is
-running already, though it holds that loop up.
+Each call runs on an event loop in a daemon thread and blocks its caller until it is done. So it also works in a thread
+with a running loop, which it blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _AT_ONCE = 256
-"""How many items of an iterator one hop between the threads brings at most."""
+"""The maximum number of items of an iterator that one switch between the threads transfers."""
 
 
 class Blocking(Generic[S]):
@@ -30,7 +30,7 @@ class Blocking(Generic[S]):
 
     Args:
         target: the object with async methods.
-        thread: runs them.
+        thread: runs the methods.
     """
 
     def __init__(self, target: S, thread: CallThread) -> None:
@@ -46,10 +46,10 @@ class CallThread:
         self._starting = threading.Lock()
 
     def get(self) -> LoopThread:
-        """Return the thread, started if need be.
+        """Return the thread; start it if it does not run.
 
         Raises:
-            WrongProcess: it was used in another process before the fork into this one.
+            WrongProcess: it was started before this process was forked.
         """
         thread = self._thread
         if thread is not None and thread.process != process.number:
@@ -61,7 +61,7 @@ class CallThread:
             return self._thread
 
     def leave(self) -> None:
-        """End the thread; another call starts another one."""
+        """End the thread; the next call starts a new one."""
         with self._starting:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -69,7 +69,7 @@ class CallThread:
 
 
 def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Blocking[S], P], T]:
-    """Return a method that waits for what the target's method of this name returns."""
+    """Return a method that blocks until the target's method of this name returns."""
 
     @wraps(method)
     def call(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,7 +82,7 @@ def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
 def blocking_iterator(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Blocking[S], P], Iterator[T]]:
-    """Return a generator method that waits for each item of what the target's method of this name yields."""
+    """Return a generator method that blocks until the target's method of this name yields an item."""
 
     @wraps(method)
     def iterate(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -99,14 +99,14 @@ def blocking_iterator(
 
 
 class Ahead(Generic[T]):
-    """An async iterator read a batch at a time: what is ready comes along with the item that was waited for."""
+    """Reader of an async iterator in batches: one item to wait for, and all items that are ready with it."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
         self._upcoming: asyncio.Task[T | _End] | None = None
 
     async def take(self) -> list[T]:
-        """Return the next items, at least one; none at the end."""
+        """Return the next items, at least one; an empty list at the end."""
         taken: list[T] = []
         while len(taken) < _AT_ONCE:
             upcoming = self._upcoming = self._upcoming or asyncio.create_task(_next(self._items))
@@ -120,7 +120,7 @@ class Ahead(Generic[T]):
         return taken
 
     async def close(self) -> None:
-        """Let go of the iterator, also while an item is on its way."""
+        """Close the iterator; a pending read is cancelled."""
         if self._upcoming is not None:
             self._upcoming.cancel()
             await asyncio.gather(self._upcoming, return_exceptions=True)
@@ -130,7 +130,7 @@ class Ahead(Generic[T]):
 
 
 class _End:
-    """What comes after the last item."""
+    """Marker for the end of the items."""
 
 
 async def _next(items: AsyncIterator[T]) -> T | _End:
@@ -138,6 +138,6 @@ async def _next(items: AsyncIterator[T]) -> T | _End:
 
 
 async def _is_there(upcoming: asyncio.Task[Any]) -> bool:
-    """Return whether an item came without waiting. An error is one still to come, for the next batch to raise."""
+    """Return whether an item is ready. An error does not count: the next batch raises it."""
     await asyncio.sleep(0)
     return upcoming.done() and not upcoming.cancelled() and upcoming.exception() is None

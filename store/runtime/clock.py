@@ -12,7 +12,7 @@ MICROSECONDS = 1_000_000
 
 
 class Clock(Protocol):
-    """A source of the current time; it may stand still or jump back, since the writer's timestamps never decrease."""
+    """A source of the current time. It may stop or go back, because the writer's timestamps never decrease anyway."""
 
     def __call__(self) -> int:
         """Return microseconds since the epoch."""

@@ -1,8 +1,8 @@
-"""Fresh ids, in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
+"""Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
 
-Ids of rollouts rise with time, so that the rows of active rollouts are adjacent in every table and index. The last
-digits are random, and any id may exist already: a caller that inserts one looks it up first and draws again if it is
-taken.
+Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. The last
+digits are random, and any id may exist already: a caller that inserts one checks this first and generates another one
+if necessary.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BITS = 48
 
 
 class Rising:
-    """Numbers of 48 bits that rise until they wrap; the numbers of several processes interleave."""
+    """Generator of 48-bit numbers that increase until they wrap; the numbers of several processes interleave."""
 
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
         self._now = now
@@ -43,7 +43,7 @@ class Rising:
         lot = int.from_bytes(os.urandom(2))
         by_clock = (self._now() >> _TICK_BITS) << _LOT_BITS | lot & ((1 << _LOT_BITS) - 1)
         with self._lock:
-            # Many draws at once run ahead of the clock; random steps keep two such processes from equal numbers.
+            # A burst of calls gets ahead of the clock; random steps make equal numbers in two processes unlikely.
             self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
             return self._last & ((1 << _BITS) - 1)
 
@@ -52,7 +52,7 @@ rising = Rising()
 
 
 def rollout_id() -> str:
-    """Return `ro-` and 12 hex digits, which rise from one id to the next."""
+    """Return `ro-` and 12 hex digits, which increase with each id."""
     return f"ro-{rising.draw():012x}"
 
 

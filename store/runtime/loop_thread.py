@@ -1,4 +1,4 @@
-"""A daemon thread that runs an event loop, for work that other threads and other loops hand over."""
+"""Daemon thread with an event loop that runs work of other threads and loops."""
 
 import asyncio
 import threading
@@ -13,12 +13,12 @@ from store.runtime import process
 T = TypeVar("T")
 
 _ENDING_SECONDS: Final = 4.0
-"""How long cancelled coroutines may take to end before the loop is closed without them."""
+"""The longest wait for cancelled coroutines before the loop is closed."""
 _JOIN_SECONDS: Final = 5.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop: uvloop's where it is installed, since handing a call over and back is a third cheaper."""
+    """Return an event loop; uvloop's if it is installed, because its switches between threads cost a third less."""
     try:
         import uvloop
     except ImportError:
@@ -30,16 +30,16 @@ class LoopThread:
     """A thread with a running event loop. Every caller gets an answer: `Closed` if the loop ends first.
 
     Args:
-        name: of the thread.
-        loop_factory: makes the loop.
+        name: the name of the thread.
+        loop_factory: creates the loop.
     """
 
     def __init__(self, name: str, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_loop) -> None:
         self.process = process.number
-        """The process that started the thread; a fork of it has no such thread."""
+        """The id of the process that started the thread; a forked process does not have the thread."""
         self.loop = loop_factory()
         self._users = 1
-        # Reentrant, since the garbage collector may finalise a generator, which submits its end, inside a submission.
+        # Reentrant: the garbage collector may finalise a generator during a submission, which submits its close.
         self._lock = threading.RLock()
         self._calls: dict[asyncio.Task[Any], Future[Any]] = {}
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
@@ -47,7 +47,7 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is this thread, which must not wait for itself."""
+        """Whether the caller runs in this thread, where it must not wait for the loop."""
         return threading.current_thread() is self._thread
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -55,8 +55,7 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the thread and return its result in the caller's loop; cancelling the caller cancels it.
 
-        A result that the caller no longer takes, because it was cancelled at the same moment, goes to `lost`, in the
-        thread.
+        If the caller was cancelled at the moment of the result, `lost` is called with the result, in the thread.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
@@ -85,7 +84,7 @@ class LoopThread:
             raise
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that releases something, and wait for it if possible; after the loop nothing is held."""
+        """Run a coroutine that releases a resource, and wait for it if possible; no effect after the loop's end."""
         # Python may finalise a generator on any thread, including this one, which cannot wait for itself.
         with suppress(Closed):
             if self.is_current:
@@ -145,7 +144,7 @@ class LoopThread:
         return self
 
     def leave(self) -> None:
-        """End the thread if no other user shares it. What still runs is cancelled, and its callers get `Closed`."""
+        """End the thread if no other user shares it. Running coroutines are cancelled; their callers get `Closed`."""
         if self.process != process.number:
             return
         with self._lock:

@@ -72,7 +72,7 @@ def seconds(value: Any, field: str) -> float:
         Invalid: the value is not a number.
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Invalid(field, f"{value!r} is no number of seconds")
+        raise Invalid(field, f"{value!r} is not a number of seconds")
     return _as_float(value, field)
 
 
@@ -89,7 +89,7 @@ def wait_seconds(value: Any) -> float:
 
 
 def timeout(value: Any) -> float | None:
-    """Return how long to wait for rollouts to end; None waits for ever.
+    """Return how long to wait for rollouts to end; None for no limit.
 
     Raises:
         Invalid: the value is neither None nor a number.
@@ -98,7 +98,7 @@ def timeout(value: Any) -> float | None:
         return None
     given = seconds(value, "timeout")
     if math.isnan(given):
-        raise Invalid("timeout", f"{value} is no number of seconds; None waits for ever")
+        raise Invalid("timeout", f"{value} is not a number of seconds; give None to wait without a limit")
     return given
 
 
@@ -120,11 +120,11 @@ def _as_float(value: float, field: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Invalid(field, "is beyond every number of seconds") from None
+        raise Invalid(field, "is too large for a number of seconds") from None
 
 
 def choice(value: Any, field: str, one: str, other: str) -> None:
-    """Check that a value is one of two words.
+    """Check that a value is one of two strings.
 
     Raises:
         Invalid: the value is neither.
@@ -169,7 +169,7 @@ def pairs(values: Any, field: str) -> list[tuple[str, str]]:
     found: list[Any] = several(values, field)
     for index, value in enumerate(found):
         if not isinstance(value, tuple | list) or len(cast("tuple[Any, ...]", value)) != 2:
-            raise Invalid(f"{field}[{index}]", f"{value!r} is no pair of a rollout_id and an attempt_id")
+            raise Invalid(f"{field}[{index}]", f"{value!r} is not a pair of a rollout_id and an attempt_id")
         for name, part in zip(("rollout_id", "attempt_id"), cast("tuple[Any, Any]", value), strict=True):
             text(part, f"{field}[{index}].{name}")
     return found

@@ -117,7 +117,7 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
 
 
 def are_plain(texts: Iterable[str]) -> bool:
-    """Return whether ids are so short and plain, all together, that `check_text` accepts each of them."""
+    """Return whether all ids together are short ASCII text, so that `check_text` accepts each of them."""
     try:
         joined = "".join(texts)
     except TypeError:

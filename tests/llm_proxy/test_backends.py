@@ -174,7 +174,7 @@ async def test_a_pause_of_all_ends_with_a_resume_of_all(agent: Agent, proxy: LLM
 
 async def test_backends_are_paused_by_their_names_alone(proxy: LLMProxy) -> None:
     for change in (proxy.pause, proxy.resume):
-        with pytest.raises(NotFound, match=r"no backend is named 'other'; there is \['main'\]"):
+        with pytest.raises(NotFound, match=r"no backend is named 'other'; the backends are \['main'\]"):
             change("other")
 
 

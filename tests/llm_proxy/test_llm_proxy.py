@@ -176,7 +176,7 @@ async def test_stopping_what_does_not_run_is_a_warning(caplog: pytest.LogCapture
 
 async def test_another_store_is_used_from_the_next_start_on(model: ModelServer, store: Store) -> None:
     async with LLMProxy(backends=[backend_of(model)]) as proxy, Agent.at_work(store, proxy) as agent:
-        with pytest.raises(Exception, match="no store to record in"):
+        with pytest.raises(Exception, match="no store for spans"):
             await agent.chat()
         proxy.set_store(store)
         await proxy.restart()
