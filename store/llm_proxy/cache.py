@@ -45,17 +45,17 @@ class AnswerCache:
 
     def get(self, key: bytes) -> CachedAnswer | None:
         """Return a cached answer."""
-        kept = self._answers.get(key)
-        if kept is not None:
+        cached = self._answers.get(key)
+        if cached is not None:
             self._answers.move_to_end(key)
-        return kept
+        return cached
 
-    def put(self, key: bytes, kept: CachedAnswer) -> None:
+    def put(self, key: bytes, cached: CachedAnswer) -> None:
         """Add an answer, and remove the least recently used ones beyond the limit."""
-        if len(kept.body) > self._limit:
+        if len(cached.body) > self._limit:
             return
-        self._size += len(kept.body) - len(self._answers[key].body if key in self._answers else b"")
-        self._answers[key] = kept
+        self._size += len(cached.body) - len(self._answers[key].body if key in self._answers else b"")
+        self._answers[key] = cached
         while self._size > self._limit:
             _, oldest = self._answers.popitem(last=False)
             self._size -= len(oldest.body)

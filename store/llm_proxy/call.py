@@ -86,7 +86,7 @@ class ProxiedCall:
         self.tries = 0
         self.status: int | None = None
         self.is_cached = False
-        self.tee: Assembly | Whole | None = None
+        self.reader: Assembly | Whole | None = None
         self._error: tuple[str, str] | None = None
         self._is_unreadable = False
         self.is_recorded = False
@@ -113,7 +113,7 @@ class ProxiedCall:
         # The fields are put in front, so that the client's bytes stay as they are: its numbers may be longer than ours.
         return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
 
-    def answered(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
+    def begin_answer(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
         """Process the head of the answer.
 
         Args:
@@ -127,18 +127,18 @@ class ProxiedCall:
             self._is_unreadable = True
             return
         if content_type == "text/event-stream" and self.endpoint in ASSEMBLIES:
-            self.tee = ASSEMBLIES[self.endpoint](limit)
+            self.reader = ASSEMBLIES[self.endpoint](limit)
         else:
-            self.tee = Whole(limit)
+            self.reader = Whole(limit)
 
-    def came(self, chunk: bytes) -> bool:
+    def received(self, chunk: bytes) -> bool:
         """Process the next bytes of the answer; return whether they complete it."""
         if self._first_byte is None:
             self._first_byte = time.perf_counter()
-        if self.tee is None:
+        if self.reader is None:
             return False
-        self.tee.feed(chunk)
-        return self.tee.is_complete
+        self.reader.feed(chunk)
+        return self.reader.is_complete
 
     def failed(self, kind: str, message: str) -> None:
         """Record a failure; only the first one is kept."""
@@ -157,23 +157,23 @@ class ProxiedCall:
             return
         self.is_recorded = True
         ended = time.perf_counter()
-        kept = Attributes(secrets(*keys, *keys_of(self.headers)), limit)
-        names.put_request(kept, self.endpoint, self.request)
-        answer = self.tee.answer() if self.tee is not None else {}
+        recorded = Attributes(secrets(*keys, *keys_of(self.headers)), limit)
+        names.put_request(recorded, self.endpoint, self.request)
+        answer = self.reader.answer() if self.reader is not None else {}
         if self.status is not None and self.status < 400:
-            names.put_reading(kept, read(self.endpoint, answer))
+            names.put_reading(recorded, read(self.endpoint, answer))
         self._note_failure(answer)
-        self._put_circumstances(kept, ended)
+        self._put_call_attributes(recorded, ended)
         await self.recording.write(
             names.EMBEDDINGS_SPAN if self.endpoint is Endpoint.EMBEDDINGS else names.CALL_SPAN,
-            kept.values,
+            recorded.values,
             self._start_time,
             self._start_time + (ended - self._started),
-            self._trace_status(kept),
+            self._trace_status(recorded),
         )
 
     def _note_failure(self, answer: Json) -> None:
-        within = self.tee.error if self.tee is not None else None
+        within = self.reader.error if self.reader is not None else None
         if within is not None:
             self.failed("stream_error", as_text(within.get("message")) or "the backend ended the stream with an error")
         if self.status is not None and self.status >= 400:
@@ -181,23 +181,23 @@ class ProxiedCall:
             message = as_text(as_object(error).get("message")) or as_text(error) or as_text(answer.get("message"))
             self.failed(str(self.status), f"{self.status}: {message or 'the backend refused the call'}")
 
-    def _put_circumstances(self, kept: Attributes, ended: float) -> None:
+    def _put_call_attributes(self, recorded: Attributes, ended: float) -> None:
         if self.backend is not None:
-            kept.put(names.BACKEND, self.backend.name)
-            kept.put(names.VERSION, self.backend.version)
-        kept.put(names.LATENCY, ended - self._started)
-        kept.put(names.FIRST_BYTE, None if self._first_byte is None else self._first_byte - self._started)
-        kept.put(names.STATUS, self.status)
-        kept.put(names.TRIES, self.tries)
-        kept.put(names.CACHED, self.is_cached)
-        kept.put(names.ERROR, self._error[0] if self._error else None)
-        cut = [("prompt", kept.is_truncated), ("answer", self._is_cut())]
-        kept.put(names.TRUNCATED, ", ".join(name for name, is_cut in cut if is_cut) or None)
+            recorded.put(names.BACKEND, self.backend.name)
+            recorded.put(names.VERSION, self.backend.version)
+        recorded.put(names.LATENCY, ended - self._started)
+        recorded.put(names.FIRST_BYTE, None if self._first_byte is None else self._first_byte - self._started)
+        recorded.put(names.STATUS, self.status)
+        recorded.put(names.TRIES, self.tries)
+        recorded.put(names.CACHED, self.is_cached)
+        recorded.put(names.ERROR, self._error[0] if self._error else None)
+        cut = [("prompt", recorded.is_truncated), ("answer", self._is_cut())]
+        recorded.put(names.TRUNCATED, ", ".join(name for name, is_cut in cut if is_cut) or None)
 
     def _is_cut(self) -> bool:
-        return self._is_unreadable or (self.tee is not None and self.tee.is_truncated)
+        return self._is_unreadable or (self.reader is not None and self.reader.is_truncated)
 
-    def _trace_status(self, kept: Attributes) -> TraceStatus:
+    def _trace_status(self, recorded: Attributes) -> TraceStatus:
         if self._error is None:
             return TraceStatus(status_code="OK")
-        return TraceStatus(status_code="ERROR", description=kept.clean(self._error[1])[:_DESCRIPTION])
+        return TraceStatus(status_code="ERROR", description=recorded.clean(self._error[1])[:_DESCRIPTION])

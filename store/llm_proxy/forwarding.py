@@ -18,8 +18,8 @@ from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.cache import AnswerCache, CachedAnswer
 from store.llm_proxy.call import ProxiedCall, Whole
+from store.llm_proxy.disconnect import Client
 from store.llm_proxy.headers import keys_of, to_backend, to_client
-from store.llm_proxy.leaving import Client
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import ActiveBackend, Routes
@@ -70,10 +70,10 @@ class Forwarder:
             Refusal: no backend was available.
             BrokenOff: the answer ended early; `call` has the reason.
         """
-        lane, outcome = await self._answer(call)
+        active, outcome = await self._answer(call)
         try:
             if isinstance(outcome, CachedAnswer):
-                await self._give_again(call, outcome, client, send)
+                await self._send_cached(call, outcome, client, send)
                 return
             response, key = outcome
             try:
@@ -81,10 +81,11 @@ class Forwarder:
             finally:
                 # This closes the connection unless the answer is complete, so that the backend can stop.
                 response.release()
-            if key is not None and response.status == 200 and isinstance(call.tee, Whole) and not call.tee.is_truncated:
-                self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), call.tee.body))
+            reader = call.reader
+            if key is not None and response.status == 200 and isinstance(reader, Whole) and not reader.is_truncated:
+                self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), reader.body))
         finally:
-            self._routes.leave(lane)
+            self._routes.leave(active)
 
     async def record(self, call: ProxiedCall) -> None:
         """Write the span of a recorded call, once."""
@@ -101,23 +102,23 @@ class Forwarder:
     ) -> tuple[ActiveBackend, CachedAnswer | tuple[aiohttp.ClientResponse, bytes | None]]:
         avoid: str | None = None
         while True:
-            lane = await self._routes.enter(call.model, self._settings.wait_seconds, avoid)
-            call.backend = lane.backend
+            active = await self._routes.enter(call.model, self._settings.wait_seconds, avoid)
+            call.backend = active.backend
             call.tries += 1
             try:
-                body = call.body_for(lane.backend)
-                key = self._cache.key(lane.backend, call.path, body, call.request, keys_of(call.headers))
-                kept = self._cache.get(key) if key is not None else None
-                if kept is not None:
-                    return lane, kept
-                outcome = await self._try(call, lane.backend, body)
+                body = call.body_for(active.backend)
+                key = self._cache.key(active.backend, call.path, body, call.request, keys_of(call.headers))
+                cached = self._cache.get(key) if key is not None else None
+                if cached is not None:
+                    return active, cached
+                outcome = await self._try(call, active.backend, body)
             except BaseException:
-                self._routes.leave(lane)
+                self._routes.leave(active)
                 raise
             if isinstance(outcome, aiohttp.ClientResponse):
-                return lane, (outcome, key)
-            self._routes.leave(lane)
-            avoid = lane.backend.name
+                return active, (outcome, key)
+            self._routes.leave(active)
+            avoid = active.backend.name
             await asyncio.sleep(outcome)
 
     async def _try(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
@@ -177,9 +178,9 @@ class Forwarder:
     async def _relay(self, call: ProxiedCall, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
         if call.recording is not None or self._settings.cache_bytes:
             encoding = response.headers.get("Content-Encoding", "")
-            call.answered(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
+            call.begin_answer(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
         call.status = response.status
-        await self._numbered(call)
+        await self._await_number(call)
         await send({
             "type": "http.response.start",
             "status": response.status,
@@ -188,7 +189,7 @@ class Forwarder:
         is_stream = response.content_type == "text/event-stream"
         held = b""
         async for chunk in _chunks(call, response):
-            is_complete = call.came(chunk)
+            is_complete = call.received(chunk)
             if not is_stream:
                 # The last piece is sent after the record, and only the end shows which piece is the last.
                 chunk, held = held, chunk  # noqa: PLW2901 - the two are swapped
@@ -197,19 +198,19 @@ class Forwarder:
             if chunk:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self.record(call)
-        client.finishes()
+        client.complete()
         await send({"type": "http.response.body", "body": held})
 
-    async def _give_again(self, call: ProxiedCall, kept: CachedAnswer, client: Client, send: Send) -> None:
+    async def _send_cached(self, call: ProxiedCall, cached: CachedAnswer, client: Client, send: Send) -> None:
         call.is_cached = True
-        call.answered(200, "application/json", "", self._settings.max_recorded_bytes)
-        call.came(kept.body)
+        call.begin_answer(200, "application/json", "", self._settings.max_recorded_bytes)
+        call.received(cached.body)
         await self.record(call)
-        client.finishes()
-        await send({"type": "http.response.start", "status": 200, "headers": list(kept.headers)})
-        await send({"type": "http.response.body", "body": kept.body})
+        client.complete()
+        await send({"type": "http.response.start", "status": 200, "headers": list(cached.headers)})
+        await send({"type": "http.response.body", "body": cached.body})
 
-    async def _numbered(self, call: ProxiedCall) -> None:
+    async def _await_number(self, call: ProxiedCall) -> None:
         """Wait for the call's sequence number, so that events after the answer get greater numbers."""
         if call.recording is not None:
             with suppress(StoreError):  # reported when the span is written

@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from store.llm_proxy.addresses import CallAddress, Endpoint, parse
 from store.llm_proxy.call import ProxiedCall
+from store.llm_proxy.disconnect import ClientDisconnected, while_connected
 from store.llm_proxy.forwarding import BrokenOff, Forwarder
-from store.llm_proxy.headers import opens
-from store.llm_proxy.leaving import ClientDisconnected, while_there
+from store.llm_proxy.headers import has_key
 from store.llm_proxy.parts import Json
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal, send_json
@@ -88,7 +88,7 @@ class ProxyHandler:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
         call = ProxiedCall(address, scope["query_string"], headers, body, recording)
         try:
-            async with while_there(receive) as client:
+            async with while_connected(receive) as client:
                 await self._forwarder.forward(call, client, send)
         except Refusal as refusal:
             call.status = refusal.status
@@ -106,7 +106,7 @@ class ProxyHandler:
             await self._forwarder.record(call)
 
     def _check_allowed(self, headers: Headers) -> None:
-        if self._key is not None and not opens(headers, self._key):
+        if self._key is not None and not has_key(headers, self._key):
             raise Refusal(401, "this proxy requires its key, as Authorization: Bearer … or x-api-key", "no_key")
         if self._key is None and "origin" in headers:
             # Otherwise any page in a browser on this machine could use the backends at the owner's cost.
@@ -140,7 +140,7 @@ def _health(routes: Routes) -> Json:
     """Return the state of the proxy and its backends, without sending requests to them."""
     return {
         "status": "ok",
-        "waiting": routes.held_up,
+        "waiting": routes.waiting_calls,
         "backends": [
             {
                 "name": each.name,
@@ -149,7 +149,7 @@ def _health(routes: Routes) -> Json:
                 "in_flight": each.in_flight,
                 "paused": each.is_paused,
             }
-            for each in routes.standings()
+            for each in routes.health()
         ],
     }
 

@@ -61,7 +61,7 @@ def keys_of(headers: Headers) -> list[str]:
     return [headers[name].removeprefix("Bearer ").strip() for name in sorted(_KEYS) if name in headers]
 
 
-def opens(headers: Headers, key: str) -> bool:
+def has_key(headers: Headers, key: str) -> bool:
     """Return whether a client sent a key."""
     return any(hmac.compare_digest(each.encode(), key.encode()) for each in keys_of(headers))
 

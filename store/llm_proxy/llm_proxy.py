@@ -166,11 +166,11 @@ class LLMProxy:
         Raises:
             Invalid: two backends have the same name.
         """
-        self._routes.swap(backends)
+        self._routes.replace(backends)
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
         """Replace the backends by a list in LiteLLM's form, as `update_backends` does."""
-        self._routes.swap(from_model_list(model_list))
+        self._routes.replace(from_model_list(model_list))
 
     def pause(self, backend: str | None = None) -> None:
         """Start no further calls on a backend, or on any backend, for example while its weights are updated.

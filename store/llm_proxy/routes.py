@@ -40,43 +40,43 @@ class Routes:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
-        self._lanes: tuple[ActiveBackend, ...] = ()
+        self._active: tuple[ActiveBackend, ...] = ()
         # Replaced backends that still have calls in flight.
-        self._leaving: list[ActiveBackend] = []
+        self._replaced: list[ActiveBackend] = []
         self._paused: set[str] = set()
         self._all_paused = False
         self._is_closed = False
-        self._held_up = 0
+        self._waiting_calls = 0
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self.swap(backends)
+        self.replace(backends)
 
     # -- from any thread ---------------------------------------------------------------------------------------------
 
     @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends of new calls."""
-        return tuple(lane.backend for lane in self._lanes)
+        return tuple(active.backend for active in self._active)
 
     @property
-    def held_up(self) -> int:
+    def waiting_calls(self) -> int:
         """The number of calls that wait for a paused backend or because of a rate limit."""
-        return self._held_up
+        return self._waiting_calls
 
-    def standings(self) -> list[BackendHealth]:
+    def health(self) -> list[BackendHealth]:
         """Return the state of each backend."""
         with self._lock:
             return [
                 BackendHealth(
-                    lane.backend.name,
-                    lane.backend.version,
-                    tuple(lane.backend.models),
-                    lane.in_flight,
-                    self._is_paused(lane.backend.name),
+                    active.backend.name,
+                    active.backend.version,
+                    tuple(active.backend.models),
+                    active.in_flight,
+                    self._is_paused(active.backend.name),
                 )
-                for lane in self._lanes
+                for active in self._active
             ]
 
-    def swap(self, backends: Sequence[Backend]) -> None:
+    def replace(self, backends: Sequence[Backend]) -> None:
         """Replace the backends for new calls; calls in flight finish on their backends.
 
         A paused backend stays paused if its name remains.
@@ -86,9 +86,9 @@ class Routes:
         """
         checked = check_names(backends)
         with self._lock:
-            before = {lane.backend.name: lane for lane in self._lanes}
-            self._leaving += [lane for lane in self._lanes if lane.in_flight]
-            self._lanes = tuple(
+            before = {active.backend.name: active for active in self._active}
+            self._replaced += [active for active in self._active if active.in_flight]
+            self._active = tuple(
                 ActiveBackend(backend, _bucket(backend, before.get(backend.name))) for backend in checked
             )
             self._paused &= {backend.name for backend in checked}
@@ -135,7 +135,7 @@ class Routes:
                 if not self._in_flight(name):
                     return True
                 change = self._next_change()
-            if not await self._happens(change, None if until is None else until - time.monotonic()):
+            if not await self._await_change(change, None if until is None else until - time.monotonic()):
                 return False
 
     def open(self) -> None:
@@ -165,52 +165,52 @@ class Routes:
         until = time.monotonic() + longest
         while True:
             with self._lock:
-                lane = self._choose(model, avoid)
-                wait = 0.0 if lane is None else _admit(lane, max(0.0, until - time.monotonic()))
-                change = self._next_change() if lane is None else None
-            if lane is not None and not wait:
-                return lane
-            self._held_up += 1
+                active = self._choose(model, avoid)
+                wait = 0.0 if active is None else _admit(active, max(0.0, until - time.monotonic()))
+                change = self._next_change() if active is None else None
+            if active is not None and not wait:
+                return active
+            self._waiting_calls += 1
             try:
-                if change is not None and not await self._happens(change, until - time.monotonic()):
+                if change is not None and not await self._await_change(change, until - time.monotonic()):
                     raise Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
-                if lane is not None and await self._enter_later(lane, wait):
-                    return lane
+                if active is not None and await self._enter_after(active, wait):
+                    return active
             finally:
-                self._held_up -= 1
+                self._waiting_calls -= 1
 
-    async def _enter_later(self, lane: ActiveBackend, wait: float) -> bool:
+    async def _enter_after(self, active: ActiveBackend, wait: float) -> bool:
         """Wait for a reserved place under a rate limit; return False if the backend may no longer be used then."""
         try:
             await asyncio.sleep(wait)
         except asyncio.CancelledError:
             with self._lock:
-                _give_back(lane)
+                _give_back(active)
             raise
         with self._lock:
-            may = lane in self._lanes and not self._is_paused(lane.backend.name) and not self._is_closed
+            may = active in self._active and not self._is_paused(active.backend.name) and not self._is_closed
             if may:
-                lane.in_flight += 1
+                active.in_flight += 1
             else:
-                _give_back(lane)
+                _give_back(active)
         return may
 
-    def leave(self, lane: ActiveBackend) -> None:
+    def leave(self, active: ActiveBackend) -> None:
         """End a call on a backend."""
         with self._lock:
-            lane.in_flight -= 1
-            is_idle = not lane.in_flight
-            if is_idle and lane in self._leaving:
-                self._leaving.remove(lane)
+            active.in_flight -= 1
+            is_idle = not active.in_flight
+            if is_idle and active in self._replaced:
+                self._replaced.remove(active)
         if is_idle:
             self._wake()
 
     def declared(self) -> list[tuple[str, str]] | None:
         """Return every model with its backend, or None if a backend serves models that it does not declare."""
-        lanes = self._lanes
-        if any(not lane.backend.models for lane in lanes):
+        backends = self._active
+        if any(not active.backend.models for active in backends):
             return None
-        return [(model, lane.backend.name) for lane in lanes for model in lane.backend.models]
+        return [(model, active.backend.name) for active in backends for model in active.backend.models]
 
     # -- under the lock ----------------------------------------------------------------------------------------------
 
@@ -218,26 +218,26 @@ class Routes:
         """Return the least busy backend of a model; None if all backends of the model are paused."""
         if self._is_closed:
             raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
-        serving = [lane for lane in self._lanes if lane.backend.serves(model)]
+        serving = [active for active in self._active if active.backend.serves(model)]
         if not serving:
-            serving = [lane for lane in self._lanes if not lane.backend.models or model is None]
+            serving = [active for active in self._active if not active.backend.models or model is None]
         if not serving:
-            known = sorted({each for lane in self._lanes for each in lane.backend.models})
+            known = sorted({each for active in self._active for each in active.backend.models})
             raise Refusal(404, f"no backend serves the model {model!r}; there is {known or 'none'}", "model_not_found")
-        free = [lane for lane in serving if not self._is_paused(lane.backend.name)]
-        return min(free, key=lambda lane: (lane.backend.name == avoid, lane.in_flight), default=None)
+        free = [active for active in serving if not self._is_paused(active.backend.name)]
+        return min(free, key=lambda active: (active.backend.name == avoid, active.in_flight), default=None)
 
     def _is_paused(self, name: str) -> bool:
         return self._all_paused or name in self._paused
 
     def _check_known(self, name: str) -> None:
-        known = [lane.backend.name for lane in self._lanes]
+        known = [active.backend.name for active in self._active]
         if name not in known:
             raise NotFound("backend", name, f"no backend is named {name!r}; the backends are {known or 'none'}")
 
     def _in_flight(self, name: str | None) -> int:
-        lanes = (*self._lanes, *self._leaving)
-        return sum(lane.in_flight for lane in lanes if name is None or lane.backend.name == name)
+        backends = (*self._active, *self._replaced)
+        return sum(active.in_flight for active in backends if name is None or active.backend.name == name)
 
     def _next_change(self) -> asyncio.Future[None]:
         """Return a future that ends with the next change. The caller holds the lock, so that no change is missed."""
@@ -248,7 +248,7 @@ class Routes:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    async def _happens(self, change: asyncio.Future[None], longest: float | None) -> bool:
+    async def _await_change(self, change: asyncio.Future[None], longest: float | None) -> bool:
         try:
             done, _ = await asyncio.wait([change], timeout=None if longest is None else max(longest, 0))
         finally:
@@ -270,7 +270,7 @@ def _end(change: asyncio.Future[None]) -> None:
 
 
 def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
-    """Return a backend's rate limiter; an unchanged rate keeps its limiter, so that a swap allows no extra calls."""
+    """Return a backend's rate limiter; an unchanged rate keeps the old one, so that no extra calls are allowed."""
     if backend.requests_per_second is None:
         return None
     if before is not None and before.bucket is not None:
@@ -280,16 +280,16 @@ def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | Non
     return TokenBucket(backend.requests_per_second, backend.burst)
 
 
-def _admit(lane: ActiveBackend, longest: float) -> float:
+def _admit(active: ActiveBackend, longest: float) -> float:
     """Start a call and return 0, or return the seconds until its reserved place.
 
     Raises:
         Refusal: 429 if the wait would be too long.
     """
-    if lane.bucket is not None:
-        taken, wait = lane.bucket.take(longest)
+    if active.bucket is not None:
+        taken, wait = active.bucket.take(longest)
         if not taken:
-            name, rate = lane.backend.name, lane.backend.requests_per_second
+            name, rate = active.backend.name, active.backend.requests_per_second
             raise Refusal(
                 429,
                 f"{name} takes {rate:g} calls a second and more wait; try again",
@@ -298,10 +298,10 @@ def _admit(lane: ActiveBackend, longest: float) -> float:
             )
         if wait:
             return wait
-    lane.in_flight += 1
+    active.in_flight += 1
     return 0.0
 
 
-def _give_back(lane: ActiveBackend) -> None:
-    if lane.bucket is not None:
-        lane.bucket.give_back()
+def _give_back(active: ActiveBackend) -> None:
+    if active.bucket is not None:
+        active.bucket.give_back()

@@ -88,14 +88,14 @@ class Serving:
             task = asyncio.ensure_future(self._run())
             task.add_done_callback(lambda done: self._end(None if done.cancelled() else done.exception()))
         else:
-            threading.Thread(target=self._live, name="rollbook proxy", daemon=True).start()
+            threading.Thread(target=self._run_thread, name="rollbook proxy", daemon=True).start()
 
     def stop(self) -> None:
         """Accept no more requests, and end when those in flight are answered."""
         if self._server is not None:
             self._server.should_exit = True
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         error: BaseException | None = None
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:

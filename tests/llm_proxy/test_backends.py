@@ -304,11 +304,11 @@ async def test_a_pause_also_holds_a_call_that_waits_for_its_turn() -> None:
     routes = Routes([Backend("a", "http://host", requests_per_second=1)])
     routes.leave(await routes.enter(MODEL, longest=0))
     turn = asyncio.create_task(routes.enter(MODEL, longest=1.2))
-    await until(lambda: asyncio.sleep(0, routes.held_up))
+    await until(lambda: asyncio.sleep(0, routes.waiting_calls))
     routes.pause("a")
     with pytest.raises(Refusal, match="paused"):
         await turn
-    assert routes.in_flight("a") == routes.held_up == 0
+    assert routes.in_flight("a") == routes.waiting_calls == 0
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------

@@ -17,20 +17,20 @@ class Client:
     """The client of a request."""
 
     def __init__(self) -> None:
-        self.is_cut_off = True
+        self.is_incomplete = True
         """Whether the answer is not complete yet."""
 
-    def finishes(self) -> None:
+    def complete(self) -> None:
         """Mark the answer as complete: a later disconnect is no failure."""
-        self.is_cut_off = False
+        self.is_incomplete = False
 
 
 @asynccontextmanager
-async def while_there(receive: Receive) -> AsyncGenerator[Client]:
+async def while_connected(receive: Receive) -> AsyncGenerator[Client]:
     """Run the body of the `with` until the client disconnects; the request's own body must have been read.
 
     Raises:
-        ClientDisconnected: the client disconnected before `finishes` was called; the body was cancelled.
+        ClientDisconnected: the client disconnected before `complete` was called; the body was cancelled.
     """
     client = Client()
     body = asyncio.current_task()
@@ -41,7 +41,7 @@ async def while_there(receive: Receive) -> AsyncGenerator[Client]:
         nonlocal has_left
         while (await receive())["type"] != "http.disconnect":
             continue
-        if client.is_cut_off:
+        if client.is_incomplete:
             has_left = True
             body.cancel()
 
