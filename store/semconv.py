@@ -99,13 +99,13 @@ class SpanSummary(NamedTuple):
     node_exec: str | None = None
 
 
-NOTHING: Final = SpanSummary()
+EMPTY_SUMMARY: Final = SpanSummary()
 
 
 def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
     """Return the summary of a span from its name and attributes. Malformed values are ignored; nothing is raised."""
     if _READ.isdisjoint(attributes):
-        return NOTHING
+        return EMPTY_SUMMARY
     common = (
         _rewards(name, attributes),
         _count(attributes, "tokens_in"),

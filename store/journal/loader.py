@@ -89,7 +89,7 @@ class Loader:
             # A sweep also checks rollouts that earlier commands of the batch have changed.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
-            # Another connection returned a rollout to an earlier place, so the head may be before the watermark.
+            # A rollout was returned to an earlier place in the queue, so the head may be before the watermark.
             self._watermark, self._epoch = 0, tail.queue_epoch
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:

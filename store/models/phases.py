@@ -31,10 +31,10 @@ class Condition(Frozen):
 
     def failing(self, state: Mapping[str, Any]) -> str | None:
         """Return a description of what a state lacks; None if the condition holds."""
-        lacking = [key for key in self.all_of if not _says_something(state.get(key))]
+        lacking = [key for key in self.all_of if not _has_value(state.get(key))]
         if lacking:
             return f"nothing in {', '.join(lacking)}"
-        if self.any_of and not any(_says_something(state.get(key)) for key in self.any_of):
+        if self.any_of and not any(_has_value(state.get(key)) for key in self.any_of):
             return f"nothing in any of {', '.join(self.any_of)}"
         return None
 
@@ -49,7 +49,7 @@ def all_of(*keys: str) -> Condition:
     return Condition(all_of=list(keys))
 
 
-def _says_something(value: Any) -> bool:
+def _has_value(value: Any) -> bool:
     return value is not None and not (isinstance(value, str | list | tuple | dict) and not value)
 
 
@@ -63,7 +63,7 @@ class Checkpoint(Frozen):
     """The keys that must have values; otherwise the snapshot is not saved."""
 
     @model_validator(mode="after")
-    def _asks_about_what_it_keeps(self) -> Checkpoint:
+    def _check_condition_keys(self) -> Checkpoint:
         unknown = sorted(self.when.keys - set(self.keys)) if self.keys is not None else []
         if unknown:
             raise ValueError(f"checkpoint {self.name!r} depends on {', '.join(unknown)}, which is not among its keys")
@@ -278,13 +278,13 @@ class PhaseGraph(Resource):
     # -- validation --------------------------------------------------------------------------------------------------
 
     @model_validator(mode="after")
-    def _is_sound(self) -> PhaseGraph:
+    def _check_graph(self) -> PhaseGraph:
         names = [phase.name for phase in self.phases]
-        if twice := _twice(names):
-            raise ValueError(f"phase {twice!r} is declared twice")
+        if duplicate := _duplicate(names):
+            raise ValueError(f"phase {duplicate!r} is declared twice")
         for phase in self.phases:
             self._check_names(phase)
-        self._check_circles()
+        self._check_cycles()
         self._check_nodes()
         self._check_checkpoints()
         return self
@@ -306,20 +306,20 @@ class PhaseGraph(Resource):
             if self.by_name[other].scope_kind == phase.scope_kind:
                 raise ValueError(f"phase {phase.name!r} cascades to {other!r}, of the same kind of scope; use after")
 
-    def _check_circles(self) -> None:
+    def _check_cycles(self) -> None:
         for relation in ("after", "cascade"):
             names: dict[str, list[str]] = {phase.name: getattr(phase, relation) for phase in self.phases}
             try:
                 TopologicalSorter(names).prepare()
             except CycleError as error:
-                circle: list[str] = error.args[1]
-                raise ValueError(f"phases form a cycle by {relation!r}: {' → '.join(circle)}") from None
+                cycle: list[str] = error.args[1]
+                raise ValueError(f"phases form a cycle by {relation!r}: {' → '.join(cycle)}") from None
 
     def _check_nodes(self) -> None:
         cascaded = {name for phase in self.phases for name in phase.cascade}
         for phase in self.phases:
-            if twice := _twice(phase.nodes):
-                raise ValueError(f"phase {phase.name!r} lists node {twice!r} twice")
+            if duplicate := _duplicate(phase.nodes):
+                raise ValueError(f"phase {phase.name!r} lists node {duplicate!r} twice")
             for other in self.phases:
                 shared = sorted(set(phase.nodes) & set(other.nodes)) if other is not phase else []
                 if shared and other.scope_kind == phase.scope_kind:
@@ -333,8 +333,8 @@ class PhaseGraph(Resource):
                     )
 
     def _check_checkpoints(self) -> None:
-        if twice := _twice([declared.name for phase in self.phases for declared in phase.produces]):
-            raise ValueError(f"checkpoint {twice!r} is produced twice")
+        if duplicate := _duplicate([declared.name for phase in self.phases for declared in phase.produces]):
+            raise ValueError(f"checkpoint {duplicate!r} is produced twice")
         for phase in self.phases:
             if phase.requires is None:
                 continue
@@ -346,5 +346,5 @@ class PhaseGraph(Resource):
                 )
 
 
-def _twice(names: Sequence[str]) -> str | None:
+def _duplicate(names: Sequence[str]) -> str | None:
     return next((name for index, name in enumerate(names) if name in names[:index]), None)

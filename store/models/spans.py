@@ -180,13 +180,17 @@ class Span(Open):
             status=TraceStatus(
                 status_code=readable_span.status.status_code.name, description=readable_span.status.description
             ),
-            attributes=_carried(readable_span.attributes),
+            attributes=_span_attributes(readable_span.attributes),
             events=[
-                Event(name=event.name, attributes=_carried(event.attributes), timestamp=in_seconds(event.timestamp))
+                Event(
+                    name=event.name,
+                    attributes=_span_attributes(event.attributes),
+                    timestamp=in_seconds(event.timestamp),
+                )
                 for event in readable_span.events
             ],
             links=[
-                Link(context=_context(link.context), attributes=_carried(link.attributes) or None)
+                Link(context=_context(link.context), attributes=_span_attributes(link.attributes) or None)
                 for link in readable_span.links
             ],
             start_time=in_seconds(readable_span.start_time),
@@ -194,7 +198,8 @@ class Span(Open):
             context=own,
             parent=above,
             resource=OtelResource(
-                attributes=_carried(readable_span.resource.attributes), schema_url=readable_span.resource.schema_url
+                attributes=_span_attributes(readable_span.resource.attributes),
+                schema_url=readable_span.resource.schema_url,
             ),
         )
 
@@ -259,18 +264,18 @@ def _context(context: Any) -> SpanContext:
     )
 
 
-def _carried(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
+def _span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
     """Return attributes of the SDK as attributes of a span; values that a span cannot hold become text."""
-    carried: dict[str, AttributeValue] = {}
+    converted: dict[str, AttributeValue] = {}
     for name, value in (attributes or {}).items():
         if type(value) in _SCALARS:
-            carried[name] = value
+            converted[name] = value
         elif value is not None:
-            carried[name] = _as_far_as_possible(name, value)
-    return carried
+            converted[name] = _as_attribute(name, value)
+    return converted
 
 
-def _as_far_as_possible(name: str, value: Any) -> AttributeValue:
+def _as_attribute(name: str, value: Any) -> AttributeValue:
     if isinstance(value, bytes):
         return value.hex()
     try:

@@ -125,7 +125,7 @@ async def not_taken(request: Request) -> Response:
     return Response(status_code=501)
 
 
-for _path in paths.NOT_TAKEN:
+for _path in paths.UNSUPPORTED_OTLP_PATHS:
     opentelemetry.add_api_route(
         _path,
         not_taken,

@@ -70,7 +70,7 @@ REBUILD: Final = f"{PREFIX}/rebuild"
 SEAL: Final = f"{PREFIX}/seal"
 
 OTLP_TRACES: Final = "/v1/traces"
-NOT_TAKEN: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
+UNSUPPORTED_OTLP_PATHS: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
 """Paths that OpenTelemetry exporters may post to besides traces; the server answers 501."""
 
 PARTITIONS: Final = "/p/"

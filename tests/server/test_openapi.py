@@ -14,12 +14,12 @@ from store.errors import StoreError
 from store.models import LLM, Rollout, Span, Worker
 from store.server.app import ROUTES, openapi
 from store.wire.errors import error_body
-from store.wire.paths import IDEMPOTENCY_KEY, NOT_TAKEN, OTLP_TRACES
+from store.wire.paths import IDEMPOTENCY_KEY, OTLP_TRACES, UNSUPPORTED_OTLP_PATHS
 from tests.server.api import Api
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = openapi()
-BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in NOT_TAKEN)} | {
+BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in UNSUPPORTED_OTLP_PATHS)} | {
     ("get", path) for path in ("/livez", "/readyz", "/metrics")
 }
 
