@@ -88,17 +88,17 @@ def blocking_iterator(
     def iterate(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         own: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
         thread = self.thread.get()
-        ahead = Ahead(own(*args, **kwargs))
+        reader = BatchReader(own(*args, **kwargs))
         try:
-            while items := thread.wait(ahead.take()):
+            while items := thread.wait(reader.take()):
                 yield from items
         finally:
-            thread.finish(ahead.close())
+            thread.finish(reader.close())
 
     return iterate
 
 
-class Ahead(Generic[T]):
+class BatchReader(Generic[T]):
     """Reader of an async iterator in batches: one item to wait for, and all items that are ready with it."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:

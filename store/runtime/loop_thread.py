@@ -42,7 +42,7 @@ class LoopThread:
         # Reentrant: the garbage collector may finalise a generator during a submission, which submits its close.
         self._lock = threading.RLock()
         self._calls: dict[asyncio.Task[Any], Future[Any]] = {}
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -158,7 +158,7 @@ class LoopThread:
         if not self.is_current:
             self._thread.join(_JOIN_SECONDS)
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         self.loop.run_until_complete(self._finish(asyncio.all_tasks(self.loop)))

@@ -21,7 +21,7 @@ from store.interface.runs import StoreRuns, SyncRuns
 from store.interface.store import Store, SyncStore
 from store.interface.threads import StoreThreads, SyncThreads
 from store.models import Span
-from store.runtime.blocking import Ahead
+from store.runtime.blocking import BatchReader
 from store.runtime.loop_thread import LoopThread
 
 PLAIN = {"capabilities", "otlp_traces_endpoint", "close"}
@@ -153,7 +153,7 @@ def test_items_that_are_ready_come_in_one_hop_and_those_that_are_not_are_waited_
         await more.wait()
         yield 3
 
-    reader = Ahead(numbers())
+    reader = BatchReader(numbers())
     assert thread.wait(reader.take()) == [0, 1, 2]
 
     async def go_on() -> None:
@@ -170,7 +170,7 @@ def test_an_error_comes_after_the_items_before_it(thread: LoopThread) -> None:
         yield 1
         raise NotFound.rollout("ro-1")
 
-    reader = Ahead(numbers())
+    reader = BatchReader(numbers())
     assert thread.wait(reader.take()) == [1]
     with pytest.raises(NotFound):
         thread.wait(reader.take())
@@ -186,7 +186,7 @@ def test_letting_go_of_an_iterator_closes_it_also_while_it_waits(thread: LoopThr
         finally:
             closed.set()
 
-    reader = Ahead(numbers())
+    reader = BatchReader(numbers())
     assert thread.wait(reader.take()) == [1]
     thread.finish(reader.close())
     assert closed.is_set()
