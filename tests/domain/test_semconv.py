@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.semconv import ANNOTATION_SPAN, FEEDS, NOTHING, summarise
+from store.semconv import ANNOTATION_SPAN, EMPTY_SUMMARY, FEEDS, summarise
 
 
 def rewards(attributes: dict[str, Any], name: str = "step") -> tuple[tuple[str, float], ...]:
@@ -18,7 +18,7 @@ def rewards(attributes: dict[str, Any], name: str = "step") -> tuple[tuple[str, 
 
 
 def test_a_span_that_says_nothing_costs_nothing() -> None:
-    assert summarise("step", {"http.method": "GET", "gen_ai.system": "openai"}) is NOTHING
+    assert summarise("step", {"http.method": "GET", "gen_ai.system": "openai"}) is EMPTY_SUMMARY
 
 
 def test_a_reward_has_its_dimensions_in_order_the_primary_one_first() -> None:
