@@ -53,10 +53,10 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
     for config in fields.values():
         if isinstance(config, RolloutConfig):
             _check_durations(config, prefix)
-    return dumps_fields({name: _given(value) for name, value in fields.items() if value is not UNSET}, prefix)
+    return dumps_fields({name: _without_models(value) for name, value in fields.items() if value is not UNSET}, prefix)
 
 
-def _given(value: Any) -> Any:
+def _without_models(value: Any) -> Any:
     # `plain` does not visit lists here: they come from the caller and may contain themselves.
     return plain(value) if isinstance(value, BaseModel) else value
 

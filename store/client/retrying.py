@@ -59,17 +59,17 @@ class Attempts:
         self._base = base
         self._since: float | None = None if waits else time.monotonic()
         self._began = time.monotonic()
-        self._tried = 0
+        self._attempts = 0
 
     @property
     def timeout(self) -> float:
         """The timeout of the next attempt, in seconds."""
-        if not self._tried:
+        if not self._attempts:
             return self._retries.timeout_seconds
-        return min(self._retries.timeout_seconds, max(self._left, 0.1))
+        return min(self._retries.timeout_seconds, max(self._remaining_seconds, 0.1))
 
     @property
-    def _left(self) -> float:
+    def _remaining_seconds(self) -> float:
         if self._since is None:
             return self._retries.retry_seconds
         return self._since + self._retries.retry_seconds - time.monotonic()
@@ -84,15 +84,15 @@ class Attempts:
         if self._since is None:
             self._since = time.monotonic()
         # Exponential backoff with full jitter, so that clients of a restarted server do not retry at the same time.
-        span = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._tried)
-        self._tried += 1
+        span = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._attempts)
+        self._attempts += 1
         pause = max(random.uniform(0, span), failure.retry_after)
-        if pause >= self._left:
-            raise self._given_up(failure)
+        if pause >= self._remaining_seconds:
+            raise self._final_error(failure)
         return pause
 
-    def _given_up(self, failure: RetryableFailure) -> StoreError:
-        times = "once" if self._tried == 1 else f"{self._tried} times"
+    def _final_error(self, failure: RetryableFailure) -> StoreError:
+        times = "once" if self._attempts == 1 else f"{self._attempts} times"
         seconds = time.monotonic() - self._began
         if failure.error is not None:
             failure.error.add_note(f"{self._operation} was sent to {self._base} {times} in {seconds:.1f} s")

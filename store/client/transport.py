@@ -93,7 +93,7 @@ class Transport:
         try:
             return decode(body)
         except (ValidationError, orjson.JSONDecodeError, LookupError, TypeError):
-            raise self._foreign(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
+            raise self._incompatible(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
 
     async def send(self, call: StoreCall) -> bytes:
         """Return the undecoded answer to a call.
@@ -190,7 +190,7 @@ class Transport:
                 "give the certificate of its authority as ca_file=… or in SSL_CERT_FILE",
             ) from error
         except aiohttp.ClientResponseError as error:
-            raise self._foreign(f"does not speak HTTP: {error.message}") from error
+            raise self._incompatible(f"does not speak HTTP: {error.message}") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
             return RetryableFailure(f"did not answer: {error or type(error).__name__}")
 
@@ -231,7 +231,7 @@ class Transport:
         if status < 300:
             return body
         if status < 400:
-            raise self._foreign(f"redirects to {response.headers.get('Location')}")
+            raise self._incompatible(f"redirects to {response.headers.get('Location')}")
         sent = f"{call.method} {call.path.partition('?')[0]}"
         error = error_of(status, body, sent)
         is_named = _NAMED in body
@@ -239,12 +239,12 @@ class Transport:
             pause = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
             return RetryableFailure(f"answered {status} {response.reason}", pause or 0.0, error if is_named else None)
         if call.rollbook_only and status in {404, 405} and not is_named:
-            raise self._foreign(f"has no {sent}")
+            raise self._incompatible(f"has no {sent}")
         raise error
 
-    def _foreign(self, how: str) -> Incompatible:
+    def _incompatible(self, problem: str) -> Incompatible:
         return Incompatible(
-            f"{self.address.base} {how}", "give the URL of a Rollbook server, as `rollbook serve` prints it"
+            f"{self.address.base} {problem}", "give the URL of a Rollbook server, as `rollbook serve` prints it"
         )
 
 

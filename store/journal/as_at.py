@@ -227,11 +227,11 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Selec
     return select(*shown).where(
         table.first_position <= until,
         or_(table.last_position > until, filters.where(dialect, query, columns)),
-        _lasting(dialect, kind, query, columns),
+        _id_conditions(dialect, kind, query, columns),
     )
 
 
-def _lasting(
+def _id_conditions(
     dialect: Dialect, kind: _Kind[Any], query: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
 ) -> ColumnElement[bool]:
     """Return the conditions of a query that do not depend on time: those on ids."""
@@ -252,7 +252,7 @@ def _sortable(kind: _Kind[Any], query: FilterQuery, key: str, first: int, value:
     return values
 
 
-def _in_order(found: _Found[Any], made: Mapping[str, Item]) -> Page[Item]:
+def _page_of(found: _Found[Any], made: Mapping[str, Item]) -> Page[Item]:
     return Page([made[key] for key in found.keys], found.total)
 
 
@@ -278,7 +278,7 @@ async def rollouts(
     then = [found.states[key] for key in found.keys if key in found.states]
     for row in await _wide_rollouts(dialect, session, then):
         made[row[0]] = make(row)
-    return _in_order(found, made)
+    return _page_of(found, made)
 
 
 async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
@@ -389,7 +389,7 @@ async def resources(
     then = [found.states[key] for key in found.keys if key in found.states]
     for row in await _wide_resources(dialect, session, then):
         made[row[0]] = make(row)
-    return _in_order(found, made)
+    return _page_of(found, made)
 
 
 async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
@@ -452,7 +452,7 @@ async def workers(
         for key in found.keys
         if key in found.states
     }
-    return _in_order(found, made)
+    return _page_of(found, made)
 
 
 async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:

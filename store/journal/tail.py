@@ -85,9 +85,9 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
         return start
     commit = await log_queries.last_commit(dialect, session, place.commit_id)
     if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
-        raise _foreign(place, "is not in this log, or follows another history")
+        raise _incompatible(place, "is not in this log, or follows another history")
     if not commit[2] <= place.position <= commit[3]:
-        raise _foreign(place, f"does not contain position {place.position}")
+        raise _incompatible(place, f"does not contain position {place.position}")
     return place
 
 
@@ -97,9 +97,9 @@ async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | No
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
 
-def _foreign(place: Cursor, how: str) -> Incompatible:
+def _incompatible(place: Cursor, problem: str) -> Incompatible:
     return Incompatible(
-        f"commit {place.commit_id} of the cursor {how}: the database was restored or replaced",
+        f"commit {place.commit_id} of the cursor {problem}: the database was restored or replaced",
         "start from the beginning, or from a cursor before that commit",
     )
 
@@ -115,7 +115,7 @@ async def page(
     commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
-            _check_still_there(place)
+            _check_commit_exists(place)
         return TailPage([], place, is_last=True)
     end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
     stream = None if rollout_id is None else f"rollout/{rollout_id}"
@@ -135,9 +135,9 @@ async def page(
     return TailPage(events, parse(events[-1].cursor), is_last=False)
 
 
-def _check_still_there(place: Cursor) -> None:
+def _check_commit_exists(place: Cursor) -> None:
     if place.commit_id:
-        raise _foreign(place, "is not in this log any more")
+        raise _incompatible(place, "is not in this log any more")
 
 
 def _logged(store_id: str, row: Row) -> LoggedEvent:

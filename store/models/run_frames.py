@@ -66,7 +66,7 @@ def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> l
             case "event" if frame.event is not None:
                 held.append(frame.event)
             case "fork":
-                held = [event for event in held if _stays(event, frame)]
+                held = [event for event in held if _is_visible(event, frame)]
             case "reset":
                 held = []
             case _:
@@ -74,7 +74,7 @@ def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> l
     return held
 
 
-def _stays(event: RunEventRow, fork: RunFrame) -> bool:
+def _is_visible(event: RunEventRow, fork: RunFrame) -> bool:
     if fork.base_seq is not None and event.version > fork.base_seq:
         return False
     masks = fork.masks or ()

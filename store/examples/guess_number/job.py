@@ -101,11 +101,11 @@ def _progress_printer(steps: int) -> Callable[[StepResult], None]:
     """Return a function that prints the result of each step, with its duration in seconds."""
     times = [time.perf_counter()]
 
-    def tell(step: StepResult) -> None:
+    def print_step(step: StepResult) -> None:
         times.append(time.perf_counter())
         _note(report.progress(step, steps, times[-1] - times[-2]))
 
-    return tell
+    return print_step
 
 
 def _silent(_: StepResult) -> None:
