@@ -24,7 +24,7 @@ from store.errors import Invalid, Unsupported
 from store.interface.store import Store, SyncStore
 from store.interface.threads import StoreThreads
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadWrite
-from store.runtime.blocking import Ahead
+from store.runtime.blocking import BatchReader
 
 T = TypeVar("T")
 
@@ -234,12 +234,12 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         thread = self._waiting.thread.get()
-        ahead = Ahead(self.alist(config, filter=filter, before=before, limit=limit))
+        reader = BatchReader(self.alist(config, filter=filter, before=before, limit=limit))
         try:
-            while items := thread.wait(ahead.take()):
+            while items := thread.wait(reader.take()):
                 yield from items
         finally:
-            thread.finish(ahead.close())
+            thread.finish(reader.close())
 
     def put(
         self,
