@@ -170,12 +170,12 @@ class ReleaseClaim(Command):
     """The position of the `attempt.started` event of the claim."""
     status_before: str
     queued_at: int
-    asked: Idempotency | None = None
+    claim_key: Idempotency | None = None
     """The key of the claim, which is deleted with it."""
 
     def request_rows(self, request: LoadRequest) -> None:
-        if self.asked is not None:
-            request.keys.add(self.asked.key)
+        if self.claim_key is not None:
+            request.keys.add(self.claim_key.key)
         request.rollouts.add(self.rollout_id)
         request.attempts.add(self.attempt_id)
         request.worked.add(self.rollout_id)

@@ -188,7 +188,7 @@ def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
 
 def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
     """Put a rollout back at its old place, unless its attempt has changed since."""
-    key = None if command.asked is None else (command.asked.scope, command.asked.key)
+    key = None if command.claim_key is None else (command.claim_key.scope, command.claim_key.key)
     if key is not None and (answered := working_set.answered.get(key)) is not None and answered.is_repeated:
         return False
     state = working_set.rollouts.get(command.rollout_id)

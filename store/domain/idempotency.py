@@ -43,20 +43,22 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
     Raises:
         Conflict: the key was used for another request.
     """
-    asked = command.idempotency
-    if asked is None:
+    idempotency = command.idempotency
+    if idempotency is None:
         return decide(command, working_set)
-    key = (asked.scope, asked.key)
+    key = (idempotency.scope, idempotency.key)
     known = working_set.answered.get(key)
     if known is None:
         answer = decide(command, working_set)
         reply = _REPLIES[type(command)](command, answer)
         # A claim that found nothing may be tried again under its key.
         if reply is not None:
-            working_set.keep_answer(key, Answered(asked.request_hash, working_set.next_position - 1, reply))
+            working_set.keep_answer(key, Answered(idempotency.request_hash, working_set.next_position - 1, reply))
         return answer
-    if known.request_hash != asked.request_hash:
-        raise Conflict(f"idempotency key {asked.key!r} was used for another request", "make a new key for each call")
+    if known.request_hash != idempotency.request_hash:
+        raise Conflict(
+            f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
+        )
     if isinstance(command, Claim) and not known.is_repeated:
         # A caller has the answer now, so a claim that seemed lost must not be released any more.
         working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))

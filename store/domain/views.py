@@ -54,7 +54,7 @@ class ClaimView:
     claim_position: int
     status_before: str
     queued_at: int
-    asked: Idempotency | None = None
+    idempotency: Idempotency | None = None
     """The key of the call that claimed it."""
 
 

@@ -1,4 +1,4 @@
-"""The keys of clients: how they look, what a database keeps of them, and what each may do."""
+"""API keys of clients: their form, their rows in the database, and their roles."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from store.validation.json_limits import check_text
 __all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
 
 Role = Literal["reader", "runner", "algorithm", "admin"]
-"""Each may do what those before it may."""
+"""The roles; each has the rights of those before it."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 MAX_KEYS: Final = 1000
-"""The most that count at a time: every server keeps all of them in memory, and reads them every few seconds."""
+"""The maximum number of unrevoked keys. Every server keeps all of them in memory and reads them every few seconds."""
 
 _FORM: Final = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}")
 _NAME_BYTES: Final = 200
@@ -38,23 +38,23 @@ _USED: Final = TablePart(keys, ("used_at",))
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key; times are microseconds since the epoch."""
+    """A key as the database stores it. Times are microseconds since the epoch."""
 
     key_id: str
-    """Its first part, which is no secret: it stands in lists and logs."""
+    """The first part of the key. It is not secret and appears in lists and logs."""
     hash: bytes = field(repr=False)
     role: Role
     partition: str | None
-    """The only one it is good for; None for all."""
+    """The partition that the key is valid for; None for all."""
     name: str | None
     created_at: int
     expires_at: int | None = None
     revoked_at: int | None = None
     used_at: int | None = None
-    """When a server last saw it, to the minute."""
+    """When a server last received it, to the minute."""
 
     def has_expired(self, now: int) -> bool:
-        """Say whether its time is over."""
+        """Return whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def state(self, now: int) -> str:
@@ -65,28 +65,28 @@ class Key:
 
 
 def digest(text: str) -> bytes:
-    """Return what is kept of a key.
+    """Return the hash of a key, which the database stores instead of the key.
 
-    One round of SHA-256: a secret of 160 random bits cannot be guessed whatever a guess costs, so a slow hash, made for
-    passwords, would only slow down every request.
+    It is one round of SHA-256. A secret of 160 random bits cannot be guessed, so a slow hash made for passwords would
+    only slow down every request.
     """
     return hashlib.sha256(text.encode()).digest()
 
 
 def key_id_in(text: str) -> str | None:
-    """Return the id in a key; None for what no key looks like."""
+    """Return the id in a key; None if the text does not have the form of a key."""
     found = _FORM.fullmatch(text)
     return found and found[1]
 
 
 def _drawn() -> tuple[str, str]:
-    """Return the id of a new key, and the key. Letters and digits alone, so that a double click selects all of it."""
+    """Return the id of a new key, and the key. It has letters and digits only, so that a double click selects it."""
     key_id = os.urandom(5).hex()
     return key_id, f"rbk_{key_id}_{b32encode(os.urandom(20)).decode().lower()}"
 
 
 class Keys:
-    """The keys of one database, which its default partition holds for all of them."""
+    """The keys of one database. Its default partition stores them for all partitions."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -96,13 +96,13 @@ class Keys:
         """Return the keys of a database.
 
         Args:
-            url: of any of its partitions.
-            create: make the default partition if it is missing.
+            url: the URL of any of its partitions.
+            create: whether to create the default partition if it is missing.
 
         Raises:
-            Invalid: the URL is none of a database that others can open.
+            Invalid: the URL does not name a database that other processes can open.
             NotFound: there is no default partition, and so there are no keys.
-            StoreError: as opening a store.
+            StoreError: the database cannot be opened; the errors are those of `open_store`.
         """
         if parse(url).scheme in {"memory", "http", "https"}:
             raise Invalid(
@@ -116,11 +116,11 @@ class Keys:
         return cls(dialect)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._dialect.close()
 
     async def all(self) -> list[Key]:
-        """Return every key that was ever made, the oldest first."""
+        """Return all keys, also revoked and expired ones, the oldest first."""
         return await self._read(_ALL)
 
     async def unrevoked(self) -> list[Key]:
@@ -139,16 +139,16 @@ class Keys:
         name: str | None = None,
         expires_seconds: float | None = None,
     ) -> tuple[Key, str]:
-        """Make a key; return what is kept of it, and the key itself, which nobody can tell again.
+        """Create a key; return its stored form, and the key itself, which cannot be shown again.
 
         Raises:
-            Invalid: no such role, no possible partition, a name that cannot be kept, or no time to live.
-            Conflict: there are as many as there may be.
+            Invalid: the role, the partition, the name or the lifetime is invalid.
+            Conflict: the maximum number of unrevoked keys exists already.
         """
         _check(role, partition, name, expires_seconds)
         async with self._writing() as (session, now):
             if len(await session.fetch(self._dialect.prepared(_UNREVOKED), {})) >= MAX_KEYS:
-                raise Conflict(f"there are {MAX_KEYS:,} keys already", "revoke those that nobody uses")
+                raise Conflict(f"there are {MAX_KEYS:,} keys already", "revoke unused keys")
             key_id, text = _drawn()
             expires_at = None if expires_seconds is None else now + round(expires_seconds * MICROSECONDS)
             key = Key(key_id, digest(text), role, partition, name, now, expires_at)
@@ -156,10 +156,10 @@ class Keys:
         return key, text
 
     async def revoke(self, key_id: str) -> Key:
-        """End a key for good, and return it; one that was revoked before stays as it is.
+        """Revoke a key for ever, and return it; a key that was revoked before does not change.
 
         Raises:
-            NotFound: there is none of that id.
+            NotFound: there is no key with that id.
         """
         async with self._writing() as (session, now):
             rows = await session.fetch(self._dialect.sql(select(keys).where(keys.c.key_id == key_id)), {})
@@ -172,13 +172,13 @@ class Keys:
         return key
 
     async def note_used(self, used: Mapping[str, int]) -> None:
-        """Keep when keys were last seen, by their ids."""
+        """Store the times at which keys were last received, by their ids."""
         async with self._writing() as (session, _):
             await session.write(Changes(inserts={}, upserts={}, deletes={}, updates={_USED: list(used.items())}))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[tuple[WriteSession, int]]:
-        """Give a transaction under the partition's lock, and its time, which is committed at the end of the block."""
+        """Yield a transaction under the partition's lock, and its time. It is committed at the end of the block."""
         session = await self._dialect.writer()
         try:
             tail = await session.begin()
@@ -213,4 +213,4 @@ def _check(role: str, partition: str | None, name: str | None, expires_seconds: 
     if name is not None:
         check_text(name, "--name", _NAME_BYTES)
     if expires_seconds is not None and not 0 < expires_seconds <= _LONGEST_SECONDS:
-        raise Invalid("--expires", f"{expires_seconds:g} s is no time that a key could live, up to 100 years")
+        raise Invalid("--expires", f"{expires_seconds:g} s is not between 0 and 100 years")

@@ -1,4 +1,4 @@
-"""What the parts of a SQL store share: its database and its writer, and how they read, call and wait."""
+"""Core that the parts of a SQL store share: the database, the writer, and functions to read, call and wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from store.sql.watchdog import Watchdog
 
 T = TypeVar("T")
 
-# These commands run at any time, whether attempts are overdue or not.
+# These commands do not depend on overdue attempts, so no sweep comes before them.
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, AppendToRun})
 
 
@@ -36,10 +36,10 @@ class SQLCore:
     """An open partition of a SQL database.
 
     Args:
-        name: of the partition, for its thread.
+        name: the name of the partition, which its thread gets.
         dialect: the database.
-        scan_debounce_seconds: the least time between two looks of the watchdog.
-        read_only: refuse all commands.
+        scan_debounce_seconds: the minimum time between two sweeps of the watchdog.
+        read_only: whether to refuse all commands.
         thread: the event-loop thread of another store to share; None for a new one.
     """
 
@@ -66,11 +66,11 @@ class SQLCore:
         self.store_id = ""
         self.closed = False
         self.releasing: set[asyncio.Task[Any]] = set()
-        """Tasks that give claims back; the writer closes after them."""
+        """Tasks that release claims; the writer closes after them."""
         self._waiting: WaitingCalls | None = None
 
     async def start(self, *, create: bool) -> None:
-        """Open the database; in the store's own loop."""
+        """Open the database. Called in the store's event loop."""
         self.store_id = await self.dialect.open(create=create and not self.read_only)
         self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
@@ -94,7 +94,7 @@ class SQLCore:
 
     def flush_at_exit(self) -> None:
         """Finish the calls in flight when the interpreter ends and the store is still open."""
-        # In a forked child the thread is missing and the database is its parent's.
+        # A forked child has no copy of the thread, and the database belongs to its parent.
         if not self.closed and process.number == self.pid:
             self.thread.submit(self._stop()).result(timeout=30)
 
@@ -103,12 +103,12 @@ class SQLCore:
         if self.releasing:
             await asyncio.wait(list(self.releasing), timeout=5)
         await self.writer.close()
-        # Only now, since the last commits are news too.
+        # This comes last, because the last commits also wake waiting calls.
         await self.waiting.leave()
         await self.dialect.close()
 
     def room_for(self, dialect: Dialect) -> LoopThread | None:
-        """Return where this store lives, for another partition whose connections can be shared; None for others."""
+        """Return the event-loop thread for another partition if the two can share connections; else None."""
         return self.thread.shared() if dialect.share(self.dialect) else None
 
     @property
@@ -119,12 +119,12 @@ class SQLCore:
 
     @property
     def writer_statistics(self) -> WriterStatistics:
-        """What the writer has done since the store was opened."""
+        """Counters of the writer since the store was opened."""
         return self.writer.statistics
 
     @property
     def inbox(self) -> tuple[int, int]:
-        """How many calls wait for the writer, and how many bytes they carry."""
+        """The number of calls that wait for the writer, and their bytes."""
         return self.writer.waiting, self.writer.waiting_bytes
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
@@ -141,18 +141,18 @@ class SQLCore:
             raise Closed("a call")
 
     def read(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> Awaitable[T]:
-        """Return a read of the tables, to be awaited.
+        """Return an awaitable read of the tables.
 
         Args:
-            work: is given a session that can only read.
-            snapshot: whether all its statements see one state.
+            work: reads from a session that cannot write.
+            snapshot: whether all of its statements see the same state.
         """
         self.check()
         reading = self.read_here(work, snapshot=snapshot)
         return self.thread.run(reading) if self.dialect.loop_bound else reading
 
     async def read_here(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
-        """As `read`, in the running loop."""
+        """Read as `read` does, in the running loop."""
         async with self.dialect.read(snapshot=snapshot) as session:
             return await work(session)
 
@@ -166,7 +166,7 @@ class SQLCore:
         sweeps: bool = True,
         snapshot: bool = False,
     ) -> Awaitable[T]:
-        """Return a read of the present, or of the past: at a moment of the log, or at a rollout's own event number."""
+        """Return an awaitable read of the present, or of the past: at a position of the log or at a rollout's event."""
         rollout_id, at = own_number
         if as_at is None and at is None:
             if sweeps and self.watchdog.is_due():
@@ -187,20 +187,20 @@ class SQLCore:
         return await self.read(work, snapshot=snapshot)
 
     async def look(self, work: Callable[[Dialect, ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
-        """Return what a read of the tables themselves gives, for callers that count and group rows.
+        """Sweep, then return the result of a read of the tables, for callers that count and group rows.
 
         Args:
-            work: is given the dialect, which compiles its statements, and a session that can only read.
-            snapshot: whether all its statements see one state.
+            work: reads with the dialect, which compiles its statements, from a session that cannot write.
+            snapshot: whether all of its statements see the same state.
         """
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
-        """Return what the partition holds, for metrics: rollouts and attempts by status, and its queue."""
+        """Return counts for metrics: rollouts and attempts by status, and the queue."""
         return await self.read(lambda session: counting.counts(self.dialect, session))
 
     async def size_bytes(self) -> int:
-        """Return the bytes that the partition takes on disk."""
+        """Return the size of the partition on disk in bytes."""
         self.check()
         if self.dialect.loop_bound:
             return await self.thread.run(self.dialect.size_bytes())
@@ -211,7 +211,7 @@ class SQLCore:
         return await self.read(lambda session: pages.queue_depth(self.dialect, session))
 
     async def known_and_ended(self, rollout_ids: set[str]) -> tuple[set[str], set[str]]:
-        """Return those of some rollouts that exist, and those of them that have ended."""
+        """Return which of some rollouts exist, and which of them have ended."""
         found = await self.read(lambda session: pages.finished(self.dialect, session, sorted(rollout_ids)))
         return set(found), {rollout_id for rollout_id, ended in found.items() if ended}
 
@@ -221,25 +221,25 @@ class SQLCore:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str | None:
-        """Return the cursor of the log's end; None while there is nothing in it."""
+        """Return the cursor of the log's end; None while the log is empty."""
         return await self.read(lambda session: tails.end(self.dialect, session, self.store_id))
 
     async def position(self) -> int:
-        """Return the position of the last event of the log; 0 while there is none."""
+        """Return the position of the last event of the log; 0 while the log is empty."""
         seen = await self.read(partial(log_queries.last_commit, self.dialect))
         return 0 if seen is None else int(seen[3])
 
     async def news_after(self, position: int) -> int:
-        """Return the last position of the log once it is not this one; at once if it is another already.
+        """Wait until the last position of the log differs from this one, and return it.
 
-        A restored database may end before it: that is news too.
+        The new position may be lower, because the database may have been restored.
         """
         while (last := await self.position()) == position:
             await self.log_news(position)
         return last
 
     async def log_news(self, position: int) -> None:
-        """Return when something may have been committed after a position of the log.
+        """Wait until events may have been committed after a position of the log.
 
         Raises:
             Closed: the store was closed.
@@ -257,7 +257,7 @@ class SQLCore:
                 # A commit between the last page and this line has been announced already.
                 seen = await self.read_here(partial(log_queries.last_commit, self.dialect), snapshot=False)
                 if seen is None or seen[3] <= position:
-                    # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+                    # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(FALLBACK_SECONDS):
                             await news.wait()
@@ -267,7 +267,7 @@ class SQLCore:
             raise Closed("tail")
 
     async def streams_between(self, after: int, until: int, limit: int) -> list[str]:
-        """Return the streams that have events after a position and up to another, at most so many, in order."""
+        """Return at most `limit` streams that have events after a position and up to another, in order."""
         return await self.read(partial(scan.streams, self.dialect, after=after, until=until, limit=limit))
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -277,24 +277,24 @@ class SQLCore:
         self.check()
         if self.read_only:
             raise ReadOnly(type(command).__name__)
-        if (asked := context.idempotency_key.get()) is not None and is_keyed(command):
-            command.idempotency = asked
+        if (idempotency := context.idempotency_key.get()) is not None and is_keyed(command):
+            command.idempotency = idempotency
         if command.actor is None:
             command.actor = context.actor.get()
         return await self.writer.call(command)
 
     async def swept_call(self, command: Command) -> Any:
-        """As `call`, once the watchdog had its turn."""
+        """Sweep if that is due, then call."""
         await self.watchdog.sweep_if_due()
         return await self.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:
-        """Hand over a command whose answer is given to `waiter` in the running loop: a call in fewer steps.
+        """Pass a command to the writer, which gives the answer to `waiter` in the running loop: a shorter call.
 
-        The answer is what was decided, or `Repeat`. False if nothing was done, since the method would do more.
+        The answer is the decision's, or `Repeat`. Return False if nothing was done, because a full call does more.
 
         Raises:
-            Busy: too much waits already; nothing was done.
+            Busy: too many calls wait; nothing was done.
             Closed: the store is closed.
         """
         self.check()

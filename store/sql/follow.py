@@ -1,4 +1,4 @@
-"""Following a run in a SQL store: the pages that its readers read along, and what they wait for."""
+"""Source of a followed run in a SQL store: its pages of events, and waits for new ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NOTHING: Final = 0
 
 
 class RunSource:
-    """A run in a SQL store, read by one reader alone; see `store.planning.follow.Source`.
+    """A run in a SQL store for a single reader; see `store.planning.follow.Source`.
 
     Args:
-        core: of the store.
-        rollout_id: which run.
-        bodies: also messages, prompts, responses and errors.
+        core: the core of the store.
+        rollout_id: the id of the run.
+        bodies: whether to read messages, prompts, responses and errors as well.
     """
 
     def __init__(self, core: SQLCore, rollout_id: str, *, bodies: bool) -> None:
@@ -39,7 +39,7 @@ class RunSource:
         self.bodies = bodies
 
     async def past(self) -> tuple[Sequence[Turn], RunPosition]:
-        """Return how a run came to stand as it does: see `Source.past`."""
+        """Return all turns of the run, and its last position; see `Source.past`."""
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], RunPosition]:
             stream = f"rollout/{check_text(self.rollout_id, 'rollout_id', LONGEST_ID)}"
@@ -52,7 +52,7 @@ class RunSource:
         return await self.core.read(read, snapshot=True)
 
     async def place(self, version: int) -> RunPosition:
-        """Return the moment of an event that is there."""
+        """Return the position of an existing event."""
 
         async def read(session: ReadSession) -> RunPosition:
             stream = f"rollout/{self.rollout_id}"
@@ -62,8 +62,8 @@ class RunSource:
         return await self.core.read(read)
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return the next facts of the run: see `Source.page`."""
-        del since  # what is read now is never older
+        """Return the next facts of the run; see `Source.page`."""
+        del since  # a read from the database is always new enough
 
         async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(self.core.dialect, session)
@@ -83,7 +83,7 @@ class RunSource:
         return await self.core.read(read, snapshot=True)
 
     async def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events that a view holds at a moment, after a version."""
+        """Yield the events of a view at a position, after a version."""
         seen = View(form, attempt, until.position)
         while True:
             events = await self.core.read(partial(self._events, view=seen, after=after, limit=_AT_ONCE), snapshot=True)
@@ -94,7 +94,7 @@ class RunSource:
             after = events[-1].version
 
     async def news(self, end: int) -> int:
-        """Return once the log may have gone on after a position.
+        """Wait until the log may have new events after a position.
 
         Raises:
             Closed: the store was closed.
@@ -111,7 +111,7 @@ class RunSource:
         if all(row[5] != "attempt.forked" for row in rows):
             return {}
         standing = await run_views.standing(self.core.dialect, session, self.rollout_id)
-        assert standing is not None  # there are events of it
+        assert standing is not None  # the rollout has events
         return dict((await run_reads.family_of(self.core.dialect, session, self.rollout_id, standing)).forks)
 
 

@@ -1,4 +1,4 @@
-"""Running a part of a run again: planned outside the writer from one snapshot, decided under its lock."""
+"""Forks: a new attempt for a part of a run, planned from one snapshot and decided under the writer's lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from store.sql.run_reads import read_view
 from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
-"""How often the ground may move under a plan, before it is told that it does."""
+"""How often a plan is made again because the run has changed, before the call fails."""
 
 Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 
@@ -60,20 +60,20 @@ async def plan_part(
     *,
     rejects_active: bool = False,
 ) -> ForkPlan:
-    """Return what a planner makes of a run as it stands.
+    """Return a planner's plan for the current state of a run.
 
     Args:
-        core: of the store.
-        rollout_id: whose run.
-        base: what to build on: `head`, or an attempt: `attempt:3`.
+        core: the core of the store.
+        rollout_id: the id of the run.
+        base: the view to build on: `head`, or an attempt such as `attempt:3`.
         graph: the phase graph; None for the one among the rollout's resources.
-        planner: makes the plan.
-        rejects_active: refuse while an attempt is at work.
+        planner: the function that makes the plan.
+        rejects_active: whether to refuse while an attempt is active.
 
     Raises:
-        AttemptActive: an attempt is at work.
-        Invalid: there is no phase graph, or `base` is no such view.
-        NotFound: no such rollout or attempt.
+        AttemptActive: an attempt is active.
+        Invalid: there is no phase graph, or `base` is not a view.
+        NotFound: the rollout or the attempt does not exist.
     """
     if run_views.parse(arguments.text(base, "base"))[0] != "seen":
         raise Invalid("base", f"{base!r} is neither head nor attempt:<n>")
@@ -84,7 +84,7 @@ async def plan_part(
             raise NotFound.attempts(rollout_id)
         active = await run_queries.active(core.dialect, session, rollout_id) if rejects_active else None
         if active is not None:
-            # Under the lock it is judged again; here, so that nobody is told of what is not the point.
+            # The decision under the lock checks this again. Here it comes before errors that matter less.
             raise AttemptActive(rollout_id, active)
         phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
         if phases is None:
@@ -105,21 +105,21 @@ async def start(
     request_id: str | None,
     **details: Any,
 ) -> ForkResult:
-    """Start an attempt on a plan that still holds when the attempt begins; it is planned anew if the run has changed.
+    """Start an attempt with a plan. If the run has changed since it was planned, make the plan again.
 
     Args:
-        core: of the store.
-        rollout_id: whose run.
-        base: as for `plan_part`, and so are the next two.
-        graph: as there.
-        planner: as there.
-        supersede: end an attempt that is at work.
-        request_id: of the request: asked again with the same one, it starts nothing and returns the first result.
-        details: of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
+        core: the core of the store.
+        rollout_id: the id of the run.
+        base: as for `plan_part`.
+        graph: as for `plan_part`.
+        planner: as for `plan_part`.
+        supersede: whether to end an active attempt.
+        request_id: the id of the request; a repeated request starts nothing and returns the first result.
+        details: further arguments of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
 
     Raises:
-        AttemptActive: an attempt is at work, and not to be superseded.
-        Conflict: the run changes faster than it can be planned on, or the request id stands for another call.
+        AttemptActive: an attempt is active, and `supersede` is False.
+        Conflict: the run changes faster than it can be planned, or the request id belongs to another call.
     """
     for _ in range(_PLANS_AT_MOST):
         if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
@@ -127,22 +127,22 @@ async def start(
         try:
             plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
         except Conflict:
-            # What stands in the way is perhaps what this very request has begun, when it came before.
+            # The obstacle may be the attempt that an earlier try of this request has started.
             if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
                 return known
             raise
         begun = await _begin(core, plan, request_id=request_id, supersede=supersede, **details)
         if begun is not None:
             return await _result(core, rollout_id, begun.attempt.sequence_id)
-    raise Conflict(f"rollout {rollout_id} changes faster than it can be planned on", "wait until it is at rest")
+    raise Conflict(f"rollout {rollout_id} changes faster than it can be planned", "wait until no attempt is active")
 
 
 async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRollout | None:
-    """Start the attempt of a plan; return None if the run has changed since, so that it has to be planned anew.
+    """Start the attempt of a plan; return None if the run has changed since, so that a new plan is needed.
 
     Raises:
-        AttemptActive: an attempt is at work, and not to be superseded.
-        Conflict: the request id stands for another call.
+        AttemptActive: an attempt is active, and `supersede` is False.
+        Conflict: the request id belongs to another call.
     """
     answer = await core.swept_call(run_commands.fork(plan, **details))
     if isinstance(answer, GroundMoved):
@@ -153,7 +153,7 @@ async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRoll
 
 
 async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
-    """Return what a request that was made before has begun."""
+    """Return the attempt that an earlier try of a request has started."""
     arguments.text(request_id, "request_id")
 
     async def read(session: ReadSession, _: View, __: Standing) -> int | None:

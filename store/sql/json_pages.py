@@ -1,6 +1,6 @@
-"""Stored rows and payload become the JSON text of the API, with no model in between.
+"""JSON of pages of rollouts and spans, written from the database's rows without models.
 
-Payload lies in the database as JSON that was validated when it entered; it is set into the text as it is.
+The database stores payload as JSON that was validated when it was recorded. It is inserted into the page unchanged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from store.wire.encoding import dumps
 _SPAN_BODY: Final = b'{"attributes":'
 _ROLLOUT_BODY: Final = b'{"input":'
 
-# How nearly every span's body ends: its resource, what it carries of its two contexts, and nothing else. Whoever calls
-# a brace a part of a text, or has something of his own to say, is looked at closely.
+# Nearly every span's body ends with its resource and its two contexts. A body with other fields, or with a brace
+# inside a text, does not match and goes through the model.
 _WORD: Final = rb'"[^"\\{}]*+"'
 _CONTEXT: Final = rb'\{"trace_id":%b,"span_id":%b,"is_remote":(?:true|false),"trace_state":\{\}\}' % (_WORD, _WORD)
 _RESOURCE: Final = b'"resource":{"attributes":{'
@@ -65,7 +65,7 @@ def _span(row: Row) -> Any:
         fields["context"] = None
     if known[2] is None:
         fields["parent"] = None
-    # The keys that follow come along with the value of the first one.
+    # The fragment also contains the fields after the attributes.
     fields["attributes"] = orjson.Fragment(body[len(_SPAN_BODY) : -1])
     return fields
 
@@ -90,7 +90,7 @@ def _rollout(row: Row) -> dict[str, Any]:
         fields["attempt"] = _attempt(rollout_id, attempt_id, attempt)
     codec, stored, metadata_codec, metadata = row[-6:-2]
     body = _body(codec, stored)
-    # A body that is both the input's and the metadata's holds these two and nothing else.
+    # A body that stores both the input and the metadata has no other fields.
     if is_one_body and body.startswith(_ROLLOUT_BODY):
         fields["input"] = orjson.Fragment(body[len(_ROLLOUT_BODY) : -1])
         return fields
@@ -123,21 +123,21 @@ def _body(codec: int | None, stored: bytes | None) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _config(stored: str) -> orjson.Fragment:
-    """Return a config with all its fields; there are few in a run, and many rollouts."""
+    """Return a config with all its fields. It is cached because many rollouts share few configs."""
     return orjson.Fragment(dumps(RolloutConfig.model_validate_json(stored)))
 
 
 Write = Callable[[bytes], object]
 
-# Payload may be long, and so few are there at a time.
+# Payload may be long, so few rows are in memory at a time.
 _AT_ONCE = 128
 
 
 class JSONPages:
-    """The longest pages of a SQL store as JSON, with no more than a few rows in memory at a time.
+    """Writer of long pages of a SQL store as JSON, with few rows in memory at a time.
 
     Args:
-        core: of the store.
+        core: the core of the store.
     """
 
     def __init__(self, core: SQLCore) -> None:
@@ -147,36 +147,38 @@ class JSONPages:
         """Write the JSON of each rollout that a query matches; return how many match before paging.
 
         Args:
-            write: called in their order, with one or with some and commas between them.
-            query: which rollouts, as for `find_rollouts`.
+            write: called in order, each time with one or several rollouts separated by commas.
+            query: the query, as for `find_rollouts`.
         """
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         dialect = self.core.dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
-            # Rows of the past are folded in any order, and their number is bounded.
+            # Rows of the past are computed from the log in any order, and their number is limited.
             page = await timeline.rollouts(
-                dialect, session, asked, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
+                dialect, session, filter_query, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
             )
             for text in page.items:
                 write(text)
             return page.total
 
         return await self.core.answer(
-            lambda session: pages.take_rollouts(dialect, session, asked, _written(rollouts, write), batch=_AT_ONCE),
+            lambda session: pages.take_rollouts(
+                dialect, session, filter_query, _written(rollouts, write), batch=_AT_ONCE
+            ),
             write_past,
             query.as_at,
-            snapshot=self._is_cut_up(asked),
+            snapshot=self._is_cut_up(filter_query),
         )
 
     async def write_spans(self, write: Write, query: SpanQuery) -> int:
         """Write the JSON of each span that a query matches; return how many match before paging.
 
         Args:
-            write: called in their order, with one or with some and commas between them.
-            query: which spans, as for `find_spans`.
+            write: called in order, each time with one or several spans separated by commas.
+            query: the query, as for `find_spans`.
         """
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         dialect = self.core.dialect
 
         take = _written(spans, write)
@@ -184,31 +186,33 @@ class JSONPages:
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(
-                dialect, session, rollout_id, attempt_id, asked, until, lambda row: take([row]), batch=_AT_ONCE
+                dialect, session, rollout_id, attempt_id, filter_query, until, lambda row: take([row]), batch=_AT_ONCE
             )
             return page.total
 
         return await self.core.answer(
-            lambda session: pages.take_spans(dialect, session, rollout_id, attempt_id, asked, take, batch=_AT_ONCE),
+            lambda session: pages.take_spans(
+                dialect, session, rollout_id, attempt_id, filter_query, take, batch=_AT_ONCE
+            ),
             write_past,
             query.as_at,
             (rollout_id, query.at),
-            snapshot=self._is_cut_up(asked),
+            snapshot=self._is_cut_up(filter_query),
         )
 
     async def state(self) -> tuple[Hashable, Hashable] | None:
-        """Return which database this is and a mark of its state, another one after any commit of any process.
+        """Return the identity of the database and a mark of its state, which every commit of any process changes.
 
-        None if the database has no such mark. Two pages of one query that were read in one state are equal. A call of
-        its own, it asks the watchdog first, as the query does.
+        Return None if the database has no such mark. Two pages of one query are equal if they were read in the same
+        state. Sweeps, as the query does.
         """
         self.core.check()
         await self.core.watchdog.sweep_if_due()
         return self.core.dialect.state()
 
-    def _is_cut_up(self, asked: FilterQuery) -> bool:
-        """Say whether rows come in batches for which the database needs a transaction; the others are spared it."""
-        return self.core.dialect.batches_need_snapshot and not 0 <= asked.limit <= _AT_ONCE
+    def _is_cut_up(self, filter_query: FilterQuery) -> bool:
+        """Return whether the page is read in several batches, so that it needs a transaction."""
+        return self.core.dialect.batches_need_snapshot and not 0 <= filter_query.limit <= _AT_ONCE
 
 
 def _written(text: Callable[[Sequence[Row]], bytes], write: Write) -> Callable[[Sequence[Row]], None]:

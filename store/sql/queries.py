@@ -1,4 +1,4 @@
-"""The reads of a SQL store: a swept call asks the watchdog first, a call about the past asks the log."""
+"""Reads of a SQL store. Reads of the present sweep first; reads of the past use the log."""
 
 import time
 from typing import TypeVar
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class SQLReads:
-    """What a SQL store answers from its tables and its log."""
+    """Methods of a SQL store that read its tables and its log."""
 
     def __init__(self, core: SQLCore) -> None:
         self.core = core
@@ -34,14 +34,14 @@ class SQLReads:
     # -- rollouts ----------------------------------------------------------------------------------------------------
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         make, dialect = rollout_mapping.rollout_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.rollouts(dialect, session, asked, make),
-            lambda session, until: timeline.rollouts(dialect, session, asked, until, make),
+            lambda session: pages.rollouts(dialect, session, filter_query, make),
+            lambda session, until: timeline.rollouts(dialect, session, filter_query, until, make),
             query.as_at,
         )
-        return _paginated(page, asked)
+        return _paginated(page, filter_query)
 
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
@@ -56,15 +56,15 @@ class SQLReads:
         return None if row is None else rollout_mapping.rollout_of_page(row)
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         make, dialect = rollout_mapping.attempt_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.attempts(dialect, session, rollout_id, asked, make),
-            lambda session, until: timeline.attempts(dialect, session, rollout_id, asked, until, make),
+            lambda session: pages.attempts(dialect, session, rollout_id, filter_query, make),
+            lambda session, until: timeline.attempts(dialect, session, rollout_id, filter_query, until, make),
             query.as_at,
             (rollout_id, query.at),
         )
-        return _paginated(page, asked)
+        return _paginated(page, filter_query)
 
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
@@ -81,30 +81,30 @@ class SQLReads:
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         make, dialect = rollout_mapping.span_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.spans(dialect, session, query.rollout_id, query.attempt_id, asked, make),
+            lambda session: pages.spans(dialect, session, query.rollout_id, query.attempt_id, filter_query, make),
             lambda session, until: timeline.spans(
-                dialect, session, query.rollout_id, query.attempt_id, asked, until, make
+                dialect, session, query.rollout_id, query.attempt_id, filter_query, until, make
             ),
             query.as_at,
             (query.rollout_id, query.at),
         )
-        return _paginated(page, asked)
+        return _paginated(page, filter_query)
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         make, dialect = rollout_mapping.resources_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.resources(dialect, session, asked, make),
-            lambda session, until: timeline.resources(dialect, session, asked, until, make),
+            lambda session: pages.resources(dialect, session, filter_query, make),
+            lambda session, until: timeline.resources(dialect, session, filter_query, until, make),
             query.as_at,
             sweeps=False,
         )
-        return _paginated(page, asked)
+        return _paginated(page, filter_query)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
         dialect = self.core.dialect
@@ -127,14 +127,14 @@ class SQLReads:
         return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
-        asked = filters.of(query)
+        filter_query = filters.of(query)
         make, dialect = rollout_mapping.worker_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.workers(dialect, session, asked, make),
-            lambda session, until: timeline.workers(dialect, session, asked, until, make),
+            lambda session: pages.workers(dialect, session, filter_query, make),
+            lambda session, until: timeline.workers(dialect, session, filter_query, until, make),
             query.as_at,
         )
-        return _paginated(page, asked)
+        return _paginated(page, filter_query)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
         dialect = self.core.dialect
@@ -167,5 +167,5 @@ class SQLReads:
         }
 
 
-def _paginated(page: Page[T], asked: FilterQuery) -> PaginatedResult[T]:
-    return PaginatedResult(items=page.items, limit=asked.limit, offset=asked.offset, total=page.total)
+def _paginated(page: Page[T], filter_query: FilterQuery) -> PaginatedResult[T]:
+    return PaginatedResult(items=page.items, limit=filter_query.limit, offset=filter_query.offset, total=page.total)

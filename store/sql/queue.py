@@ -1,4 +1,4 @@
-"""Claims of a SQL store, and the calls that wait for rollouts to claim or to end."""
+"""Claims of rollouts in a SQL store, and calls that wait for rollouts to claim or for their ends."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _UNDONE_AT_MOST = 4096
 
 
 class SQLQueue:
-    """Claims rollouts, at once or when there are some, and undoes claims that did not reach their caller."""
+    """Queue that claims rollouts, waits for them, and releases claims that did not reach their caller."""
 
     def __init__(self, core: SQLCore) -> None:
         self.core = core
-        # How to undo the latest claims that were handed out, by attempt.
+        # The commands that release the latest claims, by attempt.
         self._undo: OrderedDict[str, ReleaseClaim] = OrderedDict()
         core.on_undelivered = self._on_undelivered
 
     async def claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
-        """Claim rollouts; where there are none, wait for some as long as given."""
+        """Claim rollouts; if none waits, wait for some for the given time."""
         arguments.wait_seconds(wait_seconds)
         claims: list[ClaimView] | Repeat = await self.core.swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
@@ -49,7 +49,7 @@ class SQLQueue:
         return claims
 
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
-        """Return what a claim gives to its caller, and know how to undo it until then."""
+        """Return the claimed rollouts for the caller, and remember how to release them."""
         for undo in map(_undoing, claims):
             self._undo[undo.attempt_id] = undo
         while len(self._undo) > _UNDONE_AT_MOST:
@@ -58,41 +58,44 @@ class SQLQueue:
         return [rollout_mapping.attempted_of_view(claim.rollout) for claim in claims]
 
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Undo claims that this store handed out, if nothing has happened to them since.
+        """Release claims that this store returned, if nothing has happened to them since.
 
-        Their rollouts wait again where they waited, and no attempt is used up. This is for code between the store and a
-        caller that has left. Claims made long ago, or answered a second time, stay with the watchdog.
+        Their rollouts get their old places in the queue, and no attempt is used up. Code between the store and its
+        callers uses this when a caller has disconnected. Claims that are old, or that a repeated call returned, are
+        left to the watchdog.
         """
         self.core.check()
         undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
         await self.core.thread.run(self._release_all(undoing))
 
     async def wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
-        """Return when all of these rollouts that exist have ended, or at the deadline."""
+        """Wait until all of these rollouts that exist have ended, or until the deadline."""
         self.core.check()
         await self.core.thread.run(self._wait_for_end(rollout_ids, seconds))
 
-    # -- in the store's own loop -------------------------------------------------------------------------------------
+    # -- in the store's event loop -----------------------------------------------------------------------------------
 
     async def _wait_for_claims(
-        self, limit: int, worker_id: str | None, seconds: float, asked: Idempotency | None
+        self, limit: int, worker_id: str | None, seconds: float, idempotency: Idempotency | None
     ) -> list[ClaimView] | Repeat:
         deadline = time.monotonic() + seconds
         with self.core.waiting.parked():
             while True:
-                claims = await self._next_chance(ClaimWaiter(worker_id, limit, is_keyed=asked is not None), deadline)
+                claims = await self._next_chance(
+                    ClaimWaiter(worker_id, limit, is_keyed=idempotency is not None), deadline
+                )
                 if claims is None:
                     command = rollout_commands.claim(limit, worker_id)
-                    command.idempotency = asked
+                    command.idempotency = idempotency
                     claims = await self.core.writer.call(command)
                 if claims or time.monotonic() >= deadline:
                     return claims or []
 
     async def _next_chance(self, waiter: ClaimWaiter, deadline: float) -> list[ClaimView] | None:
-        """Return claims handed over, none at the deadline, or None when it is worth trying again."""
+        """Return claims from another call, an empty list at the deadline, or None if a new try may succeed."""
         try:
             with self.core.waiting.in_line(waiter):
-                # Something may have joined the queue before this call stood in line.
+                # A rollout may have been enqueued before this call began to wait.
                 if await self.core.queue_depth():
                     return None
                 left = deadline - time.monotonic()
@@ -114,23 +117,23 @@ class SQLQueue:
             self._give_back(claims, waiter.worker_id)
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
-        """Undo what only its caller could have used, when the caller is gone. Called in any loop."""
+        """Release claims whose caller has disconnected. Called in any loop."""
         if isinstance(command, Claim) and reply:
             self.core.thread.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
-        # A repeated answer reached its caller before, who works on it; otherwise the watchdog judges.
+        # A repeated answer may have reached its caller before. If it did not, the watchdog gives up the attempts.
         if not claims or isinstance(claims, Repeat):
             return
-        # What was claimed under a key is answered under that key alone.
-        if claims[0].asked is None and self.core.waiting.hand_over(claims, worker_id):
+        # Claims under an idempotency key may be returned only under that key.
+        if claims[0].idempotency is None and self.core.waiting.hand_over(claims, worker_id):
             return
         task = asyncio.ensure_future(self._release_all(list(map(_undoing, claims))))
         self.core.releasing.add(task)
         task.add_done_callback(self.core.releasing.discard)
 
     async def _release_all(self, undoing: Sequence[ReleaseClaim]) -> None:
-        # Last first, so that each is still its rollout's latest event when its turn comes.
+        # The last claim is released first, so that each is still the latest event of its rollout.
         for undo in reversed(undoing):
             await self._release(undo)
 
@@ -139,7 +142,7 @@ class SQLQueue:
             if await self.core.writer.call(undo):
                 self.core.waiting.pass_on()
         except StoreError:
-            logger.warning("a claim that nobody took could not be released; the watchdog will judge it", exc_info=True)
+            logger.warning("an unread claim could not be released; the watchdog will give it up", exc_info=True)
 
     async def _wait_for_end(self, wanted: set[str], seconds: float | None) -> None:
         waiting = self.core.waiting
@@ -161,13 +164,13 @@ class SQLQueue:
 
 def _undoing(claim: ClaimView) -> ReleaseClaim:
     attempt = claim.rollout.attempt
-    assert attempt is not None  # a claim opens one
+    assert attempt is not None  # a claim starts an attempt
     return ReleaseClaim(
         rollout_id=claim.rollout.row[0],
         attempt_id=attempt.row[1],
         claim_position=claim.claim_position,
         status_before=claim.status_before,
         queued_at=claim.queued_at,
-        asked=claim.asked,
+        claim_key=claim.idempotency,
         actor="store",
     )

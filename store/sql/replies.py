@@ -1,4 +1,4 @@
-"""The answer to a call that was made before, read from the log as things stood when it was first decided."""
+"""Answers to repeated calls, read from the log as of the position at which the first call was decided."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,18 +18,18 @@ async def rollouts(store: SQLReads, repeat: Repeat) -> list[Rollout]:
 
 
 async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
-    """Return the one rollout of the answer, without its attempt."""
+    """Return the only rollout of the answer, without its attempt."""
     return (await rollouts(store, repeat))[0]
 
 
 async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
-    """Return rollouts with the attempts that the call opened: the latest at that moment."""
+    """Return rollouts with the attempts that the call started, which were the latest at that position."""
     found = await _read(store, repeat)
     return [each for each in found if isinstance(each, AttemptedRollout)]
 
 
 async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
-    """Return the one rollout of the answer with the attempt that the call opened."""
+    """Return the only rollout of the answer with the attempt that the call started."""
     return (await claims(store, repeat))[0]
 
 
@@ -43,12 +43,12 @@ async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
 async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
     """Return the resources that were published."""
     found = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
-    assert found is not None  # the event that published them lies before the position
+    assert found is not None  # the event that published them is before the position
     return found
 
 
 async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
-    """Return which spans of the call were new, each with its number."""
+    """Return the indexes of the call's spans that were new, each with the number of the span."""
     return [(index, number) for index, number in repeat.reply["recorded"]]
 
 

@@ -1,4 +1,4 @@
-"""What the methods about runs read: each takes one snapshot, finds where the run stands, and applies a view."""
+"""Reads for the methods about runs. Each reads one snapshot, finds the state of the run, and applies a view."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
 async def read_view(
     core: SQLCore, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: Seeing[T]
 ) -> T:
-    """Read a run as a view shows it, at a moment of the log, in one snapshot."""
+    """Read a view of a run at a position of the log, in one snapshot."""
     arguments.text(rollout_id, "rollout_id")
     form, attempt = run_views.parse(arguments.text(view, "view"))
 
@@ -49,21 +49,21 @@ async def read_view(
 async def payloads_of(
     dialect: Dialect, session: ReadSession, rows: Sequence[Row]
 ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-    """Return the bodies of events by their positions, and their long texts by hash, of rows of `run_views.events`."""
+    """Return the bodies by position and the long texts by hash for rows of `run_views.events`."""
     payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
     hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
     return payloads, await run_queries.texts(dialect, session, hashes)
 
 
-async def told_in(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
+async def events_of_view(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
     """Return the events of a view without payload."""
-    return list(map(run_mapping.told, await run_views.events(dialect, session, rollout_id, seen)))
+    return list(map(run_mapping.view_event, await run_views.events(dialect, session, rollout_id, seen)))
 
 
 async def newest_checkpoint(
     dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, **only: str
 ) -> Snapshot | None:
-    """Return the last checkpoint of a view that has the given scope, name or id."""
+    """Return the newest checkpoint of a view with the given scope, name or id."""
     rows = await run_views.checkpoints(dialect, session, rollout_id, seen, newest=True, **only)
     if not rows:
         return None
@@ -74,7 +74,7 @@ async def newest_checkpoint(
 async def checkpoint_in_group(
     dialect: Dialect, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
 ) -> Snapshot | None:
-    """Return the newest checkpoint in the head of another run of the group, about the same date."""
+    """Return the newest checkpoint for the same date in the head view of another run of the group."""
     date = _date_of(await run_queries.input_of(dialect, session, rollout_id))
     best: Snapshot | None = None
     for other, codec, body in await run_queries.companions(dialect, session, group_id, scope, name):
@@ -91,7 +91,7 @@ async def checkpoint_in_group(
 
 
 async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, standing: Standing) -> RunAttempts:
-    """Return the attempts of a run, each with what it builds on."""
+    """Return the attempts of a run, each with the attempt that it builds on."""
     rows = await run_queries.forks(dialect, session, rollout_id)
     payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
     saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
@@ -100,15 +100,15 @@ async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, sta
         head=standing.head,
         attempts=await run_queries.attempts(dialect, session, rollout_id),
         forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
-        told=await run_queries.events_told(dialect, session, rollout_id),
+        event_counts=await run_queries.event_counts(dialect, session, rollout_id),
     )
 
 
 async def with_responses(
     dialect: Dialect, session: ReadSession, rows: Sequence[Row], common: set[int]
 ) -> list[ViewEvent]:
-    """Return events without payload; every result has the hash of its response, unless it is in common."""
-    events = {row[1]: run_mapping.told(row) for row in rows}
+    """Return events without payload. Each result has the hash of its response, except those in `common`."""
+    events = {row[1]: run_mapping.view_event(row) for row in rows}
     short = [
         position
         for position, event in events.items()

@@ -1,4 +1,4 @@
-"""The runs of a SQL store: their events, checkpoints and artefacts, forks, names and readers."""
+"""Runs of a SQL store: events, checkpoints, artefacts, forks, names and readers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SQLRuns(StoreRuns):
         arguments.part_of_history(query.after, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunEventPage:
-            # One more than asked for tells whether there is more.
+            # One row more than the limit shows whether there are more.
             most = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
                 self.core.dialect,
@@ -115,7 +115,7 @@ class SQLRuns(StoreRuns):
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunGraph:
             phases = graph or await run_reads.phase_graph_of(self.core.dialect, session, standing)
-            rows = await run_reads.told_in(self.core.dialect, session, rollout_id, seen)
+            rows = await run_reads.events_of_view(self.core.dialect, session, rollout_id, seen)
             return drawing.graph_of(rollout_id, standing.head, rows, phases)
 
         return await read_view(self.core, rollout_id, view, as_at, at, read)
@@ -135,7 +135,7 @@ class SQLRuns(StoreRuns):
                 yield frame
 
     def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
-        """Return where a run is read by one that follows it."""
+        """Return the source of a run for a reader that follows it."""
         return RunSource(self.core, rollout_id, bodies=bodies)
 
     def following(
@@ -149,7 +149,7 @@ class SQLRuns(StoreRuns):
         masks: bool = True,
         goes_on: bool = True,
     ) -> Following:
-        """Return a reader's way along a run; arguments as of `follow`, and of `Following`."""
+        """Return a reader of a run; the arguments are those of `follow` and `Following`."""
         arguments.text(rollout_id, "rollout_id")
         arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
         if until is not None:
@@ -314,11 +314,11 @@ class SQLRuns(StoreRuns):
         return ArtifactRef(**fields)
 
     async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None) -> PhaseGraph | None:
-        """Return the phase graph of a run: the one that is given, else the one among its resources, if there is one.
+        """Return the given phase graph, or else the one among the run's resources; None if there is none.
 
         Raises:
-            NotFound: no such rollout.
-            Invalid: what is given is none, or there are several among its resources.
+            NotFound: the rollout does not exist.
+            Invalid: the argument is not a phase graph, or the resources contain several.
         """
         if arguments.phase_graph(given) is not None:
             return given
@@ -454,7 +454,7 @@ class SQLRuns(StoreRuns):
             views = [
                 await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
             ]
-            # What both hold is the same, whatever it says, and its payload need not be read.
+            # Events that both views contain are equal, so their payload is not read.
             common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
             before, after = [await run_reads.with_responses(self.core.dialect, session, rows, common) for rows in views]
             fork = forks[b]
@@ -466,11 +466,11 @@ class SQLRuns(StoreRuns):
     # -- names -------------------------------------------------------------------------------------------------------
 
     async def resolve(self, name: str) -> str:
-        """Return the rollout of a run: of this id, imported from a run of this id, or the only one of this flow.
+        """Return the id of the rollout that a name stands for: a rollout id, the id of an imported run, or a flow id.
 
         Raises:
-            NotFound: there is none.
-            Conflict: the flow has several.
+            NotFound: no run has this name.
+            Conflict: the flow has several runs.
         """
 
         async def read(session: ReadSession) -> str:
@@ -489,16 +489,16 @@ class SQLRuns(StoreRuns):
         return await self.core.read(read, snapshot=True)
 
     async def list_flow_runs(self, limit: int, offset: int) -> list[str]:
-        """Return the rollouts that belong to flows, the newest first."""
+        """Return the ids of the rollouts that belong to flows, the newest first."""
         return await self.core.read(lambda session: run_ids.of_flows(self.core.dialect, session, limit, offset))
 
     async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
-        """Return how often each of some runs was run again, and what its last error said."""
+        """Return the number of re-runs and the last error message of each of these runs."""
         rows = await self.core.read(lambda session: run_ids.ends(self.core.dialect, session, rollout_ids))
-        return {row[0]: (row[1], _said(row[2])) for row in rows}
+        return {row[0]: (row[1], _error_message(row[2])) for row in rows}
 
 
-def _said(error: str | None) -> str | None:
+def _error_message(error: str | None) -> str | None:
     if error is None:
         return None
     told: dict[str, str] = orjson.loads(error)

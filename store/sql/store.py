@@ -1,4 +1,4 @@
-"""The store on a SQL database: each method is one command for the writer, or one query for the readers."""
+"""Store on a SQL database. Each method is one command for the writer or one query for the readers."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class SQLStore(SQLReads, Store):
         """Open a store by its URL; see `store.open_store`.
 
         Args:
-            url: as there, and so is what follows.
-            beside: another partition of the same database, whose connections are shared where that is possible.
+            url: as for `open_store`; the other arguments too.
+            beside: another partition of the same database, whose connections are shared if possible.
         """
         parsed = parse(url)
         dialect = dialect_for(parsed)(parsed, clock, read_only=read_only)
@@ -143,7 +143,7 @@ class SQLStore(SQLReads, Store):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        # A copy in another process opens the same database, unless it is private to this one.
+        # A copy in another process opens the same database, unless the database is private to this process.
         is_shared = self._url.scheme != "memory"
         return {"thread_safe": True, "async_safe": True, "zero_copy": is_shared, "otlp_traces": False}
 
@@ -204,7 +204,7 @@ class SQLStore(SQLReads, Store):
     ) -> list[AttemptedRollout]:
         if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
             return []
-        # One call carries no more than that; whoever wants more asks again.
+        # This is the maximum of one call; a caller that needs more calls again.
         claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
         return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.queue.hand_out(claims)
 
@@ -278,15 +278,15 @@ class SQLStore(SQLReads, Store):
 
         Args:
             spans: the spans, of any attempts.
-            number: give each the next number of its rollout instead of the one it carries, in the same transaction.
+            number: whether each span gets the next number of its rollout, in the same transaction, instead of its own.
 
         Raises:
-            NotFound: no such rollout or attempt; what stands before it in the call is stored.
+            NotFound: a rollout or an attempt does not exist; the spans before it in the call are stored.
         """
         return await self.record(span_commands.record_spans(spans, number=number))
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
-        """As `record_spans`, for spans that are a command already; its errors are those of the store."""
+        """Record spans as `record_spans` does, from a prepared command."""
         answer = await self.core.call(command)
         recorded = await replies.recorded(self, answer) if isinstance(answer, Repeat) else answer
         if len(recorded) < len(command.items):
@@ -363,10 +363,10 @@ def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
     def work() -> None:
         try:
             opened.append(asyncio.run(SQLStore.open(url, create=False, **how)))
-        except BaseException as error:  # noqa: BLE001 (raised in the thread that asked)
+        except BaseException as error:  # noqa: BLE001 (raised in the calling thread)
             failed.append(error)
 
-    # A loop may be running in this thread, so the opening gets one of its own.
+    # This thread may have a running loop, so another thread opens the store.
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()

@@ -1,4 +1,4 @@
-"""Who waits for what, and who is told. Lives in the store's own loop; nothing here polls while nobody waits."""
+"""Waiting calls and their wakeups. All of it runs in the store's event loop, and polls only while a call waits."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ from store.domain.working_set import WorkingSet
 from store.errors import Closed, StoreError
 from store.journal.writer import Committed
 
-# News are hints: whoever waits looks again after this long, whatever it heard.
+# A wakeup may get lost, so a waiting call looks again after this long.
 FALLBACK_SECONDS = 5.0
-# What each commit may change of the next time to look at an attempt is read for many commits at once.
+# Each commit may change the time of the next sweep. That time is read once for many commits.
 _GATHERING_SECONDS = 0.05
 
 
@@ -26,9 +26,9 @@ class ClaimWaiter:
     worker_id: str | None
     limit: int
     is_keyed: bool = False
-    """It may be made again under its key, and must not be answered with another call's claims."""
+    """Whether the call has an idempotency key. Such a call must not get another call's claims."""
     future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Set to None to try again, or to claims handed over."""
+    """Gets None to try again, or claims of another call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class FinishWaiter:
 
 
 class WaitingCalls:
-    """The calls that are parked, what wakes them, and the watch that goes on while they are."""
+    """Waiting calls, their wakeups, and the sweeps that continue while calls wait."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class WaitingCalls:
         self._rearm = asyncio.Event()
         self._closed = False
 
-    # -- news --------------------------------------------------------------------------------------------------------
+    # -- wakeups -----------------------------------------------------------------------------------------------------
 
     def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
         """Wake the calls that a commit of this process concerns, and announce it to other processes."""
@@ -92,7 +92,7 @@ class WaitingCalls:
                 waiter.event.set()
 
     def _wake_claimers(self, available: int) -> None:
-        """Let as many of those who waited longest try as can succeed."""
+        """Wake as many calls as can succeed, those that waited longest first."""
         while available > 0 and self._claimers:
             waiter = self._claimers.popleft()
             if not waiter.future.done():
@@ -100,7 +100,7 @@ class WaitingCalls:
                 available -= waiter.limit
 
     async def _look_again(self) -> None:
-        """Read, once for all who wait, what another process may have changed."""
+        """Read once for all waiting calls what another process may have changed."""
         if self._claimers:
             self._wake_claimers(await self._depth())
         if self._finishers:
@@ -114,7 +114,7 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def parked(self) -> Generator[None]:
-        """Keep the news coming, and the watchdog awake, while somebody waits."""
+        """Listen to commits and keep sweeping while a call waits."""
         self._parked += 1
         if self._parked == 1:
             self._attending = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
@@ -128,7 +128,7 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
-        """Stand in line for the queue; look at the queue only after this, or what joins in between is missed."""
+        """Wait for a place in the queue. Read the queue only after this, or rollouts enqueued in between are missed."""
         if self._closed:
             raise Closed("waiting")
         self._claimers.append(waiter)
@@ -141,11 +141,11 @@ class WaitingCalls:
                 self._claimers.remove(waiter)
 
     def pass_on(self) -> None:
-        """Give news that somebody could not use to the next who waits."""
+        """Wake the next waiting call, because the woken call could not use its wakeup."""
         self._wake_claimers(1)
 
     def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
-        """Give claims that nobody took to a waiting call of the same worker; say if there was one."""
+        """Give unread claims to a waiting call of the same worker; return whether there was one."""
         for waiter in self._claimers:
             if waiter.is_keyed or waiter.future.done():
                 continue
@@ -156,7 +156,7 @@ class WaitingCalls:
         return False
 
     def expect(self, rollout_ids: Iterable[str]) -> FinishWaiter:
-        """Begin to hear of the end of these rollouts; read only after this."""
+        """Register a wait for the ends of these rollouts. Read their statuses only after this."""
         if self._closed:
             raise Closed("waiting")
         waiter = FinishWaiter(set(rollout_ids))
@@ -165,7 +165,7 @@ class WaitingCalls:
         return waiter
 
     def forget(self, waiter: FinishWaiter, rollout_ids: Iterable[str]) -> None:
-        """Hear of them no more."""
+        """Remove the wait for these rollouts."""
         for rollout_id in rollout_ids:
             waiters = self._finishers.get(rollout_id)
             if waiters is not None:
@@ -174,22 +174,22 @@ class WaitingCalls:
                     del self._finishers[rollout_id]
 
     def follow(self) -> asyncio.Event:
-        """Begin to hear of commits; the event is set at each."""
+        """Return an event that every commit sets."""
         event = asyncio.Event()
         self._followers.add(event)
         return event
 
     def unfollow(self, event: asyncio.Event) -> None:
-        """Hear of commits no more."""
+        """Remove an event that `follow` returned."""
         self._followers.discard(event)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the store is being closed, and whoever wakes should leave."""
+        """Whether the store is closing, so that a woken call should end."""
         return self._closed
 
     async def close(self) -> None:
-        """Send everybody away."""
+        """Wake all waiting calls, which then raise `Closed`."""
         self._closed = True
         for waiter in self._claimers:
             if not waiter.future.done():
@@ -204,10 +204,10 @@ class WaitingCalls:
         await asyncio.gather(*self._attending, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Hear and tell no more; after the last commit."""
+        """Stop listening and announcing. Called after the last commit."""
         await self._wakeups.close()
 
-    # -- while somebody waits ------------------------------------------------------------------------------------------
+    # -- while calls wait ----------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         while True:
@@ -228,9 +228,9 @@ class WaitingCalls:
             if seconds is not None and seconds <= 0:
                 with contextlib.suppress(StoreError):
                     await self._sweep()
-                # A rollout that is found alive is due again later, never at once.
+                # An attempt that turned out to be alive is due later, never at once.
                 wait = 0.01
-            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+            # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0.01)):
                     await self._rearm.wait()

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Read(Protocol):
-    """Runs a read of the store."""
+    """Function that runs a read of the store."""
 
     def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /, *, snapshot: bool = False) -> Awaitable[T]: ...
 
 
 class Watchdog:
-    """Decides when to look for overdue attempts; the writer judges them."""
+    """Scheduler of sweeps. It decides when to look for overdue attempts; the writer gives them up."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Watchdog:
         self._is_off = is_off
 
     async def sweep_if_due(self) -> None:
-        """Sweep if the last look was long enough ago and an attempt may be overdue."""
+        """Sweep if the last sweep was long enough ago and an attempt may be overdue."""
         if self._is_off or not self.is_due():
             return
         self.swept_at = time.monotonic()
@@ -49,15 +49,15 @@ class Watchdog:
             await self.sweep()
 
     def is_due(self) -> bool:
-        """Return whether the last look was long enough ago."""
+        """Return whether the last sweep was long enough ago."""
         return time.monotonic() - self.swept_at >= self.debounce_seconds
 
     async def sweep(self) -> int:
-        """Give up the overdue attempts; return how many there were."""
+        """Give up the overdue attempts and return their number."""
         return await self._call(Sweep(actor="watchdog"))
 
     async def seconds_to_next_check(self) -> float | None:
-        """Return how long no attempt can become overdue; None while none is active."""
+        """Return the seconds until an attempt may become overdue; None while no attempt is active."""
         at = await self._read(lambda session: pages.next_check(self._dialect, session))
         clock = self._dialect.clock or system_clock
         return None if at is None else (at - clock()) / 1_000_000

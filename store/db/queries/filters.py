@@ -222,21 +222,21 @@ def _checked(condition: FilterCondition) -> FilterCondition:
 # -- as SQL ----------------------------------------------------------------------------------------------------------
 
 
-def where(dialect: Dialect, asked: FilterQuery, columns: Columns) -> ColumnElement[bool]:
+def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> ColumnElement[bool]:
     """Return what a query demands of a row. Without conditions everything matches.
 
     The statement takes the parameters of `params`; what a column is to contain is part of the statement itself.
     """
-    terms = [term(dialect, asked, index, columns) for index in range(len(asked.conditions))]
+    terms = [term(dialect, filter_query, index, columns) for index in range(len(filter_query.conditions))]
     if not terms:
         return true()
-    return and_(*terms) if asked.logic == "and" else or_(*terms)
+    return and_(*terms) if filter_query.logic == "and" else or_(*terms)
 
 
-def term(dialect: Dialect, asked: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
+def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
     """Return what one condition of a query demands of a row."""
-    condition = asked.conditions[index]
-    column = columns[asked.noun.fields[condition.field].column]
+    condition = filter_query.conditions[index]
+    column = columns[filter_query.noun.fields[condition.field].column]
     match condition.operation:
         case "is":
             return column == bindparam(f"condition_{index}", type_=column.type)
@@ -246,10 +246,10 @@ def term(dialect: Dialect, asked: FilterQuery, index: int, columns: Columns) -> 
             return dialect.contains(column, condition.value)
 
 
-def params(dialect: Dialect, asked: FilterQuery) -> dict[str, Any]:
+def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
     """Return the values of a query's parameters."""
     values: dict[str, Any] = {}
-    for index, condition in enumerate(asked.conditions):
+    for index, condition in enumerate(filter_query.conditions):
         if condition.operation == "is":
             values[f"condition_{index}"] = condition.value
         elif condition.operation == "in" and condition.value:
@@ -257,24 +257,31 @@ def params(dialect: Dialect, asked: FilterQuery) -> dict[str, Any]:
     return values
 
 
-def shape(asked: FilterQuery) -> tuple[Any, ...] | None:
+def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
     """Return what two queries with the same statement have in common, or None if the statement holds a value."""
-    if any(condition.operation == "contains" for condition in asked.conditions):
+    if any(condition.operation == "contains" for condition in filter_query.conditions):
         return None
-    conditions = tuple((each.field, each.operation, not each.value) for each in asked.conditions)
-    return (asked.noun.name, conditions, asked.logic, asked.sort_by, asked.is_descending, asked.is_paged)
+    conditions = tuple((each.field, each.operation, not each.value) for each in filter_query.conditions)
+    return (
+        filter_query.noun.name,
+        conditions,
+        filter_query.logic,
+        filter_query.sort_by,
+        filter_query.is_descending,
+        filter_query.is_paged,
+    )
 
 
-def order(asked: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
+def order(filter_query: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
     """Return the terms of a query's order. Equals keep the order of creation, whichever way the sort goes.
 
     Null is later than any time; for other fields it counts as empty or zero, as in Agent-lightning 0.3.
     """
-    noun = asked.noun
+    noun = filter_query.noun
     terms: list[ColumnElement[Any]] = []
-    if asked.sort_by is not None:
-        terms += _sorted_by(noun, asked.sort_by, columns, is_descending=asked.is_descending)
-        for field in (noun.ties or {}).get(asked.sort_by, ()):
+    if filter_query.sort_by is not None:
+        terms += _sorted_by(noun, filter_query.sort_by, columns, is_descending=filter_query.is_descending)
+        for field in (noun.ties or {}).get(filter_query.sort_by, ()):
             terms += _sorted_by(noun, field, columns, is_descending=False)
     return [*terms, columns[noun.created]]
 
@@ -295,12 +302,15 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
 # -- as functions of a row -------------------------------------------------------------------------------------------
 
 
-def matches(asked: FilterQuery, row: Values) -> bool:
+def matches(filter_query: FilterQuery, row: Values) -> bool:
     """Say whether a row, given by the names of its columns, is what a query demands; the same as `where`."""
-    if not asked.conditions:
+    if not filter_query.conditions:
         return True
-    found = (_holds(condition, row[asked.noun.fields[condition.field].column]) for condition in asked.conditions)
-    return all(found) if asked.logic == "and" else any(found)
+    found = (
+        _holds(condition, row[filter_query.noun.fields[condition.field].column])
+        for condition in filter_query.conditions
+    )
+    return all(found) if filter_query.logic == "and" else any(found)
 
 
 def _holds(condition: FilterCondition, value: str | None) -> bool:
@@ -313,16 +323,16 @@ def _holds(condition: FilterCondition, value: str | None) -> bool:
             return value is not None and condition.value in value
 
 
-def arranged(asked: FilterQuery, rows: Sequence[Values]) -> list[Values]:
+def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
     """Return rows in the order that a query asks for; the same as `order`."""
-    noun = asked.noun
+    noun = filter_query.noun
     found = sorted(rows, key=lambda row: row[noun.created])
-    if asked.sort_by is None:
+    if filter_query.sort_by is None:
         return found
     # Python's sort keeps the order of equals, also in reverse.
-    for field in reversed((noun.ties or {}).get(asked.sort_by, ())):
+    for field in reversed((noun.ties or {}).get(filter_query.sort_by, ())):
         found.sort(key=_key(noun, field))
-    found.sort(key=_key(noun, asked.sort_by), reverse=asked.is_descending)
+    found.sort(key=_key(noun, filter_query.sort_by), reverse=filter_query.is_descending)
     return found
 
 
@@ -337,8 +347,8 @@ def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
     return key
 
 
-def page(asked: FilterQuery, rows: Sequence[Values]) -> Sequence[Values]:
+def page(filter_query: FilterQuery, rows: Sequence[Values]) -> Sequence[Values]:
     """Return the part of arranged rows that a query asks for."""
-    if asked.limit == -1:
-        return rows[asked.offset :]
-    return rows[asked.offset : asked.offset + asked.limit]
+    if filter_query.limit == -1:
+        return rows[filter_query.offset :]
+    return rows[filter_query.offset : filter_query.offset + filter_query.limit]

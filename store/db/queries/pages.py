@@ -129,19 +129,28 @@ _WORKERS = core_tables.workers.outerjoin(
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
-def rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
+def rollouts(
+    dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]
+) -> Awaitable[Page[Item]]:
     """Return, to be awaited, a page of rollouts, each with its latest attempt.
 
     A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
     codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
     """
     listing = Listing(
-        asked, _ROLLOUT_COLUMNS, rollouts_table, _whole_rollouts, is_narrow_first=True, all_of_them=_rollouts_recorded
+        filter_query,
+        _ROLLOUT_COLUMNS,
+        rollouts_table,
+        _whole_rollouts,
+        is_narrow_first=True,
+        all_of_them=_rollouts_recorded,
     )
     return make_page(dialect, session, listing, make, batch=_BATCH)
 
 
-async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQuery, take: Take, *, batch: int) -> int:
+async def take_rollouts(
+    dialect: Dialect, session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int
+) -> int:
     """Have a page of rollouts taken, in few columns and `batch` rows at a time; return how many match before paging.
 
     A row is `BRIEF_ROLLOUT` of the rollout, whether one body is its input's and its metadata's, `BRIEF_ATTEMPT` of its
@@ -149,7 +158,7 @@ async def take_rollouts(dialect: Dialect, session: ReadSession, asked: FilterQue
     input, its metadata (nulls if it is the same), the attempt's metadata.
     """
     listing = Listing(
-        asked,
+        filter_query,
         _ROLLOUT_COLUMNS,
         rollouts_table,
         _brief_rollouts,
@@ -168,7 +177,7 @@ def _rollouts_recorded() -> Select[Any]:
 
 
 async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, asked: FilterQuery, make: Make[Item]
+    dialect: Dialect, session: ReadSession, rollout_id: str, filter_query: FilterQuery, make: Make[Item]
 ) -> Page[Item]:
     """Return a page of a rollout's attempts, without those whose claim was released.
 
@@ -176,7 +185,7 @@ async def attempts(
     """
     attempt = attempts_table.c
     listing = Listing(
-        asked,
+        filter_query,
         _ATTEMPT_COLUMNS,
         _ATTEMPTS,
         _whole_attempts,
@@ -198,7 +207,7 @@ async def spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: FilterQuery,
+    filter_query: FilterQuery,
     make: Make[Item],
     *,
     until: int | None = None,
@@ -211,7 +220,7 @@ async def spans(
         session,
         rollout_id,
         attempt_id,
-        asked,
+        filter_query,
         lambda rows: items.extend(map(make, rows)),
         until=until,
         batch=batch,
@@ -224,7 +233,7 @@ async def take_spans(
     session: ReadSession,
     rollout_id: str,
     attempt_id: str | None,
-    asked: FilterQuery,
+    filter_query: FilterQuery,
     take: Take,
     *,
     until: int | None = None,
@@ -244,7 +253,7 @@ async def take_spans(
         until: only spans at this position of the log and before; with it `latest` is no attempt id.
         batch: how many rows are there at a time; None for all at once.
     """
-    if asked.logic == "or" and not asked.conditions:
+    if filter_query.logic == "or" and not filter_query.conditions:
         return 0
     given: list[tuple[str, Any]] = [("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID))]
     is_latest = attempt_id == "latest" and until is None
@@ -254,7 +263,7 @@ async def take_spans(
         given.append(("until", until))
     names = tuple(name for name, _ in given)
     listing = Listing(
-        asked,
+        filter_query,
         _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
@@ -289,16 +298,16 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
     return statement.scalar_subquery()
 
 
-async def resources(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
+async def resources(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
     table = core_tables.resources
-    listing = Listing(asked, _RESOURCE_COLUMNS, table, _whole_resources, is_narrow_first=True)
+    listing = Listing(filter_query, _RESOURCE_COLUMNS, table, _whole_resources, is_narrow_first=True)
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
-async def workers(dialect: Dialect, session: ReadSession, asked: FilterQuery, make: Make[Item]) -> Page[Item]:
+async def workers(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of workers. A row is that of the table, and that of its signals, nulls if it never sent any."""
-    listing = Listing(asked, _WORKER_COLUMNS, _WORKERS, _whole_workers)
+    listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
     return await make_page(dialect, session, listing, make)
 
 

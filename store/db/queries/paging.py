@@ -48,7 +48,7 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
 class Listing:
     """How one noun is listed."""
 
-    asked: FilterQuery
+    filter_query: FilterQuery
     columns: Columns
     """What its fields and its order are made of."""
     source: FromClause
@@ -69,41 +69,45 @@ class Listing:
 
     def matching(self, dialect: Dialect) -> ColumnElement[bool]:
         """Return what a row must be."""
-        condition = filters.where(dialect, self.asked, self.columns)
+        condition = filters.where(dialect, self.filter_query, self.columns)
         return condition if self.within is None else and_(self.within(), condition)
 
     def statement(self, dialect: Dialect) -> Select[Any]:
         """Return the page."""
-        asked, columns, matching = self.asked, self.columns, self.matching(dialect)
-        if not (asked.is_paged and self.is_narrow_first) or self.is_beginning:
-            statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(asked, columns))
-            return _limited(statement, asked)
+        filter_query, columns, matching = self.filter_query, self.columns, self.matching(dialect)
+        if not (filter_query.is_paged and self.is_narrow_first) or self.is_beginning:
+            statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(filter_query, columns))
+            return _limited(statement, filter_query)
         carried = columns if self.carried is None else {name: columns[name] for name in self._carried(self.carried)}
         page = select(*carried.values()).select_from(self.source).where(matching)
-        cut = _limited(page.order_by(*filters.order(asked, columns)), asked).subquery("page")
+        cut = _limited(page.order_by(*filters.order(filter_query, columns)), filter_query).subquery("page")
         again: Columns = dict(cut.c)
-        return self.whole(again, cut).order_by(*filters.order(asked, again))
+        return self.whole(again, cut).order_by(*filters.order(filter_query, again))
 
     @property
     def is_beginning(self) -> bool:
         """Whether an index begins with what is asked for, so that nothing is sorted, and nothing joined in vain."""
-        asked = self.asked
-        return asked.sort_by is None and not asked.offset and bool(asked.noun.table.c[asked.noun.created].index)
+        filter_query = self.filter_query
+        return (
+            filter_query.sort_by is None
+            and not filter_query.offset
+            and bool(filter_query.noun.table.c[filter_query.noun.created].index)
+        )
 
     def _carried(self, names: Sequence[str]) -> Sequence[str]:
-        noun, sort_by = self.asked.noun, self.asked.sort_by
+        noun, sort_by = self.filter_query.noun, self.filter_query.sort_by
         sorts = () if sort_by is None else (sort_by, *(noun.ties or {}).get(sort_by, ()))
         return list(dict.fromkeys((*names, *(noun.fields[name].column for name in sorts), noun.created)))
 
     def count(self, dialect: Dialect) -> Select[Any]:
         """Return how many match before paging."""
-        if self.all_of_them is not None and not self.asked.conditions and self.within is None:
+        if self.all_of_them is not None and not self.filter_query.conditions and self.within is None:
             return self.all_of_them()
         return select(func.count()).select_from(self.source).where(self.matching(dialect))
 
 
-def _limited(statement: Select[Any], asked: FilterQuery) -> Select[Any]:
-    if not asked.is_paged:
+def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
+    if not filter_query.is_paged:
         return statement
     return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))
 
@@ -112,26 +116,26 @@ async def take_page(
     dialect: Dialect, session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None
 ) -> int:
     """Have the rows of a page taken, at most `batch` at a time; return how many match before paging."""
-    asked = listing.asked
-    params = filters.params(dialect, asked) | dict(listing.within_params)
-    shape = filters.shape(asked)
+    filter_query = listing.filter_query
+    params = filters.params(dialect, filter_query) | dict(listing.within_params)
+    shape = filters.shape(filter_query)
     kind = None if shape is None else (shape, listing.shape)
-    if asked.is_paged:
-        params |= {"page_limit": asked.limit_param, "page_offset": asked.offset_param}
+    if filter_query.is_paged:
+        params |= {"page_limit": filter_query.limit_param, "page_offset": filter_query.offset_param}
     found = 0
 
     def count() -> Sql:
         return compiled(dialect, kind and ("count", kind), lambda: listing.count(dialect))
 
     def count_if_cut(number: int) -> Sql | None:
-        is_last = number < asked.limit or asked.limit == -1
-        return None if is_last and (number or not asked.offset) else count()
+        is_last = number < filter_query.limit or filter_query.limit == -1
+        return None if is_last and (number or not filter_query.offset) else count()
 
-    if asked.limit == 0:
+    if filter_query.limit == 0:
         counted = await session.fetch(count(), params)
     else:
         sql = compiled(dialect, kind and ("page", kind, listing.is_beginning), lambda: listing.statement(dialect))
-        if batch is not None and not 0 < asked.limit <= batch:
+        if batch is not None and not 0 < filter_query.limit <= batch:
             async for rows in session.stream(sql, params, batch=batch):
                 found += len(rows)
                 take(rows)
@@ -142,10 +146,10 @@ async def take_page(
             found = len(rows)
             take(rows)
     if counted is None:
-        return asked.offset + found
+        return filter_query.offset + found
     # Rows may have gone between the two statements, but what was read is there.
     total = counted[0][0] if counted else 0
-    return max(total, asked.offset + found if found else 0)
+    return max(total, filter_query.offset + found if found else 0)
 
 
 async def make_page(

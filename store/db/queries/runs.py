@@ -86,7 +86,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
     return await session.fetch(compiled(dialect, "run_attempts", build), {"rollout": rollout_id})
 
 
-async def events_told(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
+async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
     """Return how many run events each attempt of a run has."""
     told = core_tables.run_events.c
 
@@ -116,8 +116,8 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
     fork = core_tables.forks.c
 
     def build() -> Select[Any]:
-        asked = fork.request_id == bindparam("request", type_=Text)
-        return select(fork.attempt).where(fork.rollout_id == bindparam("rollout", type_=Text), asked)
+        of_request = fork.request_id == bindparam("request", type_=Text)
+        return select(fork.attempt).where(fork.rollout_id == bindparam("rollout", type_=Text), of_request)
 
     params = {"rollout": rollout_id, "request": check_text(request_id, "request_id", LONGEST_ID)}
     rows = await session.fetch(compiled(dialect, "run_forked", build), params)

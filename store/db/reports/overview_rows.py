@@ -200,11 +200,11 @@ async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
     # A caller that claims work without a worker id is known only by the attempts it started.
-    asked: Select[*tuple[Any, ...]] = select(
+    latest_work: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),
     )
-    ((dequeued, claimed),) = await session.fetch(dialect.sql(asked), {})
+    ((dequeued, claimed),) = await session.fetch(dialect.sql(latest_work), {})
     last = max((at for at in (dequeued, claimed) if at is not None), default=None)
     return WorkerTotals(sum(by_status.values()), by_status.get("busy", 0), last)
 

@@ -127,13 +127,13 @@ async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queue
         )
         ahead = select(func.count()).select_from(core_tables.queue).where(queue.position < _int("queued"))
         workers = select(func.count()).select_from(core_tables.workers)
-        asked = select(func.max(signal.last_dequeue_at))
+        latest_dequeue = select(func.max(signal.last_dequeue_at))
         check = select(watch.check_at).where(watch.rollout_id == bindparam("rollout", type_=Text))
         return select(
             ahead.scalar_subquery(),
             workers.where(worker.status == "idle").scalar_subquery(),
             workers.scalar_subquery(),
-            asked.scalar_subquery(),
+            latest_dequeue.scalar_subquery(),
             check.scalar_subquery(),
         )
 

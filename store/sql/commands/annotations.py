@@ -1,4 +1,4 @@
-"""Arguments that annotate a rollout become a command: checked and encoded by the caller."""
+"""Commands that annotate a rollout, made from arguments that are checked and encoded here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from store.validation.json_limits import check_text
 MAX_LABEL_BYTES: Final = 64
 MAX_NOTE_BYTES: Final = 64 * 1024
 
-# Control characters, and what ends a line or a paragraph.
+# Control characters, and characters that end a line or a paragraph.
 _UNPRINTABLE: Final = frozenset({"Cc", "Zl", "Zp"})
-# With so many bytes of labels, escaped as JSON, `data` keeps within its bound.
+# With at most this many bytes of labels, escaped as JSON, `data` stays within its limit.
 _MOST_BYTES: Final = 8000
 
 
@@ -26,7 +26,7 @@ def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence
     """Return the command that annotates a rollout.
 
     Raises:
-        Invalid: as `StoreAnnotations.annotate`, and so for `TooLarge`.
+        Invalid, TooLarge: as `StoreAnnotations.annotate` raises them.
     """
     check(note, added, removed)
     return AnnotateRollout(
@@ -38,10 +38,10 @@ def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence
 
 
 def check(note: Any, added: Any, removed: Any) -> None:
-    """Refuse what cannot be said of a rollout; every store does so in the same words.
+    """Check the arguments of `annotate`, with the same error messages for every store.
 
     Raises:
-        Invalid: as `StoreAnnotations.annotate`, and so for `TooLarge`.
+        Invalid, TooLarge: as `StoreAnnotations.annotate` raises them.
     """
     if note is not None and not check_text(note, "note", MAX_NOTE_BYTES).strip():
         raise Invalid("note", "is empty; write something, or leave it out")
@@ -66,7 +66,7 @@ def _labels(given: Any, field: str) -> list[str]:
 
 
 def check_label(label: str, path: str) -> None:
-    """Refuse a label that cannot be one.
+    """Check a label.
 
     Raises:
         Invalid: it is empty, has spaces at an end or control characters, or is longer than 64 bytes.
@@ -79,7 +79,7 @@ def check_label(label: str, path: str) -> None:
 
 
 def _escaped(label: str) -> int:
-    # Quotes and backslashes take two bytes of JSON; beside the label stand two quotes and a comma.
+    # Quotes and backslashes take two bytes in JSON. Each label needs two quotes and a comma.
     return len(label.encode()) + label.count('"') + label.count("\\") + 3
 
 

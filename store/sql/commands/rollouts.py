@@ -1,4 +1,4 @@
-"""Arguments become commands: checked, encoded, compressed and hashed by the caller, before they go to the writer."""
+"""Commands made from arguments, which are checked, encoded, compressed and hashed here, before the writer gets them."""
 
 import math
 import socket
@@ -54,7 +54,7 @@ _SHARED_EMPTY_LIST: list[str] = []
 
 
 def owner() -> Json:
-    """Return who this process is: host, pid, and when it started (µs), so that a reused pid is another process."""
+    """Return the identity of this process: host, pid and start time in µs, which distinguishes a reused pid."""
     return _owner(process.number)
 
 
@@ -230,7 +230,7 @@ def update_attempt(
     given = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
     for name, value in (*given.items(), ("status", status), ("error", error)):
         if value is None:
-            raise Invalid(name, "is None; leave it out to keep what is there")
+            raise Invalid(name, "is None; leave it out to keep the present value")
     if metadata is not UNSET and not isinstance(metadata, dict):
         raise Invalid("metadata", f"is {type(metadata).__name__}, not an object")
     return UpdateAttempt(
@@ -249,7 +249,7 @@ def update_attempt(
 
 def _error(given: Any, status: Any) -> Json:
     if status not in _ERROR_STATUSES:
-        raise Invalid("error", f"goes with a status that says what became of the attempt: {', '.join(_ERROR_STATUSES)}")
+        raise Invalid("error", f"is only allowed with one of these statuses: {', '.join(_ERROR_STATUSES)}")
     error: AttemptError = _checked(_ERROR, given, "error")
     kept: Json = {
         "type": check_text(error.type[:MAX_ERROR_TYPE], "error.type", 4 * MAX_ERROR_TYPE),
@@ -307,7 +307,7 @@ def _config(given: Any, path: str) -> Json:
         value = getattr(config, name)
         if value is not None and not math.isfinite(value):
             raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
-    # Sorted as it is stored, so that an equal config is equal text.
+    # The keys are sorted as they are stored, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,
         "retry_condition": list(config.retry_condition) or _SHARED_EMPTY_LIST,

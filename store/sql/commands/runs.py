@@ -1,4 +1,4 @@
-"""Arguments about runs become commands: checked, encoded, compressed and hashed by the caller."""
+"""Commands about runs, made from arguments that are checked, encoded, compressed and hashed here."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
-"""Bytes of UTF-8 from which on a prompt or a response is stored once for all events with an equal one."""
+"""The minimum length, in bytes of UTF-8, of prompts and responses that are stored once for all equal ones."""
 
 MAX_REASON_BYTES: Final = 1024
 
 _PHASES: Final = {kind.type: kind for kind in (PhaseStarted, PhaseCompleted, PhaseSkipped)}
 _NAMES: Final = ("node_id", "scope", "parent_node_id", "agent", "phase", "node_exec", "status", "service")
 _PAYLOAD: Final = ("message", "prompt", "response", "error")
-# With names alone `data` keeps within its bound.
+# With names of at most this length, `data` stays within its limit.
 _FEW_METRICS: Final = 16
 
 
@@ -75,7 +75,7 @@ def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
             del payload[name]
             blobs.append(blob)
             setattr(fact, f"{name}_sha256", blob.sha256.hex())
-    # Of a run event these are the caller's own words.
+    # These fields of a run event come from the caller.
     payload |= {name: value for name in ("cascade", "reason") if (value := fields[name]) is not None}
     if len(event.metrics or ()) > _FEW_METRICS:
         _check_data(fact, f"{path}metrics")
@@ -84,7 +84,7 @@ def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
 
 def _phase(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
     if event.phase is None:
-        raise Invalid(f"{path}phase", f"is None; an event of kind {event.kind} says which phase it is about")
+        raise Invalid(f"{path}phase", f"is None; an event of kind {event.kind} needs the name of its phase")
     fact = _PHASES[event.kind](
         attempt_id=attempt_id,
         phase=check_text(event.phase, f"{path}phase"),
@@ -103,13 +103,13 @@ def _metrics(metrics: dict[str, Any], path: str) -> Json:
         if name == "model" and isinstance(value, str):
             check_text(value, f"{path}.model")
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise Invalid(f"{path}.{name}", f"is {type(value).__name__}; metrics are numbers, but for `model`")
+            raise Invalid(f"{path}.{name}", f"is {type(value).__name__}; metrics are numbers, except `model`")
     dumps(metrics, path)
     return metrics
 
 
 def _blob(text: str | None, path: str) -> Body | None:
-    # Four bytes are the most that one character takes.
+    # One character takes at most four bytes.
     if text is None or len(text) * 4 < BLOB_FROM:
         return None
     raw = check_text(text, path, MAX_CALL_BYTES).encode()
@@ -126,7 +126,7 @@ def checkpoint(
     external: Mapping[str, Any] | None,
     key: str | None,
 ) -> AppendToRun:
-    """Return the command that saves a checkpoint, or records why it was not worth it."""
+    """Return the command that saves a checkpoint, or records the reason why it was rejected."""
     scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
     check_text(name, "name")
     if taken.rejection is not None:
@@ -134,7 +134,7 @@ def checkpoint(
         rejected = CheckpointRejected(attempt_id, scope, name, reason, after_phase, key)
         return _append(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
     if taken.state is None and external is None:
-        raise Invalid("state", "is None; give the state, or say in `external` where it lies")
+        raise Invalid("state", "is None; give the state, or its location in `external`")
     fact = CheckpointSaved(
         attempt_id=attempt_id,
         checkpoint_id=ids.checkpoint_id(),
@@ -229,7 +229,7 @@ def fork(
 
 
 def _metadata(plan: ForkPlan, told: Json) -> Body:
-    """Return the metadata of the attempt that a plan begins: under `fork` a `store.models.Fork`."""
+    """Return the metadata of the attempt of a plan, which contain a `store.models.Fork` under `fork`."""
     fork = plan.model_dump(include=set(ForkTold.model_fields)) | told
     raw = dumps_fields({"metadata": {"fork": fork}}, "")
     check_call(0, len(raw), "state_patch")
@@ -268,7 +268,7 @@ def _object(value: Mapping[str, Any] | None) -> Json | None:
 
 
 def _payload(value: dict[str, Any], path: str) -> Body | None:
-    """Return the body of a payload; None where there is nothing to keep."""
+    """Return the body of a payload; None if it is empty."""
     if not value:
         return None
     raw = dumps_fields(value, path)
@@ -277,7 +277,7 @@ def _payload(value: dict[str, Any], path: str) -> Body | None:
 
 
 def _check_data(fact: Any, path: str) -> None:
-    """Refuse a fact that is too large for the log: what it holds is no payload.
+    """Check that the data of a fact, which are not payload, fit into the log.
 
     Raises:
         TooLarge: more than 8 KiB.

@@ -1,4 +1,4 @@
-"""Spans become commands: checked, encoded, compressed and hashed by the caller, before they go to the writer."""
+"""Commands that record spans, which are checked, encoded, compressed and hashed here, before the writer gets them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MAX_SPAN_NAME_BYTES = 1024
 MAX_STATUS_MESSAGE = 200
 MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
-# With so few, the lengths of names and ids alone keep `data` within its bound.
+# With at most this many, the limits of names and ids keep `data` within its limit.
 _FEW_REWARDS = 4
-# What a span says by its attributes ends its fact, in the same order.
+# The values that come from a span's attributes are the last fields of its fact, in the same order.
 _SAID = semconv.SpanSummary._fields
 assert tuple(field.name for field in fields(SpanRecorded))[-len(_SAID) :] == _SAID
 _TEXTS_SAID = _SAID[3:]
@@ -43,7 +43,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
     items: list[NewSpan] = []
     size = 0
     for index, span in enumerate(spans):
-        # To ask pydantic takes longer than most of the rest.
+        # `isinstance` of a pydantic model takes longer than most other steps, so it comes second.
         if type(span) is not Span and not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
         item = new_span(span, "span." if len(spans) == 1 else f"spans[{index}].")
@@ -54,7 +54,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
 
 
 def new_span(span: Span, path: str) -> NewSpan:
-    """Return what is recorded of a span; `path` stands before the names of its fields in the words of an error."""
+    """Return the recorded form of a span. Error messages put `path` before the names of its fields."""
     sequence_id, name, status = span.sequence_id, span.name, span.status
     if not -MAX_SEQUENCE_ID <= sequence_id <= MAX_SEQUENCE_ID:
         raise TooLarge(f"{path}sequence_id", abs(sequence_id), MAX_SEQUENCE_ID, "in size")
@@ -92,7 +92,7 @@ def new_span(span: Span, path: str) -> NewSpan:
 
 
 def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
-    """Refuse, by name, the first text that cannot be stored; but for the rollout's id, which is looked at last."""
+    """Check that the texts can be stored, the rollout's id last; the error names the first that cannot."""
     for field in ("attempt_id", "trace_id", "span_id"):
         check_text(getattr(span, field), path + field)
     check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES)
@@ -113,12 +113,12 @@ def _payload_of(span: Span) -> Json:
         "links": plain(span.links) if span.links else [],
         "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
     }
-    # The two contexts are null on most spans; left out, they read back as null.
+    # Most spans have no contexts. Contexts that are left out are read as null.
     if span.context is not None:
         payload["context"] = plain(span.context)
     if span.parent is not None:
         payload["parent"] = plain(span.parent)
-    # The log keeps the code and the beginning of the message beside the payload; most often that is all there is.
+    # The event's data contain the code and the beginning of the message, which is usually all of it.
     if status.__pydantic_extra__ or len(status.description or "") > MAX_STATUS_MESSAGE:
         payload["status"] = plain(status)
     if span.__pydantic_extra__:
@@ -127,7 +127,7 @@ def _payload_of(span: Span) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """Return a model, or a list of them, as the JSON it is stored as; anything else as it is."""
+    """Return the JSON of a model or of a list of models; return other values unchanged."""
     if isinstance(value, list):
         return [plain(item) for item in cast("list[Any]", value)]
     if isinstance(value, BaseModel):
@@ -140,12 +140,12 @@ def body_of(payload: Json, path: str) -> Body:
     """Return the stored form of a payload.
 
     Args:
-        payload: by field, at least one.
-        path: what stands before the fields' names in the words of an error.
+        payload: the payload by field, at least one.
+        path: the prefix of field names in error messages.
 
     Raises:
-        Invalid: something in it is not JSON that every database takes.
-        TooLarge: it is more than a call may carry.
+        Invalid: a value is not JSON that every database accepts.
+        TooLarge: it exceeds the limit of a call.
     """
     raw = dumps_plain(payload) or dumps_fields(payload, path)
     check_call(0, len(raw), path.rstrip(".") or next(iter(payload), "payload"))
@@ -153,7 +153,7 @@ def body_of(payload: Json, path: str) -> Body:
 
 
 def record_received(received: Sequence[Received], *, number: bool = False) -> RecordSpans:
-    """Return the command that records spans; the same, and the same errors, as of `record_spans` for their models."""
+    """Return the command that records received spans. Result and errors equal those of `record_spans` for models."""
     check_call(len(received), 0, "spans")
     resources: dict[Origin, bytes | None] = {}
     items: list[NewSpan] = []
@@ -172,7 +172,7 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
 
 
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
-    """Return what is recorded of a span; None if it has to be looked at closely, since it may be refused."""
+    """Return the recorded form of a span; None if it may be invalid, so that the model has to check it."""
     attributes, events, links = dumps_plain(span.attributes), _listed(span.events), _listed(span.links)
     if resource is None or attributes is None or events is None or links is None:
         return None
@@ -184,7 +184,7 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         return None
     if span.sequence_id > MAX_SEQUENCE_ID or (message is not None and len(message) > MAX_STATUS_MESSAGE):
         return None
-    # The ids are hex.
+    # The ids are hexadecimal.
     context = f'{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,"trace_state":{{}}}}'.encode()
     raw = b'{"attributes":%b,"events":%b,"links":%b,"resource":%b,"context":%b}' % (
         attributes,

@@ -1,4 +1,4 @@
-"""Arguments about threads become commands: checked, encoded, compressed and hashed by the caller."""
+"""Commands about threads, made from arguments that are checked, encoded, compressed and hashed here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from store.validation import arguments
 from store.validation.json_limits import check_call, check_text, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
-"""Bytes from which on a value is stored once, for all checkpoints and writes with an equal one."""
+"""The minimum length, in bytes, of values that are stored once for all equal ones."""
 
 MAX_PATH_BYTES: Final = 1024
-"""Of the path of a task."""
+"""The maximum length of a task's path."""
 
-# With so many `data` keeps within its bound; what is beyond them lies in the body.
+# With at most this many, `data` stays within its limit; the body contains the others.
 _BLOBS_AT_MOST: Final = 48
 _WRITES_AT_ONCE: Final = 100
 _CHANNEL_BYTES: Final = 1500
@@ -30,7 +30,7 @@ _CHANNEL_BYTES: Final = 1500
 
 @dataclass(slots=True)
 class _Values:
-    """Values as a body has them, the longest ones as the hashes of their blobs."""
+    """Values of a body. The longest ones are stored as blobs, and the body contains their hashes."""
 
     blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     size: int = 0
@@ -58,7 +58,7 @@ class _Values:
 
 
 def checkpoint(given: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
-    """Return the command that keeps a checkpoint; its writes are none of it."""
+    """Return the command that saves a checkpoint without its writes."""
     values = _Values()
     metadata = dict(given.metadata)
     body: Json = {
@@ -84,7 +84,7 @@ def checkpoint(given: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
 def writes(
     thread_id: str, ns: str, checkpoint_id: str, given: Sequence[ThreadWrite], attempt_id: str | None
 ) -> KeepInThread:
-    """Return the command that keeps what a task has written on top of a checkpoint; `given` is not empty."""
+    """Return the command that saves the writes of a task on a checkpoint; `given` is not empty."""
     task_id, path = _id(given[0].task_id, "task_id"), check_text(given[0].task_path, "task_path", MAX_PATH_BYTES)
     check_call(len(given), 0, "writes")
     items: list[NewThreadFact] = []
@@ -105,7 +105,7 @@ def writes(
 
 
 def _parts(given: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
-    """Yield writes in groups so small that the channels of one fit into `data`."""
+    """Yield groups of writes that are small enough for the channels of a group to fit into `data`."""
     part: list[ThreadWrite] = []
     size = 0
     for write in given.values():
@@ -119,12 +119,12 @@ def _parts(given: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
 
 
 def delete(thread_id: str) -> DeleteThread:
-    """Return the command that takes away all that a thread holds."""
+    """Return the command that deletes the contents of a thread."""
     return DeleteThread(thread_id=_id(thread_id, "thread_id"))
 
 
 def prune(thread_id: str, checkpoints: Sequence[CheckpointKey], reason: str) -> PruneThread:
-    """Return the command that takes away some checkpoints of a thread."""
+    """Return the command that deletes some checkpoints of a thread."""
     return PruneThread(
         thread_id=_id(thread_id, "thread_id"),
         checkpoints=[(check_text(ns, "checkpoint_ns"), _id(each, "checkpoint_id")) for ns, each in checkpoints],
@@ -135,7 +135,7 @@ def prune(thread_id: str, checkpoints: Sequence[CheckpointKey], reason: str) -> 
 def copy(source_id: str, target_id: str) -> CopyThread:
     """Return the command that copies a thread."""
     if source_id == target_id:
-        raise Invalid("target_thread_id", f"{target_id!r} is the thread to be copied; give the copy another id")
+        raise Invalid("target_thread_id", f"{target_id!r} is the source thread; give the copy another id")
     return CopyThread(source_id=_id(source_id, "source_thread_id"), target_id=_id(target_id, "target_thread_id"))
 
 

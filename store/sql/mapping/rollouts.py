@@ -1,7 +1,7 @@
-"""Stored rows and payload become the models of the API.
+"""Models of the API, made from rows and payload.
 
-What lies in the database was validated when it entered, so it is not validated again: for a trace of a hundred spans
-that is the larger part of the time. A field that an older version did not store gets the model's default.
+The database's contents were validated when they were recorded and are not validated again. Validation would take the
+larger part of the time for a trace of a hundred spans. A field that an older version did not store gets the default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,9 +50,9 @@ _set = object.__setattr__
 
 
 def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
-    """Return what makes a model of values known to be valid, in the order of its fields; unknown ones become extras.
+    """Return a function that makes a model from valid values, in the order of its fields; unknown ones become extras.
 
-    As `model_construct`, in a quarter of its time: the dict given becomes the model's own.
+    It does what `model_construct` does in a quarter of the time, because the model takes over the given dict.
     """
     names = set(kind.model_fields)
     defaults = {
@@ -117,11 +117,11 @@ _ROLLOUT_WIDTH, _ATTEMPT_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS)
 
 
 def rollout_columns(row: Row) -> Json:
-    """Return what a row in the order of `ROLLOUT_COLUMNS` says of a rollout; the config is as the row has it."""
+    """Return the fields of a rollout from a row in the order of `ROLLOUT_COLUMNS`; the config is not decoded."""
     rollout_id, start_at, end_at, mode, resources_id, status, config = _of_rollout(row)
     return {
         "rollout_id": rollout_id,
-        # In the order of the model; the payload is for others to fill in.
+        # The order is the model's. The caller sets the payload.
         "input": None,
         "start_time": start_at / 1_000_000,
         "end_time": _seconds(end_at),
@@ -136,7 +136,7 @@ def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | Non
     fields = rollout_columns(row)
     config = fields["config"]
     fields["input"] = None if input_body is None else input_body.get("input")
-    # A view holds the object, a row its text.
+    # A view contains the object, a row its text.
     fields["config"] = _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config)
     fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
     return fields
@@ -146,9 +146,9 @@ def rollout_model(row: Row, input_body: Json | None, metadata_body: Json | None)
     """Return a rollout without its attempt.
 
     Args:
-        row: in the order of `ROLLOUT_COLUMNS`; the config as JSON text or as an object.
-        input_body: the payload at its input position; None if that was dropped.
-        metadata_body: the payload at its metadata position, most often the same object.
+        row: the row, in the order of `ROLLOUT_COLUMNS`, with the config as JSON text or as an object.
+        input_body: the payload at its input position; None if it was removed.
+        metadata_body: the payload at its metadata position, usually the same object.
     """
     return _rollout(_rollout_fields(row, input_body, metadata_body))
 
@@ -161,12 +161,12 @@ def attempted_rollout_model(
 
 
 def sign_of_life(row: Row, beat_time: float | None, stamped_at: int | None) -> float | None:
-    """Return an attempt's last heartbeat in seconds: its signal if that was stamped later than what the row knows.
+    """Return an attempt's last heartbeat in seconds: that of its signal or that of its row, whichever is later.
 
     Args:
-        row: in the order of `ATTEMPT_COLUMNS`.
-        beat_time: of its row in `attempt_signals`.
-        stamped_at: of that row, in µs; None without one.
+        row: the row, in the order of `ATTEMPT_COLUMNS`.
+        beat_time: the heartbeat in `attempt_signals`.
+        stamped_at: when that heartbeat was stored, in µs; None if there is none.
     """
     known, known_at = _signs_of_life(row)
     return beat_time if stamped_at is not None and stamped_at > (known_at or 0) else known
@@ -176,8 +176,8 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
     """Return an attempt.
 
     Args:
-        row: in the order of `ATTEMPT_COLUMNS`.
-        last_heartbeat_time: its last sign of life, in seconds since the epoch.
+        row: the row, in the order of `ATTEMPT_COLUMNS`.
+        last_heartbeat_time: the last heartbeat, in seconds since the epoch.
         metadata_body: the payload at its metadata position, if it has one.
     """
     rollout_id, attempt_id, sequence_id, start_at, end_at, status, worker_id = _of_attempt(row)
@@ -197,7 +197,7 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
 
 
 def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
-    """Return the model of a decision's answer, with the attempt if the view carries one."""
+    """Return the model of a decision's answer, with the attempt if the view has one."""
     input_body = payload_of(view.input)
     metadata_body = input_body if view.metadata is view.input else payload_of(view.metadata)
     if view.attempt is None:
@@ -206,9 +206,9 @@ def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
 
 
 def attempted_of_view(view: RolloutView) -> AttemptedRollout:
-    """Return the model of the answer to a call that opened an attempt."""
+    """Return the model of the answer to a call that started an attempt."""
     rollout = rollout_of_view(view)
-    assert isinstance(rollout, AttemptedRollout)  # such an answer carries the attempt
+    assert isinstance(rollout, AttemptedRollout)  # such an answer has the attempt
     return rollout
 
 
@@ -278,8 +278,8 @@ def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
     """Return a set of resources.
 
     Args:
-        row: in the order of `RESOURCES_COLUMNS`.
-        body: the payload at its body position; without one the set is empty.
+        row: the row, in the order of `RESOURCES_COLUMNS`.
+        body: the payload at its body position; None makes an empty set.
     """
     resources_id, create_at, update_at, version = _of_resources(row)
     return ResourcesUpdate.model_construct(
@@ -287,7 +287,7 @@ def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
         create_time=create_at / 1_000_000,
         update_time=update_at / 1_000_000,
         version=version,
-        # Which class a resource is of is for its tag to say.
+        # The tag of a resource determines its class.
         resources=_named_resources.validate_python({} if body is None else body["resources"]),
     )
 
@@ -306,8 +306,8 @@ def worker_model(row: Row, signals: Row | None) -> Worker:
     """Return a worker.
 
     Args:
-        row: in the order of `WORKER_COLUMNS`.
-        signals: in the order of `SIGNALS_COLUMNS`; None, or nulls alone, if it never sent any.
+        row: the row, in the order of `WORKER_COLUMNS`.
+        signals: its signals, in the order of `SIGNALS_COLUMNS`; None or only nulls if it has sent none.
     """
     worker_id, status, busy_at, idle_at, rollout_id, attempt_id = _of_worker(row)
     stats, heartbeat_at, dequeue_at, busy_again_at, idle_again_at = _of_signals(signals or _SILENT)
@@ -346,8 +346,8 @@ def span_model(row: Row, body: Json | None) -> Span:
 
     Args:
         row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
-            status_code, status_message, whatever else, as in the table.
-        body: its payload, which the model takes over; a span whose body was dropped has no attributes.
+            status_code, status_message, and further columns of the table.
+        body: the payload, which the model takes over; None makes a span without attributes.
     """
     rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
     held = {} if body is None else body
@@ -376,7 +376,7 @@ def span_model(row: Row, body: Json | None) -> Span:
     }
     _set(span, "__dict__", fields)
     _set(span, "__pydantic_fields_set__", _SPAN_FIELDS)
-    # What is left are the keys that the API does not know.
+    # The remaining keys are unknown to the API.
     _set(span, "__pydantic_extra__", held)
     _set(span, "__pydantic_private__", None)
     return span
@@ -395,10 +395,10 @@ def span_of_page(row: Row) -> Span:
 
 
 def history_event(logged: Mapping[str, Any]) -> HistoryEvent:
-    """Return one fact of a stream from what `log.described` says of it."""
+    """Return an event of a stream from the result of `log.described`."""
     return HistoryEvent.model_construct(**logged)
 
 
 def logged_event(logged: Mapping[str, Any], *, stream: str, commit_id: int, cursor: str) -> LoggedEvent:
-    """Return one fact of the whole log from what `log.described` says of it."""
+    """Return an event of the whole log from the result of `log.described`."""
     return LoggedEvent.model_construct(**logged, stream=stream, commit_id=commit_id, cursor=cursor)

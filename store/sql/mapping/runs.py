@@ -1,4 +1,4 @@
-"""Rows of runs become the models of the API, as `reads` does it for the rest."""
+"""Models of runs, made from rows and payload."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def told(row: Row) -> ViewEvent:
+def view_event(row: Row) -> ViewEvent:
     """Return an event without payload, from a row of `run_views.events`."""
     version, _, kind, node_id, scope, parent, phase, _, node_exec, status, _, metrics, _, response, attempt = row[:15]
     return ViewEvent(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
@@ -124,7 +124,7 @@ def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None)
 
 
 def made(row: Row, until: int) -> ArtifactRef:
-    """Return an artefact of any run as it was at a position, from a row of `run_reading.made_for`."""
+    """Return an artefact of any run as of a position, from a row of `queries.runs.made_for`."""
     artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
     return ArtifactRef.model_construct(
         artifact_id=artifact_id,
@@ -143,7 +143,7 @@ def made(row: Row, until: int) -> ArtifactRef:
 
 
 def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
-    """Return a fork, from a row of `run_reading.forks`, its body, and the run's checkpoints by their ids."""
+    """Return a fork, from a row of `queries.runs.forks`, its body, and the run's checkpoints by their ids."""
     data, body = orjson.loads(row[2]), body or {}
     return Fork(
         kind=data["kind"],
@@ -164,18 +164,18 @@ def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) 
 
 @dataclass(frozen=True, slots=True)
 class RunAttempts:
-    """The attempts of a run with what they build on."""
+    """The attempts of a run, and the attempts that they build on."""
 
     head: int | None
     attempts: Sequence[Row]
-    """As `run_reading.attempts` has them."""
+    """Rows of `queries.runs.attempts`."""
     forks: Mapping[int, Fork]
-    """By version."""
-    told: Mapping[int, int]
-    """How many run events each attempt has."""
+    """The forks by version."""
+    event_counts: Mapping[int, int]
+    """The number of run events by attempt."""
 
     def nodes(self) -> list[AttemptNode]:
-        """Return them as the API has them."""
+        """Return the models of the API."""
         return [self._node(row) for row in self.attempts]
 
     def _node(self, row: Row) -> AttemptNode:
@@ -194,5 +194,5 @@ class RunAttempts:
             base=base,
             fork=its_fork,
             is_head=sequence_id == self.head,
-            events=self.told.get(sequence_id, 0),
+            events=self.event_counts.get(sequence_id, 0),
         )

@@ -1,4 +1,4 @@
-"""Rows of threads and their payload become what callers see."""
+"""Models of threads, made from rows and payload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = ("thread_id", "ns", "checkpoint_id")
 
 
 async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
-    """Return checkpoints of threads, given as rows, with their payload and what was written on top of them."""
+    """Return the checkpoints of these rows, with their payload and their writes."""
     if not rows:
         return []
     threads, ids = {row[_CHECKPOINT["thread_id"]] for row in rows}, {row[_CHECKPOINT["checkpoint_id"]] for row in rows}
@@ -40,14 +40,14 @@ async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> 
 
 
 def summary(rollout_id: str, row: Row) -> ThreadSummary:
-    """Return a thread of a rollout as of `thread_reading.threads_of`."""
+    """Return a thread of a rollout, from a row of `queries.threads.threads_of`."""
     thread_id, checkpoints, latest, step, at = row
     scope = thread_id.removeprefix(rollout_id).removeprefix(":") or None
     return ThreadSummary(thread_id, scope, checkpoints, latest, step, at / 1_000_000)
 
 
 class _Values:
-    """Where values are found: in the bodies of events, or in blobs that those name."""
+    """Values of threads, read from the bodies of events or from the blobs that they name."""
 
     def __init__(self, payloads: Mapping[int, Json], blobs: Mapping[str, tuple[int, bytes]]) -> None:
         self._payloads = payloads
