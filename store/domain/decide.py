@@ -314,7 +314,7 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
     if command.status is not None:
         changed = _report(attempt, command.status, "reported", working_set, command.actor, error=command.error)
         cause = changed.position if changed else cause
-        # Whoever gives a reason has seen that the attempt is over, perhaps because its rollout was: that one stays so.
+        # An error means that the attempt is over. Its rollout may have ended before and then stays so.
         if command.error is None or state.status in ACTIVE:
             _propagate(state, attempt, working_set, command.actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
@@ -431,7 +431,7 @@ def _record_span(
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
-    # A late span of an attempt that is over must not kill the retry that waits in the queue.
+    # A late span of an attempt that is over must not end the retry that waits in the queue.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
@@ -444,8 +444,8 @@ def _record_span(
 def _sweep(command: Sweep, working_set: WorkingSet) -> int:
     """End the overdue attempts in the order in which their rollouts were created, and return how many.
 
-    Of those due, the others are looked at again later. What an earlier command of the batch has touched may be overdue
-    as well, although no table says so yet.
+    Attempts that are due but alive are checked again later. Attempts that an earlier command of the batch has changed
+    may be overdue as well, although no table shows it yet.
     """
     given_up = 0
     due = set(working_set.due)

@@ -18,7 +18,7 @@ class AnnotationView:
     labels: list[str]
     """All labels of the rollout, in order."""
     version: int | None
-    """Of the event that recorded it; None where nothing changed."""
+    """The position of the event that recorded it; None if nothing changed."""
 
 
 def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationView:
@@ -26,7 +26,7 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
 
     Raises:
         NotFound: no such rollout.
-        Invalid: it would carry more labels than a rollout may.
+        Invalid: the rollout would have too many labels.
     """
     state = working_set.rollouts.get(command.rollout_id)
     if state is None:
@@ -37,7 +37,7 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
     removed = [label for label in command.removed if label in labels]
     after = len(labels) + len(added) - len(removed)
     if after > MOST_LABELS and added:
-        raise Invalid("add_labels", f"makes {after} labels of one rollout, which carries {MOST_LABELS}; remove some")
+        raise Invalid("add_labels", f"makes {after} labels; a rollout has at most {MOST_LABELS}; remove some")
     if not (added or removed or command.body):
         return AnnotationView(sorted(labels), None)
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)

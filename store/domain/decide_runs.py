@@ -104,10 +104,10 @@ def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
 def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
     """Start the attempt of a plan, unless the events that the plan depends on have changed.
 
-    Of a request that was made before, the attempt that it started then.
+    A repeated request returns the attempt that the first one started.
 
     Raises:
-        AttemptActive: an attempt is at work, and not to be superseded.
+        AttemptActive: an attempt is active, and the command does not supersede it.
     """
     rollout_id, fact = command.rollout_id, command.fact
     known = _known(working_set, rollout_id, fact.request_id, AttemptForked.type)
@@ -198,7 +198,7 @@ def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str)
     """Return what was done under a key.
 
     Raises:
-        Conflict: it was something else.
+        Conflict: the key was used for another request.
     """
     known = None if key is None else working_set.run_keys.get((rollout_id, key))
     if known is not None and _SAME.get(known.kind, known.kind) != _SAME.get(kind, kind):

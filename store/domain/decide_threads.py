@@ -21,7 +21,7 @@ from store.errors import NotFound, TooLarge
 MOST_COPIED = 10_000
 """The maximum number of checkpoints and groups of writes that one call copies."""
 
-# With these `data` keeps within its bound.
+# With at most these, `data` stays within its limit.
 _PRUNED_BYTES = 6000
 
 
@@ -55,7 +55,7 @@ def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | N
 
 
 def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, working_set: WorkingSet) -> None:
-    """Let an attempt have shown a sign of life: no fact, since the thread's own say it."""
+    """Note a sign of life of an attempt. It is not an event of its own, because the thread's events imply it."""
     attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
     working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
     working_set.rewatch.setdefault(attempt.rollout_id, False)
@@ -78,7 +78,7 @@ def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> Th
 
 
 def delete_thread(command: DeleteThread, working_set: WorkingSet) -> bool:
-    """Delete everything in a thread; return whether there was anything."""
+    """Delete the contents of a thread; return whether it had any."""
     state = working_set.threads.get(command.thread_id)
     if state is None or not (state.checkpoints or state.writes):
         return False
@@ -116,10 +116,10 @@ def _in_parts(keys: list[CheckpointKey]) -> Iterator[list[CheckpointKey]]:
 
 
 def copy_thread(command: CopyThread, working_set: WorkingSet) -> int:
-    """Keep in a thread all that another one holds, without its payload once more; return how many checkpoints.
+    """Copy a thread without storing its payload again; return the number of checkpoints.
 
     Raises:
-        TooLarge: it holds more than one call may copy.
+        TooLarge: it has more checkpoints and writes than one call may copy.
     """
     source = working_set.threads.get(command.source_id)
     if source is None or not (source.checkpoints or source.writes):
@@ -145,7 +145,7 @@ def _copies(source: ThreadState) -> Iterator[ThreadFact]:
             step=kept.step,
             origin=kept.body_position,
         )
-    # Writes that came in one event, as far as none of them was replaced, come in one event again.
+    # Writes of one event are copied in one event, unless some of them were replaced.
     together: dict[int, list[WriteKey]] = {}
     for key in sorted(source.writes):
         together.setdefault(source.writes[key].position, []).append(key)

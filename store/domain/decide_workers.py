@@ -34,7 +34,7 @@ def sync(attempt: AttemptState, working_set: WorkingSet, actor: str | None, *, c
 def idle(
     worker_id: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None, forget: bool = False
 ) -> None:
-    """Record that a worker found nothing to do; what it was last busy with stays, unless that is to be forgotten."""
+    """Record that a worker found no work. Its last rollout and attempt stay, unless `forget` is set."""
     seen(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if state.status != "idle" or forget:
@@ -65,7 +65,7 @@ def _become(
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
         working_set.record_worker(worker_id, fact, actor=actor, cause=cause)
     elif status == "busy":
-        # A mere refresh of the time is a signal.
+        # A heartbeat that only refreshes the time is a signal.
         working_set.signals_of(worker_id).last_busy_at = working_set.stamp
     else:
         working_set.signals_of(worker_id).last_idle_at = working_set.stamp

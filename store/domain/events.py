@@ -1,7 +1,7 @@
-"""Every fact the log can hold. Names and meanings never change; a new form is a new `shape` with an upcaster.
+"""Facts of the log. Names and meanings never change; a changed form is a new `shape` with an upcaster.
 
 Each class is the `data` of one event type: ids, enums, numbers and hashes, never user payload. A field that is None is
-left out of the stored text, and read back as None.
+left out of the stored text and is read as None.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ class Body:
 
     codec: int
     raw_len: int
-    """Bytes before compression."""
+    """The number of bytes before compression."""
     stored: bytes
     sha256: bytes
-    """Of the uncompressed bytes."""
+    """The hash of the uncompressed bytes."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class RolloutEnqueued(_RolloutCreated):
 
 @dataclass(slots=True)
 class RolloutStarted(_RolloutCreated):
-    """A rollout was created and its first attempt starts at once, past the queue."""
+    """A rollout was created and its first attempt starts at once, without the queue."""
 
     type: ClassVar = "rollout.started"
     shape: ClassVar = 1
@@ -60,7 +60,7 @@ class RolloutStarted(_RolloutCreated):
 
 @dataclass(slots=True)
 class RolloutAmended:
-    """Fields of a rollout other than its status were set; `fields` names them, since null is a value too."""
+    """Fields of a rollout other than its status were set. `fields` names them, because null is a value too."""
 
     type: ClassVar = "rollout.amended"
     shape: ClassVar = 1
@@ -73,7 +73,7 @@ class RolloutAmended:
 
 @dataclass(slots=True)
 class RolloutStatusChanged:
-    """A rollout went from one status to another, or its end was stamped anew (`from` = `to`)."""
+    """A rollout changed its status, or its end time was set again (`from` = `to`)."""
 
     type: ClassVar = "rollout.status_changed"
     shape: ClassVar = 1
@@ -102,7 +102,7 @@ class AttemptStarted:
 
 @dataclass(slots=True)
 class AttemptStatusChanged:
-    """An attempt went from one status to another, or its end was stamped anew."""
+    """An attempt changed its status, or its end time was set again."""
 
     type: ClassVar = "attempt.status_changed"
     shape: ClassVar = 1
@@ -132,7 +132,7 @@ class AttemptAmended:
 
 @dataclass(slots=True)
 class ClaimReleased:
-    """A claim whose caller had stopped waiting was undone: the rollout is back at its old place."""
+    """A claim whose caller had stopped waiting was released; the rollout is back at its old place in the queue."""
 
     type: ClassVar = "claim.released"
     shape: ClassVar = 1
@@ -193,7 +193,7 @@ class ResourcesReplaced:
 
 @dataclass(slots=True)
 class WorkerSeen:
-    """A worker was heard of for the first time."""
+    """A worker appeared for the first time."""
 
     type: ClassVar = "worker.seen"
     shape: ClassVar = 1
@@ -201,7 +201,7 @@ class WorkerSeen:
 
 @dataclass(slots=True)
 class WorkerStatusChanged:
-    """A worker went from one status to another, or to another attempt."""
+    """A worker changed its status or its attempt."""
 
     type: ClassVar = "worker.status_changed"
     shape: ClassVar = 1
@@ -213,21 +213,21 @@ class WorkerStatusChanged:
 
 @dataclass(slots=True)
 class RolloutAnnotated:
-    """Labels were put on a rollout and taken off it, or a note was made: the body holds its text."""
+    """Labels were added to a rollout or removed, or a note was added; the body contains the note's text."""
 
     type: ClassVar = "rollout.annotated"
     shape: ClassVar = 1
     added: list[str]
-    """Labels it did not carry before."""
+    """Labels that the rollout did not have before."""
     removed: list[str]
-    """Labels it carried."""
+    """Labels that the rollout had."""
     noted: bool | None = None
-    """True where there is a note; no fold opens a body to find out."""
+    """Whether there is a note. A fold does not read bodies, so the data state it."""
 
 
 @dataclass(slots=True)
 class BodyDropped:
-    """The body of an earlier event was dropped, as a policy ordered."""
+    """The body of an earlier event was removed by a policy."""
 
     type: ClassVar = "body.dropped"
     shape: ClassVar = 1
@@ -278,26 +278,26 @@ FACTS: dict[str, type[Fact]] = {
 
 @dataclass(slots=True)
 class Event:
-    """One fact with its place in the log."""
+    """A fact with its place in the log."""
 
     position: int
-    """Its place in the log; order is commit order."""
+    """Its position in the log. Positions follow the order of commits."""
     stream: str
     version: int
-    """Its number in its stream, from 1, without holes."""
+    """Its number in its stream, from 1, without gaps."""
     command: int
-    """The ordinal, in its commit, of the command that caused it."""
+    """The ordinal of its command within the commit."""
     at: int
-    """The command's stamp, in µs since the epoch."""
+    """The time of the command, in µs since the epoch."""
     actor: str | None
     cause: int | None
-    """The position of the earlier event that brought it about."""
+    """The position of the earlier event that caused it."""
     fact: Fact
     body: Body | None = None
 
 
 def _names(kind: type[Fact]) -> tuple[tuple[str, str], ...]:
-    # `from` is a keyword of Python, not of the log.
+    # `from` is a keyword of Python, so the field is named `from_`.
     return tuple((field.name, field.name.rstrip("_")) for field in fields(kind))
 
 
@@ -306,7 +306,7 @@ _GETTERS = {kind: attrgetter(*(name for name, _ in _names(kind))) for kind in FA
 
 
 def encode(fact: Fact) -> str:
-    """Return the exact JSON text that the log keeps of a fact."""
+    """Return the exact JSON text of a fact in the log."""
     kind = type(fact)
     getter = _GETTERS.get(kind)
     if getter is None:
@@ -315,8 +315,8 @@ def encode(fact: Fact) -> str:
     return orjson.dumps({key: value for key, value in values if value is not None}).decode()
 
 
-# For each type and keys as they are stored: the class, what puts the values into the order of its fields, and the
-# defaults to append to them before that. Naming a field to a constructor takes longer than all the rest.
+# For each type and sequence of stored keys: the class, a function that puts the values into the order of its fields,
+# and the defaults that are appended before that. Keyword arguments would take longer than all other steps.
 _Form = tuple[type[Fact], Callable[[tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
 _FORMS: dict[tuple[str, ...], _Form] = {}
 _FORMS_KEPT = 4096
@@ -327,7 +327,7 @@ def decode(type_: str, data: Json) -> Fact:
 
     Raises:
         KeyError: the type is not known to this version.
-        TypeError: the data lack a field, or have one too many.
+        TypeError: a field is missing or unknown.
     """
     form = _FORMS.get((type_, *data))
     if form is None:
@@ -337,14 +337,14 @@ def decode(type_: str, data: Json) -> Fact:
 
 
 def _decode_first(type_: str, data: Json) -> Fact:
-    """Return a fact whose keys were not seen before, and keep their form."""
+    """Return a fact with a new sequence of keys, and remember the sequence."""
     kind, keys = FACTS[type_], tuple(data)
     fact = kind(**{"from_" if key == "from" else key: value for key, value in data.items()})
     if len(_FORMS) < _FORMS_KEPT and set(keys) <= set(_KEYS[kind]):
         absent = [key for key in _KEYS[kind] if key not in data]
         given = {field.name.rstrip("_"): field.default for field in fields(kind)}
         places = [(*keys, *absent).index(key) for key in _KEYS[kind]]
-        # With one index `itemgetter` gives the bare value.
+        # With a single index `itemgetter` returns the value instead of a tuple.
         ordered = itemgetter(*places) if places[1:] else tuple[Any, ...]
         _FORMS[type_, *keys] = kind, ordered, tuple(given[key] for key in absent)
     return fact
@@ -355,7 +355,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:
-    """Return the fact of a stored event, whatever version wrote it.
+    """Return the fact of an event that any version wrote.
 
     Raises:
         Incompatible: a newer version wrote a type or a shape that this one does not know.

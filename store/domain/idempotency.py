@@ -60,7 +60,7 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
             f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
         )
     if isinstance(command, Claim) and not known.is_repeated:
-        # A caller has the answer now, so a claim that seemed lost must not be released any more.
+        # A caller has the answer now, so the claim must not be released any more.
         working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
     return Repeat(known.position, known.reply)
 

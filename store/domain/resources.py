@@ -8,7 +8,7 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class ResourcesState:
-    """What is known of one resources id; the latest of all is the one with the greatest last position."""
+    """The state of one resources id. The latest of all is the one with the greatest last position."""
 
     resources_id: str
     version: int

@@ -24,21 +24,21 @@ def status_after(attempt: AttemptState, config: Json) -> str:
 
 @dataclass(slots=True)
 class Overdue:
-    """Why an attempt is given up."""
+    """The reason why an attempt is given up."""
 
     status: str
     """timeout or unresponsive."""
     limit: float
-    """The limit passed, in seconds."""
+    """The exceeded limit, in seconds."""
     last_sign: float | None
     """The last sign of life, in seconds since the epoch."""
 
 
 def judge(rollout: RolloutState, now: int) -> Overdue | None:
-    """Return why the latest attempt of an active rollout must be given up at `now` (µs), if it must.
+    """Return why the latest attempt of an active rollout must be given up at `now` (µs); None if it must not.
 
-    The timeout counts from the attempt's start and no heartbeat extends it; silence counts from the last sign of life,
-    or from the start while there was none. Both must be passed, not just reached.
+    The timeout counts from the attempt's start, and heartbeats do not extend it. Silence counts from the last sign of
+    life, or from the start if there was none. A limit must be exceeded, not only reached.
     """
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
@@ -53,7 +53,7 @@ def judge(rollout: RolloutState, now: int) -> Overdue | None:
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return when (µs) the watchdog has to look at the rollout, or None if it never has to."""
+    """Return when the watchdog has to check the rollout, in µs; None if it never has to."""
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
         return None

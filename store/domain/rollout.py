@@ -1,4 +1,4 @@
-"""The state of a rollout and its attempts, and how each fact of its stream changes it."""
+"""State of a rollout and its attempts, and the fold of its stream."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,13 +37,13 @@ from store.errors import Corrupt
 WAITING = frozenset({"queuing", "requeuing"})
 ACTIVE = frozenset({"preparing", "running"})
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
-# An attempt that timed out or became unresponsive has no end time, since its end was not observed.
+# An attempt that timed out or became unresponsive has no end time, because its end was not observed.
 ENDED_ATTEMPT = frozenset({"succeeded", "failed"})
 
 
 @dataclass(slots=True)
 class AttemptState:
-    """One attempt, as far as decisions and its row need it."""
+    """The fields of an attempt that decisions and its row need."""
 
     rollout_id: str
     attempt_id: str
@@ -64,20 +64,20 @@ class AttemptState:
     first_position: int
     last_position: int
     tries: int
-    """How many attempts of its rerun_seq there are up to this one."""
+    """The number of attempts with its rerun_seq up to this one."""
     fork_version: int | None = None
     """The version of the fork whose masks apply to its view: its own, or that of the attempt it retries."""
     base: int | None = None
     base_version: int | None = None
     head_before: int | None = None
     """The rollout's head before it started."""
-    # The latest explicit heartbeat that is a signal, not a fact: no part of the row.
+    # The latest explicit heartbeat that is a signal and not an event. It is not part of the row.
     signal_time: float | None = None
     signal_stamped_at: int | None = None
 
     @property
     def sign_of_life(self) -> float | None:
-        """What was written last, by stamp: a span's arrival or an explicit value, in seconds since the epoch."""
+        """The last sign of life in seconds since the epoch: a span's arrival or a later explicit value."""
         if self.signal_stamped_at is not None and self.signal_stamped_at > (self.heartbeat_stamped_at or 0):
             return self.signal_time
         return self.last_heartbeat_time
@@ -85,7 +85,7 @@ class AttemptState:
 
 @dataclass(slots=True)
 class RolloutState:
-    """One rollout with its attempts at hand: all of them in a rebuild, the named and the latest in a batch."""
+    """A rollout with its loaded attempts: all of them in a rebuild, the named and the latest in a batch."""
 
     rollout_id: str
     status: str
@@ -113,12 +113,12 @@ class RolloutState:
     first_position: int
     last_position: int
     head: int | None = None
-    """The sequence id of the attempt whose view is the rollout's; None before the first."""
+    """The sequence id of the attempt whose view is the rollout's; None before the first attempt."""
     run_version: int | None = None
-    """The version of the last event that a plan to fork rests on."""
+    """The version of the last event that a plan to fork depends on."""
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
     labels: dict[str, int] | None = None
-    """The labels it carries, each with the position of the event that put it there; None where not at hand."""
+    """The rollout's labels, each with the position of the event that added it; None if they are not loaded."""
 
     @property
     def latest(self) -> AttemptState | None:
@@ -224,7 +224,7 @@ def _status_changed(state: RolloutState, event: Event, fact: RolloutStatusChange
 def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) -> None:
     if fact.sequence != state.attempt_count + 1:
         raise Corrupt(event.stream, f"attempt {fact.sequence}", f"attempt {state.attempt_count + 1}")
-    # One that retries the attempt before it is the same re-run again; a fork's own event follows.
+    # A retry has the rerun_seq of the attempt before it. The event of a fork comes next.
     before, is_fork = state.latest, fact.via == "fork"
     retried = before if not is_fork and before is not None and before.rerun_seq == fact.rerun_seq else None
     tries = _tries(state, fact.rerun_seq) if is_fork else retried.tries if retried is not None else 0
@@ -241,7 +241,7 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         end_at=None,
         last_heartbeat_time=None,
         heartbeat_stamped_at=None,
-        # The metadata of a re-run names what it forks; a retry of it needs the same.
+        # The metadata of a re-run describe its fork, and a retry of it needs them as well.
         metadata_position=None if retried is None or retried.fork_version is None else retried.metadata_position,
         via=fact.via,
         rerun_seq=fact.rerun_seq,
@@ -311,11 +311,13 @@ def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> Non
     state.tokens_in += fact.tokens_in or 0
     state.tokens_out += fact.tokens_out or 0
     if fact.rewards:
-        # The first dimension of a reward is the primary one.
+        # The first dimension of a reward is the primary dimension.
         state.last_reward = fact.rewards[0][1]
 
 
-def _run_told(state: RolloutState, event: Event, fact: RunEvent | Phase | CheckpointSaved | ArtifactSaved) -> None:
+def _run_event_recorded(
+    state: RolloutState, event: Event, fact: RunEvent | Phase | CheckpointSaved | ArtifactSaved
+) -> None:
     _sign(state, event, fact.attempt_id)
     state.run_version = event.version
 
@@ -382,13 +384,13 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     AttemptAmended: _attempt_amended,
     ClaimReleased: _claim_released,
     SpanRecorded: _span_recorded,
-    RunEvent: _run_told,
-    PhaseStarted: _run_told,
-    PhaseCompleted: _run_told,
-    PhaseSkipped: _run_told,
-    CheckpointSaved: _run_told,
+    RunEvent: _run_event_recorded,
+    PhaseStarted: _run_event_recorded,
+    PhaseCompleted: _run_event_recorded,
+    PhaseSkipped: _run_event_recorded,
+    CheckpointSaved: _run_event_recorded,
     CheckpointRejected: _checkpoint_rejected,
-    ArtifactSaved: _run_told,
+    ArtifactSaved: _run_event_recorded,
     ArtifactRetracted: _artifact_retracted,
     AttemptForked: _attempt_forked,
     HeadMoved: _head_moved,

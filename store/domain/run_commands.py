@@ -73,7 +73,7 @@ class RetractArtifact(Command):
 
 @dataclass(slots=True, kw_only=True)
 class MoveHead(Command):
-    """Make another attempt's view the rollout's."""
+    """Make the view of another attempt the view of the rollout."""
 
     rollout_id: str
     attempt_id: str
@@ -108,7 +108,7 @@ class Fork(Command):
 
     rollout_id: str
     fact: AttemptForked
-    """With the fresh id of the attempt."""
+    """The start of the attempt, with its new id."""
     ground: ForkPrecondition
     supersede: bool
     """End active attempts instead of refusing."""
@@ -116,7 +116,7 @@ class Fork(Command):
     owner: Json | None
     body: Body | None
     metadata: Body
-    """The metadata of the attempt: what it forks, for the runner."""
+    """The metadata of the attempt, which describe the fork to the runner."""
 
     @property
     def size(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class RunEvent:
-    """A node of a run, or the run itself, recorded something that is not a span."""
+    """An event of a node or of the run itself, which is not a span."""
 
     type: ClassVar = "run.event"
     shape: ClassVar = 1
@@ -18,18 +18,18 @@ class RunEvent:
     agent: str | None = None
     phase: str | None = None
     node_exec: str | None = None
-    """Which execution of the node it belongs to."""
+    """The execution of the node that it belongs to."""
     status: str | None = None
     service: str | None = None
     metrics: dict[str, Any] | None = None
     """Numbers, and `model`."""
     prompt_sha256: str | None = None
-    """In hex, of the blob that holds the prompt; None where the body does."""
+    """The hash of the prompt's blob in hex; None if the body contains the prompt."""
     response_sha256: str | None = None
     key: str | None = None
-    """The caller's, of the call that brought it."""
+    """The caller's key of the call that recorded it."""
     ordinal: int | None = None
-    """Its number in that call, from 0."""
+    """Its index in that call, from 0."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Phase:
     phase: str
     scope: str | None = None
     cascade: bool | None = None
-    """True where it runs only because a phase of another scope was run again."""
+    """Whether it runs only because a phase of another scope was run again."""
     reason: str | None = None
     key: str | None = None
     ordinal: int | None = None
@@ -54,7 +54,7 @@ class PhaseStarted(_Phase):
 
 @dataclass(slots=True)
 class PhaseCompleted(_Phase):
-    """A phase of a scope is done."""
+    """A phase of a scope was completed."""
 
     type: ClassVar = "phase.completed"
     shape: ClassVar = 1
@@ -62,7 +62,7 @@ class PhaseCompleted(_Phase):
 
 @dataclass(slots=True)
 class PhaseSkipped(_Phase):
-    """A phase of a scope was not run."""
+    """A phase of a scope was skipped."""
 
     type: ClassVar = "phase.skipped"
     shape: ClassVar = 1
@@ -70,7 +70,7 @@ class PhaseSkipped(_Phase):
 
 @dataclass(slots=True)
 class CheckpointSaved:
-    """The state of a scope was kept, to start from again."""
+    """The state of a scope was saved, so that an attempt can start from it."""
 
     type: ClassVar = "checkpoint.saved"
     shape: ClassVar = 1
@@ -81,15 +81,15 @@ class CheckpointSaved:
     after_phase: str | None = None
     parent_id: str | None = None
     graph: str | None = None
-    """The digest of the phase graph it was taken under."""
+    """The digest of the phase graph at that time."""
     external: dict[str, Any] | None = None
-    """Where the state lies, when it is kept elsewhere."""
+    """The location of the state if it is stored elsewhere."""
     key: str | None = None
 
 
 @dataclass(slots=True)
 class CheckpointRejected:
-    """A state was not fit to be kept: its checkpoint's condition did not hold."""
+    """A checkpoint was rejected, because its condition was not met."""
 
     type: ClassVar = "checkpoint.rejected"
     shape: ClassVar = 1
@@ -103,7 +103,7 @@ class CheckpointRejected:
 
 @dataclass(slots=True)
 class ArtifactSaved:
-    """A result of a scope was kept."""
+    """A result of a scope was saved."""
 
     type: ClassVar = "artifact.saved"
     shape: ClassVar = 1
@@ -118,7 +118,7 @@ class ArtifactSaved:
 
 @dataclass(slots=True)
 class ArtifactRetracted:
-    """An artefact does not count any more."""
+    """An artefact was retracted."""
 
     type: ClassVar = "artifact.retracted"
     shape: ClassVar = 1
@@ -129,7 +129,7 @@ class ArtifactRetracted:
 
 @dataclass(slots=True)
 class AttemptForked:
-    """An attempt goes on from what an earlier one has done, but for what its masks hide."""
+    """An attempt continues the work of an earlier one, except the events that its masks hide."""
 
     type: ClassVar = "attempt.forked"
     shape: ClassVar = 1
@@ -137,30 +137,30 @@ class AttemptForked:
     kind: str
     """rerun, resume or branch."""
     base: int
-    """The sequence id of the attempt it goes on from."""
+    """The sequence id of the attempt that it continues."""
     base_version: int
-    """The last version of the stream that it sees of the base."""
+    """The last version of the stream at which the base's events belong to its view."""
     masks: list[dict[str, Any]]
-    """scopes, nodes, phases and children of each; a list that is None, or not there, stands for any."""
+    """scopes, nodes, phases and children of each mask; a list that is None or missing matches all."""
     scopes: list[str] | None = None
     phase: str | None = None
     entry: str | None = None
-    """The node that begins."""
+    """The first node that runs."""
     checkpoints: list[str] | None = None
-    """The ids of those it starts from."""
+    """The ids of the checkpoints that it starts from."""
     cascade: list[str] | None = None
     """The phases of other scopes that run again afterwards."""
     graph: str | None = None
     degraded: dict[str, Any] | None = None
-    """Why more scopes run again than were requested, if so."""
+    """The reason why more scopes run again than were requested; None if none do."""
     confirmed: bool | None = None
-    """Whether the caller has confirmed that side effects happen again."""
+    """Whether the caller has confirmed that side effects may happen again."""
     request_id: str | None = None
 
 
 @dataclass(slots=True)
 class HeadMoved:
-    """Another attempt's view became the rollout's."""
+    """The view of another attempt became the view of the rollout."""
 
     type: ClassVar = "rollout.head_moved"
     shape: ClassVar = 1

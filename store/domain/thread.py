@@ -1,4 +1,4 @@
-"""The state of one thread of a LangGraph checkpointer, and how a fact changes it."""
+"""State of a thread of a LangGraph checkpointer, and the fold of its stream."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class KeptCheckpoint:
     step: int | None
     position: int
     body_position: int
-    """Of the event that has the body: another one for a copy."""
+    """The position of the event that has the body. For a copy it is another thread's event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class KeptWrite:
 
 @dataclass(slots=True)
 class ThreadState:
-    """A thread; within a batch it holds only the checkpoints and writes that the batch needs."""
+    """A thread. In a batch it has only the checkpoints and writes that the batch needs."""
 
     thread_id: str
     stream_version: int
@@ -54,7 +54,7 @@ class ThreadState:
 
 
 def evolve(state: ThreadState | None, event: Event) -> ThreadState:
-    """Apply one fact of a thread's stream; the state given may be changed and returned.
+    """Apply the next event of a thread's stream; the given state may be changed and returned.
 
     Raises:
         Corrupt: the fact does not follow from the state.

@@ -10,7 +10,7 @@ from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 
 @dataclass(slots=True)
 class NewThreadFact:
-    """One thing to keep of a thread."""
+    """One item to save in a thread."""
 
     fact: ThreadCheckpointSaved | ThreadWritesSaved
     body: Body
@@ -25,14 +25,14 @@ class NewThreadFact:
 
 @dataclass(slots=True, kw_only=True)
 class KeepInThread(Command):
-    """Keep a checkpoint, or what a task has written on top of one."""
+    """Save a checkpoint, or the writes of a task on a checkpoint."""
 
     thread_id: str
     items: list[NewThreadFact]
     """One checkpoint, or writes of one task."""
     rollout_id: str | None = None
     attempt_id: str | None = None
-    """The attempt that shows a sign of life by it, and its rollout; both or none."""
+    """The attempt whose sign of life this is, and its rollout; both or none."""
 
     @property
     def size(self) -> int:
@@ -54,7 +54,7 @@ class KeepInThread(Command):
 
 @dataclass(slots=True, kw_only=True)
 class DeleteThread(Command):
-    """Let nothing of a thread count any more."""
+    """Delete the contents of a thread."""
 
     thread_id: str
 
@@ -65,7 +65,7 @@ class DeleteThread(Command):
 
 @dataclass(slots=True, kw_only=True)
 class PruneThread(Command):
-    """Let some checkpoints of a thread, with all that was written on top of them, count no more."""
+    """Delete some checkpoints of a thread, with their writes."""
 
     thread_id: str
     checkpoints: list[CheckpointKey]
@@ -78,7 +78,7 @@ class PruneThread(Command):
 
 @dataclass(slots=True, kw_only=True)
 class CopyThread(Command):
-    """Keep in one thread all that another one holds."""
+    """Copy the contents of a thread into another one."""
 
     source_id: str
     target_id: str

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class ThreadCheckpointSaved:
-    """The state of a graph was kept; one that was kept under the same id before is replaced."""
+    """The state of a graph was saved. It replaces a state that was saved under the same id before."""
 
     type: ClassVar = "thread.checkpoint_saved"
     shape: ClassVar = 1
     ns: str
-    """The namespace: empty for the graph itself, else that of a subgraph."""
+    """The namespace, which is empty for the graph itself."""
     checkpoint_id: str
     parent_id: str | None = None
     run_id: str | None = None
@@ -19,14 +19,14 @@ class ThreadCheckpointSaved:
     """input, loop, update or fork."""
     step: int | None = None
     sha256s: list[str] | None = None
-    """In hex, of the blobs that hold values of its body."""
+    """The hashes, in hex, of the blobs that contain values of its body."""
     origin: int | None = None
-    """The position of the event whose body it has, if it is a copy."""
+    """The position of the event whose body it shares; None if it is not a copy."""
 
 
 @dataclass(slots=True)
 class ThreadWritesSaved:
-    """What a task has written on top of a checkpoint was kept."""
+    """The writes of a task on a checkpoint were saved."""
 
     type: ClassVar = "thread.writes_saved"
     shape: ClassVar = 1
@@ -34,7 +34,7 @@ class ThreadWritesSaved:
     checkpoint_id: str
     task_id: str
     writes: list[list[Any]]
-    """The number of each, and its channel; those with negative numbers replace what was there."""
+    """The number and the channel of each write. A write with a negative number replaces an earlier one."""
     task_path: str | None = None
     sha256s: list[str] | None = None
     origin: int | None = None
@@ -42,29 +42,29 @@ class ThreadWritesSaved:
 
 @dataclass(slots=True)
 class ThreadCopied:
-    """Everything that another thread held comes next, in the same call."""
+    """The contents of another thread follow in the same call."""
 
     type: ClassVar = "thread.copied"
     shape: ClassVar = 1
     source: str
-    """The other thread's id."""
+    """The id of the other thread."""
 
 
 @dataclass(slots=True)
 class ThreadPruned:
-    """Some checkpoints, and what was written on top of them, do not count any more."""
+    """Some checkpoints and their writes were deleted."""
 
     type: ClassVar = "thread.pruned"
     shape: ClassVar = 1
     reason: str
-    """keep_latest, or runs: those of some runs."""
+    """keep_latest, or runs for the checkpoints of some runs."""
     checkpoints: list[list[str]]
-    """Namespace and id of each."""
+    """The namespace and id of each."""
 
 
 @dataclass(slots=True)
 class ThreadDeleted:
-    """Nothing of what the thread held counts any more."""
+    """The contents of the thread were deleted."""
 
     type: ClassVar = "thread.deleted"
     shape: ClassVar = 1
