@@ -1,1 +1,1 @@
-"""State → row, one function per table. Pure; no transition lives here."""
+"""Rows of states, one pure function per table. Transitions of states are in `store.domain`."""

@@ -1,6 +1,6 @@
-"""The row of each state, in the order of its table's columns, and the rows of all states that a batch changed.
+"""Rows of states, in the order of their tables' columns, and the rows of all states that a batch changed.
 
-The live path, rebuild and verify use the same rows.
+The writer, rebuild and verify use the same functions.
 """
 
 from operator import attrgetter
@@ -31,11 +31,11 @@ from store.projections.runs import RunRows, has_run_rows
 Row = tuple[Any, ...]
 
 KEY_MICROS = 86_400_000_000
-"""How long the key of a call is known."""
+"""The lifetime of an idempotency key."""
 
-# What a span changes of its rollout and its attempt; all else stays as it is.
+# The columns of its rollout and its attempt that a span changes.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
-# An event of a run changes its version in addition.
+# An event of a run also changes the run's version.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
@@ -82,7 +82,7 @@ def worker(state: WorkerState) -> Row:
 
 
 def queued(state: RolloutState) -> Row | None:
-    """Return a rollout's row in the queue, if it waits there."""
+    """Return a rollout's row in the queue; None if it does not wait."""
     return None if state.queued_position is None else (state.queued_position, state.rollout_id)
 
 
@@ -118,7 +118,7 @@ def rewards(rollout_id: str, event: Event, fact: SpanRecorded) -> list[Row]:
 
 
 def rollout_state(row: Any) -> RolloutState:
-    """Return the state that a row of `rollouts` was written from, without its attempts."""
+    """Return the state that a row of `rollouts` represents, without its attempts."""
     values: list[Any] = list(row[: len(ROLLOUT_COLUMNS)])
     values[_CONFIG] = orjson.loads(values[_CONFIG])
     values[_ROLLOUT_ERROR] = _value(values[_ROLLOUT_ERROR])
@@ -126,7 +126,7 @@ def rollout_state(row: Any) -> RolloutState:
 
 
 def attempt_state(row: Any) -> AttemptState:
-    """Return the state that a row of `attempts` was written from, with its signal if two more columns carry one."""
+    """Return the state that a row of `attempts` represents; two more columns contain its signal, if it has one."""
     values: list[Any] = list(row)
     values[_OWNER] = _value(values[_OWNER])
     values[_ATTEMPT_ERROR] = _value(values[_ATTEMPT_ERROR])
@@ -142,7 +142,7 @@ def _value(text: str | None) -> Json | None:
 
 
 def projected(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of every projection that the batch touched."""
+    """Add the rows of all projections that the batch changed."""
     for rollout_id, queued_before in working_set.queued_before.items():
         state = working_set.rollouts[rollout_id]
         if rollout_id not in working_set.moved:
@@ -170,7 +170,7 @@ def projected(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows that are made of one event each."""
+    """Add the rows that come from one event each."""
     run: RunRows | None = None
     for event in working_set.events:
         fact = event.fact
@@ -194,7 +194,7 @@ def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of the labels that rollouts were given, and the keys of those they lost."""
+    """Add the rows of added labels, and the keys of removed labels."""
     for rollout_id, label in working_set.touched_labels:
         position = (working_set.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
@@ -204,7 +204,7 @@ def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of what the batch kept in threads, and the keys of what it took away."""
+    """Add the rows of saved checkpoints and writes of threads, and the keys of deleted ones."""
     for thread_id in working_set.touched_threads:
         changes.upserts.setdefault(core_tables.threads, []).append(
             thread_projection.thread(working_set.threads[thread_id])
@@ -237,7 +237,7 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 
 
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
-    """Add the rows that are no facts: counters, heartbeats, and when the watchdog has to look again."""
+    """Add the rows that no event determines: counters, heartbeats, and the next times of the watchdog."""
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id])
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)

@@ -1,4 +1,4 @@
-"""The rows of the run tables, each made of one event. The live path, rebuild and verify use the same ones."""
+"""Rows of the run tables, each from one event. The writer, rebuild and verify use the same functions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ from store.domain.run_events import (
 )
 
 APPEND_KEY = "events"
-"""The kind of a key under which run events were appended; of any other key it is the type of its event."""
+"""The kind of a key for appended run events. The kind of any other key is the type of its event."""
 
 _SPAN_STATUSES = {"OK": "success", "ERROR": "error"}
 _RETRACTED = -1
 
 
 def has_run_rows(fact: Fact) -> bool:
-    """Say whether an event may have rows in the run tables: most events of a rollout have none."""
+    """Return whether an event may have rows in the run tables. Most events of a rollout have none."""
     return fact.node_id is not None if isinstance(fact, SpanRecorded) else type(fact) in _ADDERS
 
 
@@ -46,19 +46,19 @@ class RunRows:
     fork_masks: list[Row] = field(default_factory=list[Row])
     checkpoints: list[Row] = field(default_factory=list[Row])
     artifacts: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
-    """By rollout and id."""
+    """Artefacts by rollout and id."""
     retracted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Versions of the retractions of artefacts that were saved before these events."""
+    """The versions of the retractions of artefacts that were saved before these events."""
     run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
-    """By rollout and key."""
+    """Keys by rollout and key."""
     notes: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
-        """Add the rows of an event that `has_run_rows`, given its rollout as it is then or later."""
+        """Add the rows of an event for which `has_run_rows` is True; the rollout may be in a later state."""
         _ADDERS[type(fact)](self, event, fact, state)
 
     def written(self) -> Iterator[tuple[Table, list[Row]]]:
-        """Yield the rows of each table, in no order; nothing of tables without any."""
+        """Yield each table that has rows, with its rows in any order."""
         for table, rows in (
             (core_tables.run_events, self.run_events),
             (core_tables.forks, self.forks),
@@ -79,7 +79,7 @@ def _note_key(
         return
     place = (state.rollout_id, key)
     known = rows.run_keys.get(place)
-    # The events of a call follow each other.
+    # The events of a call are consecutive.
     first = event.version if known is None else known[3]
     rows.run_keys[place] = (*place, kind, first, event.version, attempt_id)
 

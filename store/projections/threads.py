@@ -1,4 +1,4 @@
-"""The rows of threads, made from their states. The live path, rebuild and verify use the same ones."""
+"""Rows of threads, from their states. The writer, rebuild and verify use the same functions."""
 
 from sqlalchemy import Table
 
@@ -44,7 +44,7 @@ def every(state: ThreadState) -> dict[Table, list[Row]]:
 
 
 def fill(state: ThreadState, checkpoints: list[Row], writes: list[Row]) -> None:
-    """Put rows of a thread into its state."""
+    """Add rows of a thread to its state."""
     for row in checkpoints:
         state.checkpoints[row[1], row[2]] = KeptCheckpoint(*row[3:9])
     for row in writes:

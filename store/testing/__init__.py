@@ -1,4 +1,4 @@
-"""What a test of a store needs: a clock that moves only when told, and the contract every store keeps.
+"""Tools for tests of a store: a clock that tests move, and the contract of every store.
 
 The contract is `store.testing.contract`; it needs pytest and pytest-asyncio, so nothing here imports it.
 """

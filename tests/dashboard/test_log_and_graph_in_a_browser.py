@@ -61,7 +61,7 @@ async def test_a_graph_is_gone_through_by_mouse_and_keys_while_it_grows(page: Pa
     again = (await site.store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], cascade=False)).rollout
     await page.goto(site.at(f"runs/{run.rollout_id}"))
     await expect(page.locator("#live-state")).to_have_text("live")
-    said = page.locator("#said h2")
+    said = page.locator("#node-events h2")
     await page.locator(".rg-lane").nth(0).get_by_text("Bull Researcher").click()
     await expect(said).to_have_text("Bull Researcher RIG")
     await page.locator(".rg-node[aria-current]").focus()

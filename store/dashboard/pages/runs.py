@@ -72,7 +72,7 @@ async def run(request: PageRequest) -> PageContent:
     drawing = await drawing_of(request, view, phases, at=at)
     node = request.one("node") or None
     scope = request.one("scope") or None
-    chosen = None if node is None else await _said(request, drawing, view, scope, node, at)
+    chosen = None if node is None else await _node_events(request, drawing, view, scope, node, at)
     values: dict[str, Any] = {
         "rollout": summary(rollout),
         "view": view,
@@ -186,10 +186,10 @@ def _copies(request: PageRequest, rollout_id: str, view: str) -> list[tuple[str,
     ]
 
 
-# -- what a node said ------------------------------------------------------------------------------------------------
+# -- events of a node ------------------------------------------------------------------------------------------------
 
 
-async def _said(
+async def _node_events(
     request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
     """Return a node with its events and the events of its descendants."""

@@ -88,8 +88,8 @@ function clocks(splits, step) {
   let day = "";
   return splits.map((value) => {
     const date = new Date(value * 1000);
-    const told = isLocal() ? new Date(date.getTime() - date.getTimezoneOffset() * 60000) : date;
-    const [on, at] = told.toISOString().split("T");
+    const local = isLocal() ? new Date(date.getTime() - date.getTimezoneOffset() * 60000) : date;
+    const [on, at] = local.toISOString().split("T");
     const isNew = on !== day;
     day = on;
     if (step >= 86400) return on.slice(5);

@@ -101,11 +101,11 @@ function listen(base) {
     catchUp();
   });
   source.addEventListener("news", (event) => {
-    const told = JSON.parse(event.data);
-    position = told.position;
+    const news = JSON.parse(event.data);
+    position = news.position;
     document.body.dataset.heard = String(position);
-    document.dispatchEvent(new CustomEvent("rollbook:news", { detail: told }));
-    refresh(told.streams);
+    document.dispatchEvent(new CustomEvent("rollbook:news", { detail: news }));
+    refresh(news.streams);
   });
   source.addEventListener("error", () => {
     show("lost", "reconnecting");

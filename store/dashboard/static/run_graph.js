@@ -34,12 +34,12 @@ async function show(url) {
   shown.replaceWith(document.adoptNode(fresh));
   restorePlaces();
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
-  document.querySelector("#said")?.scrollIntoView({ block: "nearest" });
+  document.querySelector("#node-events")?.scrollIntoView({ block: "nearest" });
   fresh.dispatchEvent(new CustomEvent("rollbook:drawn", { bubbles: true }));
 }
 
 function onClick(event) {
-  const link = event.target.closest(".rg .rg-node, .rg .rg-said > .page-head a[aria-label=Close]");
+  const link = event.target.closest(".rg .rg-node, .rg .rg-events > .page-head a[aria-label=Close]");
   if (!link || !isPlain(event)) return;
   event.preventDefault();
   history.pushState({ chosen: true }, "", link.href);

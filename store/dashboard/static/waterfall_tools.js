@@ -24,8 +24,8 @@ export function toolbar(waterfall, kinds) {
   kind.setAttribute("aria-label", "Kind");
   kind.append(new Option("any kind", ""), ...kinds.map((each) => new Option(each, each)));
   const errors = Object.assign(document.createElement("input"), { type: "checkbox" });
-  const told = Object.assign(document.createElement("span"), { className: "wf-told" });
-  told.setAttribute("role", "status");
+  const status = Object.assign(document.createElement("span"), { className: "wf-status" });
+  status.setAttribute("role", "status");
   const sum = Object.assign(document.createElement("span"), { className: "wf-sum" });
   const none = Object.assign(document.createElement("span"), { className: "wf-none", textContent: "No span matches.", hidden: true });
 
@@ -54,12 +54,12 @@ export function toolbar(waterfall, kinds) {
   zoom.append(smaller, larger,
     button("Span", "Show the period of the selected span: z", () => waterfall.fit(true)),
     button("All", "Show the whole period: 0", () => waterfall.fit(false)));
-  element.append(text, kind, labelled("errors", errors), spread, zoom, none, told, sum);
+  element.append(text, kind, labelled("errors", errors), spread, zoom, none, status, sum);
 
   return {
     element,
     show,
-    tell: (what) => { told.textContent = what; },
+    tell: (what) => { status.textContent = what; },
     empty: (isEmpty) => { none.hidden = !isEmpty; },
     count: (trace, count, whole) => {
       let failed = 0;

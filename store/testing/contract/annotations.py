@@ -1,4 +1,4 @@
-"""What is said about a rollout is kept with it, can be looked back at, and changes nothing else."""
+"""Contract of labels and notes: they are stored with their rollout, have a history, and change nothing else."""
 
 from __future__ import annotations
 

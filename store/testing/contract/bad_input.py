@@ -1,4 +1,4 @@
-"""What callers may rely on when they send what no store could keep: a refusal that names the field, and no trace."""
+"""Contract of bad input: an error that names the field, and no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may rely on when many call at once: every call is atomic, from any task, thread and event loop."""
+"""Contract of concurrent calls: every call is atomic, from any task, thread and event loop."""
 
 from __future__ import annotations
 

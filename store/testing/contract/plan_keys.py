@@ -1,4 +1,4 @@
-"""What an algorithm may rely on when it names its rollouts, so that enqueueing a plan twice runs it once."""
+"""Contract of plan keys: a rollout that is enqueued twice under one key runs once."""
 
 from __future__ import annotations
 

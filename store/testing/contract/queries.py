@@ -1,4 +1,4 @@
-"""What callers may rely on when they list rollouts, attempts, resources and workers, and what no list may be asked."""
+"""Contract of queries for rollouts, attempts, resources and workers, and of the queries that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may rely on about the objects they are given: pages are sequences, and nothing leads back inside."""
+"""Contract of results: pages are sequences, and changing a result does not change the store."""
 
 from __future__ import annotations
 

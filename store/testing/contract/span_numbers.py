@@ -1,4 +1,4 @@
-"""What callers may rely on when they draw numbers for spans: dense, per rollout, never twice."""
+"""Contract of span numbers: dense, per rollout, never drawn twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may rely on when they look for spans.
+"""Contract of queries for spans.
 
 The rules are those of every list, but for one: `filter_logic="or"` without any filter finds nothing.
 """

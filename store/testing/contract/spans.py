@@ -1,4 +1,4 @@
-"""What callers may rely on when spans arrive: what is kept, what counts as a sign of life, and what they move."""
+"""Contract of spans: their fields, their effect as signs of life, and the statuses that they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may rely on when they wait: for rollouts to end, and for rollouts to claim.
+"""Contract of waiting calls: for the ends of rollouts, and for rollouts to claim.
 
 Waiting is measured in real seconds, whatever the store's clock says.
 """

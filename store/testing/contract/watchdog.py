@@ -1,4 +1,4 @@
-"""What callers may rely on when an attempt takes too long or falls silent.
+"""Contract of the watchdog: attempts that exceed their time limit or send no sign of life.
 
 With `scan_debounce_seconds=0` every marked call first lets the watchdog look. `get_worker_by_id` is not marked, so the
 worker of a stuck attempt tells whether the watchdog has looked.

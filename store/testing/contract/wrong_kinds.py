@@ -1,4 +1,4 @@
-"""What callers may rely on when an argument is of another kind than its annotation says: a refusal that names it."""
+"""Contract of arguments with another type than their annotation: an error that names the argument."""
 
 from __future__ import annotations
 
