@@ -116,7 +116,7 @@ async def test_closing_ends_a_reader_that_follows(store: HTTPStore) -> None:
 async def test_a_cursor_of_another_store_is_refused(store: HTTPStore) -> None:
     with pytest.raises(Invalid, match="after"):
         await anext(store.log.tail("nonsense"))
-    with pytest.raises(Incompatible, match="is of store other"):
+    with pytest.raises(Incompatible, match="belongs to store other"):
         await anext(store.log.tail("1.other.0." + "0" * 16 + ".0"))
 
 

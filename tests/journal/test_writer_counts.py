@@ -89,7 +89,7 @@ async def test_a_commit_carries_nearly_all_who_wait(
 ) -> None:
     # The writer lets its callers have their turn, and goes on without them after a moment. On a busy machine the
     # moment may end first; here it does not, so that the counts are those of any machine.
-    monkeypatch.setattr(writer, "_TURN_SECONDS", 60.0)
+    monkeypatch.setattr(writer, "_CALLERS_SECONDS", 60.0)
     statistics = opened.core.writer_statistics
 
     async def call() -> None:
