@@ -40,7 +40,7 @@ class AttemptErrorsContract:
         rollout = await started(store)
         without: list[dict[str, Any]] = [{}, {"status": "succeeded"}, {"status": "running"}, {"metadata": {}}]
         for given in without:
-            with pytest.raises(Invalid, match="error: goes with a status"):
+            with pytest.raises(Invalid, match="error: is only allowed with one of these statuses"):
                 await store.update_attempt(rollout.rollout_id, "latest", **given, error=ERROR)
         assert await errors_of(store, rollout) == []
 
