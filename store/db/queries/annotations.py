@@ -1,4 +1,4 @@
-"""The labels and notes of one rollout, now and at a moment of the log."""
+"""Labels and notes of one rollout, now and at a position of the log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from store.models.annotations import Note
 from store.validation.json_limits import check_text
 
 END = 2**63 - 1
-"""Beyond every position of a log."""
+"""A position after every event of a log."""
 _MOST = 2**31 - 1
 
 
 async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
-    """Return the positions of a rollout's first and last event; None if there is no such rollout."""
+    """Return the positions of a rollout's first and last event; None if the rollout does not exist."""
     row = core_tables.rollouts.c
 
     def build() -> Select[Any]:
@@ -35,7 +35,7 @@ async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple
 
 
 async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
-    """Return the labels that a rollout carries, in order."""
+    """Return the labels of a rollout, in order."""
     row = core_tables.labels.c
 
     def build() -> Select[Any]:
@@ -45,7 +45,7 @@ async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> lis
 
 
 async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
-    """Return the labels that a rollout carried at a position, in order."""
+    """Return the labels that a rollout had at a position, in order."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
@@ -64,13 +64,13 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
     carried: set[str] = set()
     for type_, shape, data in await session.fetch(compiled(dialect, "labels_then", build), params):
         fact = upcast(type_, shape, loads(data))
-        assert isinstance(fact, RolloutAnnotated)  # the statement asks for no other
+        assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
         carried = (carried - set(fact.removed)) | set(fact.added)
     return sorted(carried)
 
 
 async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
-    """Return the last notes of a rollout that had been made at a position, oldest first."""
+    """Return the last notes of a rollout up to a position, oldest first."""
     row, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
 
     def build() -> Select[Any]:

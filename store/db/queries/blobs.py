@@ -1,4 +1,4 @@
-"""Bodies that lie in `blobs`, named by their hashes: found for events, and held against what names them."""
+"""Reads of `blobs`, which stores bodies by their hashes, and checks against the events that name them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _AT_ONCE = 500
 
 
 async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
-    """Return codec, raw_len and bytes of the blobs with some hashes, in hex; those that are not there are left out."""
+    """Return codec, raw_len and bytes of the blobs with these hashes, in hex; missing blobs are left out."""
 
     def build() -> Select[Any]:
         return select(*core_tables.blobs.c).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
@@ -31,18 +31,18 @@ async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[s
 
 
 async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
-    """Return rows of events with their bodies, with those that lie in `blobs` filled in.
+    """Return rows of events with their bodies, including bodies that are stored in `blobs`.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        rows: columns of `events`, then codec, raw_len if there are `lengths`, and bytes of the body; then others.
-        lengths: whether raw_len is among them.
+        rows: columns of `events`, then codec, raw_len if `lengths` is True, bytes of the body, and other columns.
+        lengths: whether the rows contain raw_len.
     """
     lacking = {
         index: bytes(row[_HASH]).hex()
         for index, row in enumerate(rows)
-        # A checkpoint that points elsewhere has no body.
+        # A checkpoint whose state is stored elsewhere has no body.
         if row[_TYPE] in IN_BLOBS and row[_HASH] is not None
     }
     if not lacking:
@@ -58,7 +58,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
 
 
 async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit: int) -> Sequence[Row]:
-    """Return rows of `blobs` in the order of their hashes, those beyond one."""
+    """Return rows of `blobs` in the order of their hashes, after one hash."""
 
     def build() -> Select[Any]:
         name = core_tables.blobs.c.hash
@@ -69,7 +69,7 @@ async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit:
 
 
 async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> set[str]:
-    """Return which of some hashes, in hex, have a blob."""
+    """Return those of these hashes, in hex, that have a blob."""
 
     def build() -> Select[Any]:
         return select(core_tables.blobs.c.hash).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
@@ -84,7 +84,7 @@ async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]
 
 
 async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
-    """Return the hashes of blobs that no event names, as far as the tables of runs know."""
+    """Return the hashes of blobs that no event names, according to the tables of runs."""
 
     def build() -> Any:
         event = core_tables.events.c

@@ -1,4 +1,4 @@
-"""Stored bodies become payload again: the JSON object, keyed by field, that went with an event."""
+"""Decoding of stored bodies into payload, which is a JSON object keyed by field."""
 
 import zlib
 from typing import Any
@@ -14,8 +14,8 @@ def raw_json(codec: int, stored: bytes) -> bytes:
     """Return the uncompressed JSON text of a stored body.
 
     Raises:
-        Incompatible: a newer version wrote it, with a codec this one does not know.
-        Corrupt: the bytes are not what the codec says.
+        Incompatible: a newer version wrote it with a codec that this version does not know.
+        Corrupt: the bytes cannot be decoded with the codec.
     """
     if codec == ZLIB:
         try:
@@ -28,7 +28,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
 
 
 def payload(codec: int | None, stored: bytes | None) -> Json | None:
-    """Return the payload of a stored body, or None where there is no body: none was written, or it was dropped.
+    """Return the payload of a stored body; None if there is no body, because none was written or it was removed.
 
     Raises:
         Incompatible: a newer version wrote it.
@@ -44,5 +44,5 @@ def payload(codec: int | None, stored: bytes | None) -> Json | None:
 
 
 def payload_of(body: Body | None) -> Json | None:
-    """Return the payload of a body as an event carries it."""
+    """Return the payload of an event's body."""
     return None if body is None else payload(body.codec, body.stored)

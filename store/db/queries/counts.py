@@ -13,22 +13,22 @@ from store.db.tables import core as core_tables
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of one moment."""
+    """Counts of one snapshot."""
 
     rollouts: dict[str, int]
-    """By status."""
+    """Rollouts by status."""
     attempts: dict[str, int]
-    """By status; without those whose claim was released."""
+    """Attempts by status, without those whose claim was released."""
     waiting: int
-    """Rollouts in the queue."""
+    """The number of rollouts in the queue."""
     oldest_waiting_at: int | None
-    """When the first of them joined it, in µs."""
+    """When the first of them entered the queue, in µs."""
     head: int
-    """The log's last position."""
+    """The last position of the log."""
 
 
 async def counts(dialect: Dialect, session: ReadSession) -> Counts:
-    """Count; the statuses by one scan of each table, so not for every request."""
+    """Return the counts. The statuses need a scan of each table, so this is not for every request."""
     rollouts, attempts, queue, events = (
         core_tables.rollouts.c,
         core_tables.attempts.c,

@@ -1,6 +1,6 @@
 """Filters and sort orders of queries, as SQL conditions and, for rows of the past, as functions of a row.
 
-Names come from a whitelist and values go in as parameters, so nothing a caller sends is ever part of a statement.
+Names come from a whitelist and values are parameters, so no text of a caller is part of a statement.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +18,14 @@ from store.validation import arguments
 from store.validation.json_limits import check_text
 
 Columns = Mapping[str, ColumnElement[Any]]
-"""Expressions by the name of the column they stand for."""
+"""Expressions by the name of the column that they represent."""
 Values = Mapping[str, Any]
 Operation = Literal["is", "in", "contains"]
 
 _PAGE = frozenset({"filter_logic", "sort_by", "sort_order", "limit", "offset"})
 _UNLIMITED = 2**62
 _NO_LENGTH = 2**31
-# What null counts as in a sort.
+# The value that replaces null in a sort.
 _EMPTY = {"text": "", "number": 0}
 
 
@@ -34,32 +34,32 @@ class FilterField:
     """A scalar field of a model."""
 
     column: str
-    """The column that holds it."""
+    """The column of the field."""
     kind: Literal["text", "number", "time"]
-    """Decides where null goes in a sort: a text counts as empty, a number as zero, a time as later than any."""
+    """The kind, which determines how null sorts: as an empty text, as zero, or as later than any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """What one kind of thing can be sorted and filtered by; the names are those of the API."""
+    """The fields by which one kind of row can be sorted and filtered, under the names of the API."""
 
     name: str
     table: Table
     fields: Mapping[str, FilterField]
     created: str = "first_position"
-    """The column whose order is the order of creation, which decides between equals, always rising."""
+    """The column whose ascending order is the order of creation, which orders equal rows."""
     ties: Mapping[str, tuple[str, ...]] | None = None
-    """Fields that come before the order of creation, rising and with null last, for a sort by a given field."""
+    """Fields that order equal rows before the order of creation, ascending with null last, by the field of the sort."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterCondition:
-    """One thing asked of a field."""
+    """A condition on a field."""
 
     field: str
     operation: Operation
     value: Any
-    """A text, or a sequence of texts for `in`."""
+    """A text; for `in` a sequence of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,17 @@ class FilterQuery:
 
     @property
     def is_paged(self) -> bool:
-        """Whether fewer may be asked for than match."""
+        """Whether the query has a limit or an offset."""
         return self.limit != -1 or self.offset > 0
 
     @property
     def limit_param(self) -> int:
-        """The limit as a database takes it."""
+        """The limit as a parameter of a statement."""
         return _UNLIMITED if self.limit == -1 else min(self.limit, _UNLIMITED)
 
     @property
     def offset_param(self) -> int:
-        """The offset as a database takes it."""
+        """The offset as a parameter of a statement."""
         return min(self.offset, _UNLIMITED)
 
 
@@ -134,7 +134,7 @@ SPANS = Noun(
         **_times("start_time", "end_time"),
     },
     created="position",
-    # Spans of one request to a model proxy share one number.
+    # Spans of one request to an LLM proxy share a number.
     ties={"sequence_id": ("start_time", "end_time")},
 )
 RESOURCES = Noun(
@@ -175,8 +175,8 @@ def query(
     """Return a checked query. Conditions whose value is None are left out.
 
     Raises:
-        Invalid: a logic other than `and` and `or`, an order other than `asc` and `desc`, a limit below -1, a negative
-            offset, or a field that does not exist or has no order, with those that do.
+        Invalid: the logic is not `and` or `or`, the order is not `asc` or `desc`, the limit is below -1, the offset is
+            negative, or the field does not exist or has no order; the message names the fields that do.
     """
     arguments.choice(filter_logic, "filter_logic", "and", "or")
     arguments.choice(sort_order, "sort_order", "asc", "desc")
@@ -189,7 +189,7 @@ def query(
 
 
 def of(value: PageQuery) -> FilterQuery:
-    """Return the checked query of a value; errors as `query`."""
+    """Return the checked query of a query value; it raises the errors of `query`."""
     return query(
         _NOUNS[type(value)],
         [_condition(name, wanted) for name in value.conditions() if (wanted := getattr(value, name)) is not None],
@@ -206,7 +206,7 @@ def _condition(name: str, value: Any) -> FilterCondition:
 
 
 def _checked(condition: FilterCondition) -> FilterCondition:
-    """Return a condition that every database can be asked; the texts of both reach their drivers as UTF-8."""
+    """Check a condition. Its texts must be valid UTF-8 for the drivers."""
     field = condition.field if condition.operation == "is" else f"{condition.field}_{condition.operation}"
     if condition.operation != "in":
         if not isinstance(condition.value, str):
@@ -223,9 +223,9 @@ def _checked(condition: FilterCondition) -> FilterCondition:
 
 
 def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> ColumnElement[bool]:
-    """Return what a query demands of a row. Without conditions everything matches.
+    """Return the condition of a query on a row. Without conditions every row matches.
 
-    The statement takes the parameters of `params`; what a column is to contain is part of the statement itself.
+    The statement takes the parameters of `params`. The text of a `contains` is part of the statement itself.
     """
     terms = [term(dialect, filter_query, index, columns) for index in range(len(filter_query.conditions))]
     if not terms:
@@ -234,7 +234,7 @@ def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> Colu
 
 
 def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
-    """Return what one condition of a query demands of a row."""
+    """Return one condition of a query as SQL."""
     condition = filter_query.conditions[index]
     column = columns[filter_query.noun.fields[condition.field].column]
     match condition.operation:
@@ -258,7 +258,7 @@ def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
 
 
 def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
-    """Return what two queries with the same statement have in common, or None if the statement holds a value."""
+    """Return a key that queries with the same statement share; None if the statement contains a value."""
     if any(condition.operation == "contains" for condition in filter_query.conditions):
         return None
     conditions = tuple((each.field, each.operation, not each.value) for each in filter_query.conditions)
@@ -273,9 +273,9 @@ def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
 
 
 def order(filter_query: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
-    """Return the terms of a query's order. Equals keep the order of creation, whichever way the sort goes.
+    """Return the terms of a query's order. Equal rows keep the order of creation in both directions.
 
-    Null is later than any time; for other fields it counts as empty or zero, as in Agent-lightning 0.3.
+    Null sorts as later than any time, and in other fields as empty or zero, as in Agent-lightning 0.3.
     """
     noun = filter_query.noun
     terms: list[ColumnElement[Any]] = []
@@ -303,7 +303,7 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
 
 
 def matches(filter_query: FilterQuery, row: Values) -> bool:
-    """Say whether a row, given by the names of its columns, is what a query demands; the same as `where`."""
+    """Return whether a row, given by the names of its columns, matches a query; equivalent to `where`."""
     if not filter_query.conditions:
         return True
     found = (
@@ -324,12 +324,12 @@ def _holds(condition: FilterCondition, value: str | None) -> bool:
 
 
 def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
-    """Return rows in the order that a query asks for; the same as `order`."""
+    """Return rows in the order of a query; equivalent to `order`."""
     noun = filter_query.noun
     found = sorted(rows, key=lambda row: row[noun.created])
     if filter_query.sort_by is None:
         return found
-    # Python's sort keeps the order of equals, also in reverse.
+    # Python's sort keeps the order of equal rows, also in reverse.
     for field in reversed((noun.ties or {}).get(filter_query.sort_by, ())):
         found.sort(key=_key(noun, field))
     found.sort(key=_key(noun, filter_query.sort_by), reverse=filter_query.is_descending)
@@ -348,7 +348,7 @@ def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
 
 
 def page(filter_query: FilterQuery, rows: Sequence[Values]) -> Sequence[Values]:
-    """Return the part of arranged rows that a query asks for."""
+    """Return the page of a query from sorted rows."""
     if filter_query.limit == -1:
         return rows[filter_query.offset :]
     return rows[filter_query.offset : filter_query.offset + filter_query.limit]

@@ -1,7 +1,7 @@
-"""Reading the log: events by position, by stream and by commit, and the bodies beside them.
+"""Reads of the log: events by position, by stream and by commit, and their bodies.
 
-Long reads go by keyset, page by page: memory stays bounded without a cursor, on either database, inside a transaction
-or not. Rows are those of the tables; `event_of` makes the domain's events of them.
+Long reads fetch pages by key, so memory is limited without a cursor, on both databases, with or without a transaction.
+Rows are those of the tables; `event_of` converts them to events of the domain.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +32,7 @@ _END = 2**62
 
 
 def fact_of(row: Row) -> Fact:
-    """Return what a row of `events` says, in the current form whatever version wrote it.
+    """Return the fact of a row of `events` in its current shape, whatever version wrote it.
 
     Raises:
         Incompatible: a newer version wrote a type or a form that this one does not know.
@@ -106,12 +106,12 @@ async def events(
     Args:
         dialect: the database.
         session: a connection to it.
-        after: only positions beyond this one.
-        until: only this position and those before.
-        limit: at most so many.
-        stream: only those of this stream.
-        types: only those of these types; None for all.
-        bodies: add codec and bytes of each event's body, nulls where it has none.
+        after: only positions greater than this one.
+        until: only positions up to this one.
+        limit: the maximum number of rows.
+        stream: only events of this stream.
+        types: only events of these types; None for all.
+        bodies: whether to add codec and bytes of each event's body, or nulls.
     """
 
     def build() -> Select[Any]:
@@ -121,10 +121,10 @@ async def events(
             statement = statement.where(event.stream == _text("of_stream"))
         if types is not None:
             statement = statement.where(dialect.any_of(event.type, "of_types"))
-        # A stream's versions rise with its positions, and its index is by version.
+        # Versions of a stream ascend with positions, and the index of streams is by version.
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
-        # Said of the bodies too: Postgres would otherwise merge from the first of them, on every page.
+        # The condition also limits the bodies, because Postgres would otherwise read them from the first one.
         return _with_body(statement, core_tables.bodies.c.position > _int("after")) if bodies else statement
 
     sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
@@ -160,11 +160,11 @@ async def stream_events(
     Args:
         dialect: the database.
         session: a connection to it.
-        stream: which, as `rollout/ro-…`.
-        after: only versions beyond this one.
-        until: only this position of the log and those before.
-        limit: at most so many.
-        bodies: add codec and bytes of each event's body, nulls where it has none.
+        stream: the name of the stream, such as `rollout/ro-…`.
+        after: only versions greater than this one.
+        until: only positions up to this one.
+        limit: the maximum number of rows.
+        bodies: whether to add codec and bytes of each event's body, or nulls.
     """
 
     def build() -> Select[Any]:
@@ -191,15 +191,15 @@ async def events_by_stream(
     until: int | None = None,
     batch: int = BATCH,
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of all streams that begin with a prefix, stream by stream and each in its order, in batches.
+    """Yield the rows of all streams with a prefix in batches, ordered by stream and version.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        prefix: as `rollout/`; ends in a character below U+10FFFF.
-        after: the stream and version after which to go on.
-        until: only this position of the log and those before.
-        batch: rows at once; a stream may go on in the next batch.
+        prefix: the prefix, such as `rollout/`; its last character is below U+10FFFF.
+        after: the stream and version after which to continue.
+        until: only positions up to this one.
+        batch: the number of rows in a batch; a stream may continue in the next batch.
     """
 
     def build() -> Select[Any]:
@@ -227,7 +227,7 @@ async def events_by_stream(
 async def events_of_streams(
     dialect: Dialect, session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of some streams up to a position, stream by stream and each in its order, in batches."""
+    """Yield the rows of some streams up to a position in batches, ordered by stream and version."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -244,7 +244,7 @@ async def events_of_streams(
 
 
 async def last_event(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
-    """Return the row of the last event of the log, or of the last at a position or before it."""
+    """Return the row of the last event of the log, or of the last event up to a position."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -279,7 +279,7 @@ async def last_before_command(
 
 
 async def position_of(dialect: Dialect, session: ReadSession, stream: str, version: int) -> int | None:
-    """Return the position of a stream's event of this number, or None if it has none such."""
+    """Return the position of the event with this number in a stream; None if it does not exist."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -292,7 +292,7 @@ async def position_of(dialect: Dialect, session: ReadSession, stream: str, versi
 async def event_sizes(
     dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return position, type and bytes of body before compression (null without one) of events, in their order."""
+    """Return position, type and uncompressed size of the body (null without one) of events, in order."""
 
     def build() -> Select[Any]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -319,7 +319,7 @@ async def event_sizes(
 async def commits(
     dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return rows of `commits` in their order, with ids beyond `after` and up to `until`."""
+    """Return rows of `commits` in order, with ids after `after` and up to `until`."""
 
     def build() -> Select[Any]:
         commit = core_tables.commits.c
@@ -344,7 +344,7 @@ async def all_commits(
 
 
 async def last_commit(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
-    """Return the row of the last commit, or of the last with this id or a smaller one; None in an empty log."""
+    """Return the row of the last commit, or of the last commit up to this id; None if there is none."""
 
     def build() -> Select[Any]:
         commit = core_tables.commits.c
@@ -355,15 +355,15 @@ async def last_commit(dialect: Dialect, session: ReadSession, until: int | None 
 
 
 async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Row | None:
-    """Return the row of the commit that holds the last event at a position or before it; None before the first."""
+    """Return the row of the commit of the last event up to a position; None before the first event."""
     event = await last_event(dialect, session, position)
     return None if event is None else await last_commit(dialect, session, event[1])
 
 
 async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
-    """Return the row of the last commit recorded at a time (µs) or before it; None before the first.
+    """Return the row of the last commit recorded up to a time (µs); None before the first commit.
 
-    Times rise with the ids of commits, so halving finds it; an index would be one more page in every commit.
+    Times ascend with the ids of commits, so a binary search finds it. An index would cost each commit a page.
     """
     found: Row | None = None
     newest = await last_commit(dialect, session)
@@ -372,7 +372,7 @@ async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row
         middle = (low + high) // 2
         commit = await last_commit(dialect, session, middle)
         if commit is None or commit[_COMMIT_ID] < low:
-            # Ids that were drawn and never used lie between.
+            # Some ids were drawn and not used.
             low = middle + 1
         elif commit[_RECORDED_AT] <= at:
             found, low = commit, middle + 1
@@ -382,7 +382,7 @@ async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row
 
 
 def totals_of(commit: Row | None) -> tuple[int, ...]:
-    """Return the running totals of a commit: `pages.TOTALS` in order, zeros for None."""
+    """Return the running totals of a commit in the order of `pages.TOTALS`; zeros for None."""
     return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
 
 
@@ -390,11 +390,11 @@ def totals_of(commit: Row | None) -> tuple[int, ...]:
 
 
 async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
-    """Return codec and bytes of the bodies at some positions; those that are not there are left out."""
+    """Return codec and bytes of the bodies at some positions; missing bodies are left out."""
     found: dict[int, tuple[int, bytes]] = {}
     body = core_tables.bodies.c
     for chunk in _chunks(sorted(set(positions))):
-        # Lists as parameters are of texts; positions are our own numbers, so they may stand in the statement.
+        # List parameters contain texts. Positions come from the database, so they may be part of the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
         sql = dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
         for position, codec, stored in await session.fetch(sql, {}):

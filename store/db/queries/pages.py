@@ -1,7 +1,7 @@
-"""Reads of the store: pages of each noun, single rows, and a few numbers. Each takes one or two statements.
+"""Reads of the store: pages of rows, single rows, and some counts. Each takes one or two statements.
 
-Statements are compiled once for each shape a query takes. The wide rows they return go to a `make` of the caller's
-one by one, so that no list of rows is held beside the list of what is made of them.
+Statements are compiled once for each shape of a query. The caller's function `make` converts the wide rows one by one,
+so that no list of rows is in memory beside the list of results.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -22,12 +22,12 @@ TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources
 
 rollouts_table, attempts_table = core_tables.rollouts, core_tables.attempts
 _BATCH = 1000
-# An id that could not be stored is not refused when it is asked for, but for what no driver can send.
+# A read accepts ids that are too long to be stored, because it finds nothing under them. Drivers have this limit.
 LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
 
 
-# -- what rows are made of -------------------------------------------------------------------------------------------
+# -- columns of rows -------------------------------------------------------------------------------------------------
 
 
 def signal_of(attempt: Columns) -> ColumnElement[bool]:
@@ -54,7 +54,7 @@ def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
 
 
 def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
-    """Add codec and bytes of the bodies at some positions, nulls for those that are not there."""
+    """Add codec and bytes of the bodies at some positions, or nulls."""
     for position in positions:
         body = core_tables.bodies.alias()
         statement = statement.outerjoin(body, body.c.position == position).add_columns(body.c.codec, body.c.body)
@@ -98,7 +98,7 @@ def _whole_spans(columns: Columns, source: FromClause) -> Select[Any]:
 
 
 def sign_of_life() -> ColumnElement[Any]:
-    """Return the last heartbeat of an attempt: what was stamped last, the signal or the row."""
+    """Return the last heartbeat of an attempt: that of its signal or that of its row, whichever is later."""
     attempt, signal = attempts_table.c, core_tables.attempt_signals.c
     is_newer = signal.stamped_at > func.coalesce(attempt.heartbeat_stamped_at, 0)
     return case((is_newer, signal.beat_time), else_=attempt.last_heartbeat_time)
@@ -132,10 +132,10 @@ _WORKERS = core_tables.workers.outerjoin(
 def rollouts(
     dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]
 ) -> Awaitable[Page[Item]]:
-    """Return, to be awaited, a page of rollouts, each with its latest attempt.
+    """Return an awaitable page of rollouts, each with its latest attempt.
 
-    A row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
-    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
+    A row has the columns of the rollout, the columns of the attempt (nulls without one), beat_time and stamped_at of
+    its signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's metadata.
     """
     listing = Listing(
         filter_query,
@@ -151,11 +151,11 @@ def rollouts(
 async def take_rollouts(
     dialect: Dialect, session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int
 ) -> int:
-    """Have a page of rollouts taken, in few columns and `batch` rows at a time; return how many match before paging.
+    """Pass a page of rollouts to `take`, `batch` rows at a time; return how many match before paging.
 
-    A row is `BRIEF_ROLLOUT` of the rollout, whether one body is its input's and its metadata's, `BRIEF_ATTEMPT` of its
-    latest attempt (nulls without one), that one's last sign of life, and codec and bytes of three bodies: the rollout's
-    input, its metadata (nulls if it is the same), the attempt's metadata.
+    A row has the columns `BRIEF_ROLLOUT`, whether input and metadata share a body, the columns `BRIEF_ATTEMPT` of the
+    latest attempt (nulls without one), its last heartbeat, and codec and bytes of three bodies: the rollout's input,
+    its metadata (nulls if the body is shared), and the attempt's metadata.
     """
     listing = Listing(
         filter_query,
@@ -171,7 +171,7 @@ async def take_rollouts(
 
 
 def _rollouts_recorded() -> Select[Any]:
-    """Return the number of rollouts in the log; a rollout is never deleted."""
+    """Return the statement for the number of rollouts in the log; rollouts are never deleted."""
     commit = core_tables.commits.c
     return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 
@@ -181,7 +181,7 @@ async def attempts(
 ) -> Page[Item]:
     """Return a page of a rollout's attempts, without those whose claim was released.
 
-    A row is that of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata's body.
+    A row has the columns of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata.
     """
     attempt = attempts_table.c
     listing = Listing(
@@ -213,7 +213,7 @@ async def spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans: what is made of each row. Arguments as of `take_spans`."""
+    """Return a page of a rollout's spans, each made from its row; the arguments are those of `take_spans`."""
     items: list[Item] = []
     total = await take_spans(
         dialect,
@@ -239,19 +239,19 @@ async def take_spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> int:
-    """Have a page of a rollout's spans taken; return how many match before paging.
+    """Pass a page of a rollout's spans to `take`; return how many match before paging.
 
-    A row is that of the table, and codec and bytes of its body.
+    A row has the columns of the table, and codec and bytes of the body.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        rollout_id: whose spans.
-        attempt_id: only those of this attempt, or of the `latest` as it is now; None for all attempts.
+        rollout_id: the id of the rollout.
+        attempt_id: only spans of this attempt, or of the current `latest` one; None for all attempts.
         asked: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
-        take: is given the rows.
-        until: only spans at this position of the log and before; with it `latest` is no attempt id.
-        batch: how many rows are there at a time; None for all at once.
+        take: called with lists of rows.
+        until: only spans up to this position of the log; then `latest` is an ordinary attempt id.
+        batch: the number of rows in memory at a time; None for all.
     """
     if filter_query.logic == "or" and not filter_query.conditions:
         return 0
@@ -276,7 +276,7 @@ async def take_spans(
 
 
 def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
-    """Return what the parameters of these names demand of a span."""
+    """Return the condition on spans for the parameters of these names."""
     span = core_tables.spans.c
     demands: dict[str, ColumnElement[bool]] = {
         "rollout": span.rollout_id == bindparam("rollout"),
@@ -299,14 +299,14 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 async def resources(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
-    """Return a page of resources. A row is that of the table, and codec and bytes of its body."""
+    """Return a page of resources. A row has the columns of the table, and codec and bytes of the body."""
     table = core_tables.resources
     listing = Listing(filter_query, _RESOURCE_COLUMNS, table, _whole_resources, is_narrow_first=True)
     return await make_page(dialect, session, listing, make, batch=_BATCH)
 
 
 async def workers(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
-    """Return a page of workers. A row is that of the table, and that of its signals, nulls if it never sent any."""
+    """Return a page of workers. A row has the columns of the table and those of its signals, or nulls."""
     listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
     return await make_page(dialect, session, listing, make)
 
@@ -327,7 +327,7 @@ async def _one(
 
 
 def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return, to be awaited, the row of one rollout, as `rollouts` returns it."""
+    """Return the awaitable row of one rollout, as `rollouts` returns it."""
 
     def build() -> Select[Any]:
         whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
@@ -369,7 +369,7 @@ async def rollouts_by_id(
 
 
 async def finished(dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
-    """Return for each of some rollouts that exists whether it has ended: succeeded, failed or cancelled."""
+    """Return whether each of these rollouts has ended (succeeded, failed or cancelled); missing ones are left out."""
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [rollouts_table.c.rollout_id, rollouts_table.c.status]
@@ -385,7 +385,7 @@ def _distinct(ids: Iterable[str]) -> list[str]:
 
 
 def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return, to be awaited, the row of a rollout's latest attempt, as `attempts` returns it."""
+    """Return the awaitable row of a rollout's latest attempt, as `attempts` returns it."""
 
     def build() -> Select[Any]:
         joined = attempts_table.join(rollouts_table, joins_latest(_ROLLOUT_COLUMNS)).outerjoin(
@@ -397,7 +397,7 @@ def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 
 
 def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
-    """Return, to be awaited, the row of one set of resources, as `resources` returns it."""
+    """Return the awaitable row of one set of resources, as `resources` returns it."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -409,7 +409,7 @@ def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -
 async def resources_by_ids(
     dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return what is made of the rows of some resources, as `resources` returns them, by resources id."""
+    """Return some resources by id, made from rows as `resources` returns them."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         table = core_tables.resources
@@ -419,7 +419,7 @@ async def resources_by_ids(
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None:
-    """Return the row of the resources that were published last, as `resources` returns it."""
+    """Return the row of the newest resources, as `resources` returns it."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -430,7 +430,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
 
 
 def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
-    """Return, to be awaited, the row of one worker, as `workers` returns it."""
+    """Return the awaitable row of one worker, as `workers` returns it."""
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _WORKERS)
@@ -442,7 +442,7 @@ def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[
 async def workers_by_id(
     dialect: Dialect, session: ReadSession, worker_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return what is made of the rows of some workers, as `workers` returns them, by worker id."""
+    """Return some workers by id, made from rows as `workers` returns them."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
@@ -459,12 +459,12 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
 
 
 async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
-    """Return when (µs) the watchdog has to look at a rollout next, or None while it never has to."""
+    """Return when the watchdog has to check a rollout next, in µs; None if it has to check none."""
     return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
 
 
 async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
-    """Return how many rollouts wait for a claim."""
+    """Return the number of rollouts that wait for a claim."""
 
     def build() -> Select[Any]:
         return select(func.count()).select_from(core_tables.queue)
@@ -473,7 +473,7 @@ async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
 
 
 async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:
-    """Return how much the log holds: events, rollouts, attempts, spans, resources, workers, bytes of bodies."""
+    """Return the totals of the log: events, rollouts, attempts, spans, resources, workers, bytes of bodies."""
     commit = core_tables.commits.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,4 @@
-"""One page of a noun: its statement, compiled once for each shape a query takes, and how many match before paging."""
+"""Pages of rows: the statement, compiled once for each shape of a query, and the number of matches before paging."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from store.db.queries.filters import Columns, FilterQuery
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
 Take = Callable[[Sequence[Row]], object]
-"""Is given rows as the database gives them, some at a time."""
+"""A function that takes lists of rows."""
 
 _SHAPES_KEPT = 512
 
 
 @dataclass(slots=True)
 class Page(Generic[Item]):
-    """What matches a query, as far as it was asked for."""
+    """A page of a query's matches."""
 
     items: list[Item]
     total: int
-    """How many match before paging."""
+    """The number of matches before paging."""
 
 
 def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
-    """Return a statement compiled, from memory if one of its shape was compiled before.
+    """Return a compiled statement; a shape that was compiled before comes from a cache.
 
-    A shape of None is compiled each time: the statement holds a value.
+    With a shape of None the statement is compiled each time, because it contains a value.
     """
     if shape is None:
         return dialect.sql(build())
@@ -46,34 +46,34 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """How one noun is listed."""
+    """The parts of the statements that list one kind of row."""
 
     filter_query: FilterQuery
     columns: Columns
-    """What its fields and its order are made of."""
+    """The columns for its fields and its order."""
     source: FromClause
-    """The tables that hold those columns."""
+    """The tables of these columns."""
     whole: Callable[[Columns, FromClause], Select[Any]]
-    """The wide rows, from such columns."""
+    """Function that returns the statement of the wide rows for these columns."""
     within: Callable[[], ColumnElement[bool]] | None = None
-    """What every row must be, whatever the query's logic."""
+    """Condition on every row, whatever the query's logic."""
     within_params: tuple[tuple[str, Any], ...] = ()
     shape: Hashable = None
-    """What tells its statements from those of other listings of the noun."""
+    """A key that distinguishes its statements from those of other listings."""
     carried: Sequence[str] | None = None
-    """The columns that `whole` needs of a page that was cut before; None for all."""
+    """The columns that `whole` needs after the page was limited; None for all."""
     is_narrow_first: bool = False
-    """Cut the page before the payload is joined: sorting and skipping would carry it along otherwise."""
+    """Whether the page is limited before the payload is joined, so that sorting and skipping do not move payload."""
     all_of_them: Callable[[], Select[Any]] | None = None
-    """How many there are in all, where that is known without counting."""
+    """Function that returns the statement for the total number, if it is known without counting."""
 
     def matching(self, dialect: Dialect) -> ColumnElement[bool]:
-        """Return what a row must be."""
+        """Return the condition on a row."""
         condition = filters.where(dialect, self.filter_query, self.columns)
         return condition if self.within is None else and_(self.within(), condition)
 
     def statement(self, dialect: Dialect) -> Select[Any]:
-        """Return the page."""
+        """Return the statement of the page."""
         filter_query, columns, matching = self.filter_query, self.columns, self.matching(dialect)
         if not (filter_query.is_paged and self.is_narrow_first) or self.is_beginning:
             statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(filter_query, columns))
@@ -86,7 +86,7 @@ class Listing:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether an index begins with what is asked for, so that nothing is sorted, and nothing joined in vain."""
+        """Whether the page is the beginning of an index, so that nothing has to be sorted or joined beyond it."""
         filter_query = self.filter_query
         return (
             filter_query.sort_by is None
@@ -100,7 +100,7 @@ class Listing:
         return list(dict.fromkeys((*names, *(noun.fields[name].column for name in sorts), noun.created)))
 
     def count(self, dialect: Dialect) -> Select[Any]:
-        """Return how many match before paging."""
+        """Return the statement for the number of matches before paging."""
         if self.all_of_them is not None and not self.filter_query.conditions and self.within is None:
             return self.all_of_them()
         return select(func.count()).select_from(self.source).where(self.matching(dialect))
@@ -115,7 +115,7 @@ def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
 async def take_page(
     dialect: Dialect, session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None
 ) -> int:
-    """Have the rows of a page taken, at most `batch` at a time; return how many match before paging."""
+    """Pass the rows of a page to `take`, at most `batch` at a time; return the number of matches before paging."""
     filter_query = listing.filter_query
     params = filters.params(dialect, filter_query) | dict(listing.within_params)
     shape = filters.shape(filter_query)
@@ -147,7 +147,7 @@ async def take_page(
             take(rows)
     if counted is None:
         return filter_query.offset + found
-    # Rows may have gone between the two statements, but what was read is there.
+    # Rows may disappear between the two statements, but the rows that were read count.
     total = counted[0][0] if counted else 0
     return max(total, filter_query.offset + found if found else 0)
 
@@ -155,7 +155,7 @@ async def take_page(
 async def make_page(
     dialect: Dialect, session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
 ) -> Page[Item]:
-    """Return a page of what is made of its rows, of which at most `batch` are there at a time."""
+    """Return a page of objects made from rows, with at most `batch` rows in memory at a time."""
     items: list[Item] = []
     total = await take_page(dialect, session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
     return Page(items, total)

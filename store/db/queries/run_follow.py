@@ -14,7 +14,7 @@ from store.db.tables import core as core_tables
 
 
 async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:
-    """Return version and position of the last event of a stream; None where it has none."""
+    """Return version and position of the last event of a stream; None if it has none."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,4 @@
-"""Runs by what names them: the rollout, the run that was imported, the flow; and all runs that belong to one."""
+"""Runs by their names: the rollout id, the id of an imported run, and the flow id."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import check_text
 
 _IMPORTED: Final = "run:"
-"""What the plan key of an imported run begins with; `#2` at its end stands for its second generation."""
+"""The prefix of the plan key of an imported run. A suffix such as `#2` stands for its second generation."""
 
 
 async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[str]:
-    """Return the rollouts that were imported from a run, the newest first."""
+    """Return the ids of the rollouts that were imported from a run, the newest first."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         first = rollout.plan_key == bindparam("plan_key", type_=Text)
-        # By the order of bytes, in which `$` follows `#`.
+        # The order is by bytes, in which `$` follows `#`.
         later = and_(
             rollout.plan_key >= bindparam("later", type_=Text), rollout.plan_key < bindparam("beyond", type_=Text)
         )
@@ -61,7 +61,7 @@ async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: i
 
 
 async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
-    """Return of some rollouts how often they were run again, and the last error: rollout_id, rerun_seq, JSON."""
+    """Return rollout_id, rerun_seq and the last error as JSON of some rollouts."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:

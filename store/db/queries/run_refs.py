@@ -1,4 +1,4 @@
-"""Single checkpoints and artefacts, as the calls that save them answer."""
+"""Reads of single checkpoints and artefacts, for the answers of the calls that save them."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from store.db.tables import core as core_tables
 
 
 async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
-    """Return the fields of `CheckpointRef` for the one that was saved at a version."""
+    """Return the fields of `CheckpointRef` for the checkpoint that was saved at a version."""
     fields = await _at(dialect, session, core_tables.checkpoints, rollout_id, version)
     external = fields["external"]
     return fields | {"external": None if external is None else orjson.loads(external)}
 
 
 async def artifact(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
-    """Return the fields of `ArtifactRef` for the one that was saved at a version."""
+    """Return the fields of `ArtifactRef` for the artefact that was saved at a version."""
     fields = await _at(dialect, session, core_tables.artifacts, rollout_id, version, core_tables.rollouts.c.group_id)
     return fields | {"retracted": fields["retracted"] is not None}
 
@@ -44,7 +44,7 @@ async def _at(
 
 
 async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:
-    """Return the id of the latest checkpoint of a scope and name; None before the first."""
+    """Return the id of the latest checkpoint of a scope and name; None if there is none."""
 
     def build() -> Select[Any]:
         row = core_tables.checkpoints.c

@@ -1,7 +1,7 @@
-"""The views of a run as SQL: what of its events, checkpoints and artefacts an attempt sees.
+"""Views of a run as SQL: the events, checkpoints and artefacts that belong to the view of an attempt.
 
-An attempt sees its own, and of the attempts it builds on what is not beyond the version it was based on and not hidden
-by a fork between the two. One recursive statement does both, the same for the three tables.
+The view of an attempt has its own rows, and rows of the attempts that it builds on: those up to the version on which it
+is based, except those that a fork in between hides. One recursive statement determines this for all three tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from store.errors import Invalid
 from store.validation.json_limits import check_text
 
 END: Final = 2**62
-"""Beyond every position and version."""
+"""A number greater than every position and version."""
 
 Form = Literal["seen", "own", "raw"]
 
@@ -84,23 +84,23 @@ _ARTIFACTS_SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which attempts of a run count."""
+    """The attempts of a run whose rows are read."""
 
     form: Form
     attempt: int
-    """Whose view it is; of no meaning for `raw`."""
+    """The attempt whose view it is; unused for `raw`."""
     until: int = END
-    """The position at which the log is cut."""
+    """The last position of the log that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One of the tables that views are made of."""
+    """A table of which views show rows."""
 
     table: Table
     shown: tuple[str, ...]
     phase: str
-    """The column that names the phase of a row without a node."""
+    """The column with the phase of a row that has no node."""
     has_nodes: bool = False
 
 
@@ -110,10 +110,10 @@ _ARTIFACTS = _Kind(core_tables.artifacts, _ARTIFACTS_SHOWN, "phase")
 
 
 def parse(view: str) -> tuple[Form, int | None]:
-    """Return the form of a view, and the attempt it names; None stands for the head.
+    """Return the form of a view and its attempt; None stands for the head.
 
     Raises:
-        Invalid: it is none of `head`, `raw`, `attempt:<n>` and `own:<n>`.
+        Invalid: it is not `head`, `raw`, `attempt:<n>` or `own:<n>`.
     """
     if view == "raw":
         return "raw", None
@@ -133,7 +133,7 @@ def _zero() -> ColumnElement[int]:
 
 
 def _alive(attempt: FromClause) -> ColumnElement[bool]:
-    """Return the condition that an attempt had started, and its claim had not been released, when the log was cut."""
+    """Return the condition that an attempt had started, and its claim was not released, at the position."""
     until = bindparam("until", type_=BigInteger)
     released = attempt.c.released_position
     return and_(
@@ -144,7 +144,7 @@ def _alive(attempt: FromClause) -> ColumnElement[bool]:
 
 
 def _lineage(form: Form) -> CTE:
-    """Return the attempts that count, each with the version up to which it does, and how far below the first it is."""
+    """Return the attempts of the view, each with the last version that counts and its depth below the first."""
     first = core_tables.attempts.alias("first")
     shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
     no_bound = cast(null(), BigInteger).label("upto")
@@ -178,13 +178,13 @@ def _lineage(form: Form) -> CTE:
 
 
 def _masks(lineage: CTE) -> CTE:
-    """Return what the forks of a lineage hide, each thing once, with the depth of the first fork that does."""
+    """Return what the forks of a lineage hide, each item once, with the depth of the first fork that hides it."""
     mask = core_tables.fork_masks.c
     shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
     by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
     depth = func.min(lineage.c.depth).label("depth")
     found = select(*shown, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*shown)
-    # Left to themselves, both databases work it out anew for each row.
+    # Otherwise both databases would compute it again for each row.
     return found.cte("masks").prefix_with("MATERIALIZED")
 
 
@@ -192,9 +192,9 @@ def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> Column
     """Return the condition that a fork above the row's attempt hides the row.
 
     Args:
-        kind: of the row.
-        lineage: the attempts that count.
-        seen: in place of the table, what was made of its rows, with their `depth`.
+        kind: the table of the row.
+        lineage: the attempts of the view.
+        seen: a subquery of the table's rows with their `depth`, in place of the table.
     """
     row = kind.table.c if seen is None else seen.c
     depth = lineage.c.depth if seen is None else seen.c.depth
@@ -253,13 +253,13 @@ async def _fetch(
 
 
 def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]], dict[str, Any], tuple[str, ...]]:
-    """Return the conditions on columns that are given, their parameters, and their names."""
+    """Return the conditions for the given columns, their parameters, and their names."""
     given = {name: check_text(value, name, LONGEST_ID) for name, value in wanted.items() if value is not None}
     terms = [table.c[name] == bindparam(f"only_{name}", type_=Text) for name in given]
     return terms, {f"only_{name}": value for name, value in given.items()}, tuple(given)
 
 
-# -- what is asked of it ---------------------------------------------------------------------------------------------
+# -- reads of a view -------------------------------------------------------------------------------------------------
 
 
 async def events(
@@ -274,8 +274,8 @@ async def events(
     node_id: str | None = None,
     kind: str | None = None,
 ) -> Sequence[Row]:
-    """Return the events of a view after a version, in their order: `_EVENTS_SHOWN`, then attempt, attempt_id,
-    rerun_seq, type and time (µs) of the log's event.
+    """Return the events of a view after a version, in order: the columns `_EVENTS_SHOWN`, then attempt, attempt_id,
+    rerun_seq, type and time (µs) of the event in the log.
     """
     table = core_tables.run_events
     terms, params, names = _equal(table, scope=scope, node_id=node_id, kind=kind)
@@ -290,8 +290,8 @@ async def events(
 
 
 async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
-    """Return what the events of a view are about, in the order in which each was first seen: kind, scope, node_id,
-    parent_node_id, phase, and how many there are.
+    """Return groups of the events of a view in the order of each group's first event: kind, scope, node_id,
+    parent_node_id, phase, and the number of events.
     """
     row = core_tables.run_events.c
 
@@ -303,7 +303,7 @@ async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view:
             or_(lineage.c.upto.is_(None), row.version <= lineage.c.upto),
         )
         about = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
-        # Counted before it is asked what is hidden: of a long run a few hundred rows are left to ask that of.
+        # The events are grouped before hidden ones are removed, so that the check runs on a few hundred groups.
         told = (
             select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
             .select_from(core_tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
@@ -331,7 +331,7 @@ async def checkpoints(
     checkpoint_id: str | None = None,
     newest: bool = False,
 ) -> Sequence[Row]:
-    """Return the checkpoints of a view in their order, or the newest alone: `_CHECKPOINTS_SHOWN` and as `events`."""
+    """Return the checkpoints of a view in order, or only the newest: `_CHECKPOINTS_SHOWN`, then as `events`."""
     table = core_tables.checkpoints
     terms, params, names = _equal(table, scope=scope, name=name, checkpoint_id=checkpoint_id)
 
@@ -357,7 +357,7 @@ async def artifacts(
     limit: int = -1,
     cut_version: int = END,
 ) -> Sequence[Row]:
-    """Return the artefacts of a view that were not retracted by a version, in their order, or the last of them."""
+    """Return the artefacts of a view that were not retracted up to a version, in order, or the last of them."""
     table = core_tables.artifacts
     terms, params, names = _equal(table, scope=scope, name=name)
     there = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
@@ -371,23 +371,23 @@ async def artifacts(
     return list(reversed(found))
 
 
-# -- where a run stands ----------------------------------------------------------------------------------------------
+# -- state of a run --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a run as a whole at a moment."""
+    """The state of a run as a whole at a position of the log."""
 
     head: int | None
-    """The attempt whose view is the run's; None before the first."""
+    """The attempt whose view is the view of the run; None before the first attempt."""
     run_version: int | None
-    """The version of the last event that a plan can rest on, as it is now."""
+    """The current version of the last event that a plan can depend on."""
     resources_id: str | None
     group_id: str | None
 
 
 async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
-    """Return where a run stood when the log was cut at a position; None for one that had not begun to exist."""
+    """Return the state of a run at a position; None if the run did not exist then."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
@@ -406,7 +406,7 @@ async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, unti
 
 
 async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
-    """Return the head as it was: what was moved or started last; a claim that was released never was."""
+    """Return the head at a position: the attempt that was last started or moved to, without released claims."""
     attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:
@@ -436,7 +436,7 @@ async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, un
 
 
 async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:
-    """Return whether a run had an attempt of this number when the log was cut."""
+    """Return whether a run had an attempt with this number at the position."""
 
     def build() -> Select[Any]:
         of_it = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
@@ -447,7 +447,7 @@ async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, a
 
 
 async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int:
-    """Return the version of the last event of a run when the log was cut at a position; 0 before the first."""
+    """Return the version of the last event of a run at a position; 0 before the first event."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
@@ -461,7 +461,7 @@ async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, un
 
 
 async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set[str]:
-    """Return every scope that was ever named in a run, whichever attempts see it now."""
+    """Return all scopes that occur in a run, in any attempt."""
     kinds = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
 
     def build() -> Select[Any]:

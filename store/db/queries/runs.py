@@ -22,7 +22,7 @@ _AT_ONCE = 1000
 
 
 async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
-    """Return the payload of some events, wherever it lies; those without are left out."""
+    """Return the payload of some events, from bodies and blobs; events without payload are left out."""
     stored = await log_queries.bodies_at(dialect, session, positions)
     found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in found]
@@ -38,7 +38,7 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
     event = core_tables.events.c
     found: dict[int, str] = {}
     for start in range(0, len(positions), _AT_ONCE):
-        # Positions are our own numbers, so they may stand in the statement.
+        # Positions come from the database, so they may be part of the statement.
         wanted: list[ColumnElement[int]] = [
             literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
@@ -49,7 +49,7 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
 
 
 async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Return codec and bytes of some blobs by their hashes; those that are not there are left out."""
+    """Return codec and bytes of some blobs by their hashes; missing blobs are left out."""
     blob = core_tables.blobs.c
 
     def build() -> Select[Any]:
@@ -72,7 +72,7 @@ async def texts(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -
 
 
 async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the attempts of a run in their order: sequence_id, attempt_id, status, start (µs), rerun_seq, base,
+    """Return the attempts of a run in order: sequence_id, attempt_id, status, start (µs), rerun_seq, base,
     fork_version, version of the fork, via.
     """
     attempt = core_tables.attempts.c
@@ -87,7 +87,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
 
 
 async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
-    """Return how many run events each attempt of a run has."""
+    """Return the number of run events by attempt of a run."""
     told = core_tables.run_events.c
 
     def build() -> Select[Any]:
@@ -99,7 +99,7 @@ async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) 
 
 
 async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the forks of a run in their order: version, position and data of the event, request_id."""
+    """Return the forks of a run in order: version, position and data of the event, request_id."""
     fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
@@ -125,7 +125,7 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
 
 
 async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
-    """Return the last attempt of a run that is at work."""
+    """Return the last active attempt of a run."""
     attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
@@ -138,7 +138,7 @@ async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int
 
 
 async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
-    """Return the runs of a group that ever saved such a checkpoint: id, codec and bytes of the body of the input."""
+    """Return the runs of a group that saved such a checkpoint: id, codec and bytes of the input's body."""
     rollout, saved, body = core_tables.rollouts.c, core_tables.checkpoints.c, core_tables.bodies
 
     def build() -> Select[Any]:
@@ -173,7 +173,7 @@ async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 async def made_for(
     dialect: Dialect, session: ReadSession, scope: str, name: str | None, limit: int, until: int
 ) -> Sequence[Row]:
-    """Return what all runs made for a scope, newest first, as of a position: artifact_id, rollout_id, group_id,
+    """Return the artefacts of all runs for a scope, newest first, as of a position: artifact_id, rollout_id, group_id,
     version, position, time (µs), attempt, scope, name, phase, media_type, position of its retraction or null.
     """
     made, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events

@@ -1,4 +1,4 @@
-"""Reading whole tables for a proof: each in the order of its key, in bounded memory, inside one snapshot."""
+"""Reads of whole tables for verify: each in the order of its key, in limited memory, in one snapshot."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
-"""What of an event a fold looks at; reading the rest would cost a third more."""
+"""The columns of events that a fold needs. Reading the others would cost a third more."""
 
 _NUMBERS_AT_ONCE = 1000
 
@@ -48,13 +48,13 @@ async def events_and_bodies(
 
 
 def _body_of_event() -> ColumnElement[bool]:
-    # Postgres merges both in their order; without the second condition it would begin with the first body each time.
+    # Postgres merges both tables in order. Without the second condition it would begin with the first body each time.
     body = core_tables.bodies.c
     return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
 
 async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
-    """Return the streams that have events after a position and up to another, at most so many, in order."""
+    """Return at most `limit` streams that have events after a position and up to another, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
@@ -79,15 +79,15 @@ async def events_between(
     *,
     limit: int = BATCH,
 ) -> Sequence[Row]:
-    """Return `FOLDED` columns of `events` by stream and version, those after one place.
+    """Return the columns `FOLDED` of events, ordered by stream and version, after a stream and version.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        after: a stream and a version.
-        before: only streams with names smaller than this one; None for all.
-        last: only this stream and those with smaller names; None for all.
-        limit: at most so many.
+        after: the stream and version after which to continue.
+        before: only streams with smaller names than this one; None for all.
+        last: only streams up to this one; None for all.
+        limit: the maximum number of rows.
     """
     event = core_tables.events.c
 
@@ -108,7 +108,7 @@ async def events_between(
 async def events_since(
     dialect: Dialect, session: ReadSession, streams: Sequence[str], position: int
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield `FOLDED` columns of the events of some streams beyond a position, stream by stream and in order."""
+    """Yield the columns `FOLDED` of the events of some streams after a position, ordered by stream and version."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
@@ -124,12 +124,12 @@ async def events_since(
 
 
 async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
-    """Return the rows of `events` at some positions, in no order."""
+    """Return the rows of `events` at some positions, in any order."""
     return await _at(dialect, session, core_tables.events, "position", positions)
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return positions of bodies that no event claims, the first ones."""
+    """Return the first positions of bodies that belong to no event."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -140,7 +140,7 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
 
 
 async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
-    """Return rows of `dropped`, with type and data of the event each names or nulls, for a range of positions."""
+    """Return rows of `dropped` for a range of positions, each with type and data of its event, or nulls."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event, gone = core_tables.events.c, core_tables.dropped.c
@@ -198,9 +198,9 @@ async def rows_between(
     *,
     inclusive: bool = True,
 ) -> Sequence[Row]:
-    """Return the rows whose first key column is greater than `after` and not beyond `until`, in the order of the key.
+    """Return the rows whose first key column is greater than `after` and at most `until`, in the order of the key.
 
-    With `inclusive` False those at `until` are left out; None for `after` means the beginning, for `until` the end.
+    With `inclusive` False, rows at `until` are left out. None for `after` means the beginning, for `until` the end.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -231,13 +231,13 @@ async def rows_of(
 
 
 async def count(dialect: Dialect, session: ReadSession, table: Table) -> int:
-    """Return how many rows a table has."""
+    """Return the number of rows of a table."""
     sql = compiled(dialect, ("count", table.name), lambda: select(func.count()).select_from(table))
     return (await session.fetch(sql, {}))[0][0]
 
 
 async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place: int) -> str:
-    """Return the key at a place in the order of keys, from 0."""
+    """Return the key at an index in the order of keys, from 0."""
 
     def build() -> Select[*tuple[Any, ...]]:
         return select(key).order_by(key).limit(1).offset(_int("place"))
@@ -248,7 +248,7 @@ async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place
 async def queue_between(
     dialect: Dialect, session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield rows of `queue` by rollout: those of ids beyond `after` and up to `until`; None for no such bound."""
+    """Yield rows of `queue` by rollout: those of ids after `after` and up to `until`; None for no limit."""
 
     def build() -> Select[*tuple[Any, ...]]:
         waiting = core_tables.queue.c
@@ -276,7 +276,7 @@ async def all_rows(
 async def rows_with(
     dialect: Dialect, session: ReadSession, column: Column[Any], values: Sequence[str]
 ) -> Sequence[Row]:
-    """Return the rows of a table that have one of these texts in a column of it."""
+    """Return the rows of a table that have one of these texts in a column."""
     table: Any = column.table
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -287,7 +287,7 @@ async def rows_with(
 
 
 async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
-    """Return the rows of `spans` with these keys, in no order."""
+    """Return the rows of `spans` with these keys, in any order."""
 
     def build() -> Select[*tuple[Any, ...]]:
         span = core_tables.spans.c
@@ -299,7 +299,7 @@ async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tupl
 async def rewards_between(
     dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
 ) -> Sequence[Row]:
-    """Return a rollout's rows of `rewards` with positions beyond `after` and up to `until`, in order."""
+    """Return a rollout's rows of `rewards` with positions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
         reward = core_tables.rewards.c
@@ -310,7 +310,7 @@ async def rewards_between(
             .order_by(reward.position, reward.ordinal)
         )
 
-    # Positions are 64-bit; one that was tampered with may be any of them.
+    # A position that was tampered with may be any 64-bit number.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
     return await session.fetch(compiled(dialect, "rewards_between", build), params)
 
@@ -318,7 +318,7 @@ async def rewards_between(
 async def run_events_between(
     dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
 ) -> Sequence[Row]:
-    """Return a rollout's rows of `run_events` with versions beyond `after` and up to `until`, in order."""
+    """Return a rollout's rows of `run_events` with versions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
         row = core_tables.run_events.c
@@ -334,7 +334,7 @@ async def run_events_between(
 
 
 async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
-    """Return the rows of `queue` at some positions, in no order."""
+    """Return the rows of `queue` at some positions, in any order."""
     return await _at(dialect, session, core_tables.queue, "position", positions)
 
 
@@ -342,7 +342,7 @@ async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str,
     found: list[Row] = []
     names = ", ".join(each.name for each in table.columns)
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
-        # Lists as parameters are of texts; these are numbers of the database's own, so they stand in the statement.
+        # List parameters contain texts. These numbers come from the database, so they may be part of the statement.
         listed = ", ".join(str(int(number)) for number in numbers[start : start + _NUMBERS_AT_ONCE])
         text = f"SELECT {names} FROM {dialect.qualified(table)} WHERE {column} IN ({listed})"  # noqa: S608
         found.extend(await session.fetch(Sql(text, (), {}), {}))

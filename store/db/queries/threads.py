@@ -1,4 +1,4 @@
-"""Reading threads: their checkpoints newest first, what was written on top of them, and which threads there are."""
+"""Reads of threads: their checkpoints, newest first, the writes on these, and lists of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKPOINT_COLUMNS = tuple(column.name for column in core_tables.thread_checkpoi
 WRITE_COLUMNS = tuple(column.name for column in core_tables.thread_writes.columns)
 
 Place = tuple[str, str, str]
-"""Id of a checkpoint, its thread and its namespace: what checkpoints are listed by."""
+"""The place of a checkpoint in a list: its id, its thread and its namespace."""
 
 
 def _text(name: str) -> ColumnElement[Any]:
@@ -34,17 +34,17 @@ async def checkpoints(
     after: Place | None = None,
     limit: int = -1,
 ) -> Sequence[Row]:
-    """Return rows of `thread_checkpoints`, those with the greatest ids first.
+    """Return rows of `thread_checkpoints` in descending order of their ids.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        thread_id: only of this thread, and so for what follows; None for all.
-        ns: only of this namespace.
-        checkpoint_id: only this one.
-        before: only those with smaller ids.
-        after: only what follows this one in the list.
-        limit: at most so many; -1 for all.
+        thread_id: only checkpoints of this thread; None for all.
+        ns: only checkpoints of this namespace; None for all.
+        checkpoint_id: only the checkpoint with this id; None for all.
+        before: only checkpoints with smaller ids; None for all.
+        after: only checkpoints after this place of the list; None for all.
+        limit: the maximum number of rows; -1 for all.
     """
     row = core_tables.thread_checkpoints.c
     given = {"thread_id": thread_id, "ns": ns, "checkpoint_id": checkpoint_id}
@@ -79,7 +79,7 @@ async def checkpoints(
 async def writes(
     dialect: Dialect, session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]
 ) -> Sequence[Row]:
-    """Return rows of `thread_writes` of some checkpoints of some threads, in the order a graph applies them."""
+    """Return rows of `thread_writes` of some checkpoints, in the order in which a graph applies them."""
 
     def build() -> Select[Any]:
         row = core_tables.thread_writes.c
@@ -98,7 +98,7 @@ async def writes(
 
 
 async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
-    """Return thread, namespace and id of the checkpoints that some runs made."""
+    """Return thread, namespace and id of the checkpoints of some runs."""
 
     def build() -> Select[Any]:
         row = core_tables.thread_checkpoints.c
@@ -112,7 +112,8 @@ async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]
 async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the threads of a rollout, in the order of their ids.
 
-    The columns: id, how many checkpoints, id and step of the newest of the graph itself, stamp of the last fact.
+    The columns are the id, the number of checkpoints, id and step of the graph's newest checkpoint, and the time of the
+    last event.
     """
 
     def build() -> Select[Any]:
@@ -149,6 +150,6 @@ async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) ->
             .order_by(thread.thread_id)
         )
 
-    # The colon's successor: nothing that begins with the id and a colon is greater.
+    # The character after the colon. All names that begin with the id and a colon sort before it.
     params = {"whole": rollout_id, "first": f"{rollout_id}:", "beyond": f"{rollout_id};"}
     return await session.fetch(compiled(dialect, "threads_of", build), params)

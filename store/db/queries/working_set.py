@@ -1,6 +1,7 @@
-"""The queries that load the working set of a batch: each reads by one key, and all run in one round trip.
+"""Queries that load the working set of a batch. Each reads by one key, and all run in one round trip.
 
-Statements only; drivers run them. One query with alternatives would be shorter, and read badly on both planners.
+This module builds statements; drivers run them. One query with alternatives would be shorter, but both databases plan
+such a query badly.
 """
 
 from dataclasses import dataclass
@@ -39,16 +40,16 @@ class LoadStatement:
     """One query of a load."""
 
     family: str
-    """What its rows are."""
+    """The kind of its rows."""
     requested_by: str
-    """The parameter without which it has nothing to find."""
+    """The parameter that it searches by; without a value the query is left out."""
     lists: tuple[str, ...]
-    """Its list parameters, that one among them if it is a list."""
+    """Its list parameters, including that one if it is a list."""
     statement: Select[*tuple[Any, ...]]
 
 
 def loading(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries that load a batch's working set: built once, as all databases of a kind have the same."""
+    """Return the queries that load a batch's working set. They are built once for all databases of a kind."""
     kind = type(dialect)
     if kind not in _built:
         _built[kind] = _build(dialect)
@@ -172,7 +173,7 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 
 def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries for threads: the rows that are named, and other rows with the same names."""
+    """Return the queries for threads: the named rows, and other rows with the same names."""
     checkpoint, write = thread_checkpoints.c, thread_writes.c
     place = ("threads", "thread_namespaces", "thread_checkpoints")
     named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]
@@ -209,15 +210,15 @@ def _with_hash(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
-    """Return rollouts, each with the version that its resources have now."""
+    """Return rollouts, each with the current version of its resources."""
     joined = rollouts.outerjoin(resources, resources.c.resources_id == rollouts.c.resources_id)
     return select(*rollouts.c, resources.c.version.label("resources_now")).select_from(joined).where(condition)
 
 
 def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
-    """Return the latest two attempts of rollouts, and those named, with their signals."""
+    """Return the latest two attempts of rollouts, and the named attempts, with their signals."""
     of_interest = or_(
-        # The one before the latest as well: it is the latest again if the latest one's claim is released.
+        # The attempt before the latest becomes the latest again if the claim of the latest is released.
         and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
         dialect.any_of(attempts.c.attempt_id, "attempts"),
     )
@@ -258,7 +259,7 @@ def _metadata(*of_attempts: ColumnElement[bool]) -> Select[Any]:
 
 
 def _workers(condition: ColumnElement[bool]) -> Select[Any]:
-    """Return workers with their signals; the last column is null where there are none."""
+    """Return workers with their signals; the last column is null if there are none."""
     signals = [column for column in worker_signals.c if column.name != "worker_id"]
     joined = workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id)
     present = worker_signals.c.worker_id.label("has_signals")
