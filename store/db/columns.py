@@ -1,4 +1,4 @@
-"""Building blocks of all tables: column types that mean the same on both databases, and names of keys."""
+"""Building blocks of tables: column types with the same meaning on both databases, and names of keys."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, UniqueConstraint
 from sqlalchemy.types import TypeEngine
@@ -11,7 +11,7 @@ metadata = MetaData(
     }
 )
 
-# One order of text on both databases: by code point. SQLite's default is that already.
+# Text has the same order on both databases, by code point. This is SQLite's default.
 Str: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 # SQLite gives rowid semantics (and AUTOINCREMENT) only to a column spelled INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
@@ -19,5 +19,5 @@ Number: TypeEngine[float] = Double()
 
 
 def keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, family: str = "projection") -> Table:
-    """Return a table found by its key only: on SQLite the primary key is the table."""
+    """Return a table that is read only by its key. On SQLite its primary key stores the rows."""
     return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})

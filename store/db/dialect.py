@@ -1,4 +1,4 @@
-"""The interface for everything that differs between databases; the code above it is plain SQLAlchemy Core.
+"""Interface for everything that differs between databases. The code above it is plain SQLAlchemy Core.
 
 To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
 """
@@ -24,12 +24,12 @@ Row = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A statement compiled for one database: its text, and the names of its parameters in their order."""
+    """A statement compiled for one database: its text, and the names of its parameters in order."""
 
     text: str
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
-    """Values that were part of the statement."""
+    """Values that are part of the statement."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
         """Return the values to run it with."""
@@ -39,26 +39,26 @@ class Sql:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePart:
-    """Some columns of a table: those of its key, and those to be set."""
+    """The key columns of a table, and the columns to set."""
 
     table: Table
     sets: tuple[str, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that find the row."""
+        """The columns that identify the row."""
         return tuple(column.name for column in self.table.primary_key)
 
 
 @dataclass(slots=True)
 class Changes:
-    """The rows that one commit writes: one statement per table or part, whatever their number; no list is empty."""
+    """The rows that one commit writes, with one statement per table or part. No list is empty."""
 
     inserts: dict[Table, list[Row]]
     """Rows that must not exist yet, in the order of the table's columns."""
     upserts: dict[Table, list[Row]]
-    """Whole rows, in the order of the table's columns, that replace those with the same key: but for the columns that
-    are never set again (`tables.settable`), in which the two are equal."""
+    """Whole rows, in the order of the table's columns, that replace rows with the same key. Columns outside of
+    `tables.settable` never change and are equal in both."""
     deletes: dict[Table, list[Row]]
     """Keys of rows to delete."""
     updates: dict[TablePart, list[Row]] = field(default_factory=dict[TablePart, list[Row]])
@@ -67,21 +67,21 @@ class Changes:
 
 @dataclass(slots=True)
 class Tail:
-    """Where the log ends, read under the lock."""
+    """The end of the log, read under the lock."""
 
     commit_id: int
-    """Of the last commit; 0 in an empty log."""
+    """The id of the last commit; 0 in an empty log."""
     recorded_at: int
     chain_hash: bytes
     totals: tuple[int, ...]
-    """events, rollouts, attempts, spans, resources, workers, body_bytes."""
+    """The running totals: events, rollouts, attempts, spans, resources, workers, body_bytes."""
     next_position: int
     next_commit_id: int
     now: int
     """The clock, in µs, read after the lock was taken."""
     queue_epoch: int
     is_ours: bool = False
-    """No other session can have written since this session's last commit."""
+    """Whether no other session can have written since this session's last commit."""
 
 
 class Guard(NamedTuple):
@@ -91,9 +91,9 @@ class Guard(NamedTuple):
     """`trigger` or `unique`."""
     table: str
     name: str
-    """Of the trigger, or the columns, comma-separated."""
+    """The name of the trigger, or the columns, comma-separated."""
     definition: str
-    """What the trigger does; empty for unique columns."""
+    """The text of the trigger; empty for unique columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class Guards:
     """The triggers and unique keys that protect the log."""
 
     expected: Sequence[Guard]
-    """Those of a sound database."""
+    """The guards of an intact database."""
     in_place: Sql
-    """Reads those that exist, as rows of `Guard`'s fields."""
+    """Statement that reads the existing guards, as rows of `Guard`'s fields."""
 
 
 class ReadSession(Protocol):
@@ -116,32 +116,32 @@ class ReadSession(Protocol):
     async def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return all rows of a statement, and those of the one that follows from their number, if one does."""
+        """Return all rows of a statement, and the rows of the statement that `follow` returns for their number."""
         rows = await self.fetch(sql, params)
         following = follow(len(rows))
         return rows, None if following is None else await self.fetch(following, params)
 
     def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        """Yield the rows of a statement in batches, in bounded memory."""
+        """Yield the rows of a statement in batches, in limited memory."""
         ...
 
 
 class WriteSession(ReadSession, Protocol):
-    """The one connection that writes, and the transaction on it. Used by one task, in the loop that opened it."""
+    """The only connection that writes, and its transaction. One task uses it, in the loop that opened it."""
 
     async def begin(self) -> Tail:
-        """Begin a transaction, take the lock, and read where the log ends."""
+        """Begin a transaction, take the lock, and read the end of the log."""
         ...
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
-        """Return the rows of several queries, built once and kept by the caller, in one round trip."""
+        """Return the rows of several queries in one round trip. The caller builds the queries once and keeps them."""
         ...
 
     async def write(self, changes: Changes) -> None:
         """Write the rows of one commit.
 
-        The commit id and the positions in them are those that `begin` returned as the next ones. A database with
-        sequences draws the numbers here and refuses to write others.
+        Their commit id and positions follow those that `begin` returned. A database with sequences draws the numbers
+        here and refuses to write others.
         """
         ...
 
@@ -150,20 +150,20 @@ class WriteSession(ReadSession, Protocol):
     async def rollback(self) -> None: ...
 
     async def rest(self) -> None:
-        """Do what is due and belongs to no batch; called between two of them, when nobody waits for the last."""
+        """Run due maintenance. Called between two batches, after the callers of the last one have their answers."""
 
     async def close(self) -> None: ...
 
 
 class Wakeups(Protocol):
-    """News of commits, from this process and from others. Hints: a waiter reads before it believes."""
+    """Notifications of commits, by this process and by others. They are hints, so a waiter reads the tables."""
 
     def announce(self, commit_id: int) -> None:
-        """Notify other processes soon that something was committed."""
+        """Notify other processes of a commit, after a short delay."""
         ...
 
     async def wait(self, seconds: float) -> bool:
-        """Return True when another process may have committed since the last call, False after `seconds`."""
+        """Wait until another process may have committed since the last call; return False after `seconds`."""
         ...
 
     async def close(self) -> None: ...
@@ -173,13 +173,13 @@ class Dialect(ABC):
     """One database, opened for one partition."""
 
     loop_bound: bool
-    """Its connections work only in the loop that opened them."""
+    """Whether its connections work only in the loop that opened them."""
     has_dense_positions: bool = False
-    """A rolled-back transaction leaves no gap in the positions of the log."""
+    """Whether a rolled-back transaction leaves no gap in the positions of the log."""
     compiler: Compiler
     schema: str | None = None
     batches_need_snapshot: bool = False
-    """Outside of a snapshot a session's `stream` gives all rows at once."""
+    """Whether `stream` returns all rows at once outside of a snapshot."""
     max_batch_bytes: int = 8 * 1024 * 1024
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
@@ -188,7 +188,7 @@ class Dialect(ABC):
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
-        """Compile a statement, not keeping it."""
+        """Compile a statement without caching it."""
         if self.schema:
             compiled = statement.compile(
                 dialect=self.compiler, schema_translate_map={None: self.schema}, render_schema_translate=True
@@ -199,7 +199,7 @@ class Dialect(ABC):
         return Sql(str(compiled), tuple(getattr(compiled, "positiontup", None) or ()), fixed)
 
     def prepared(self, statement: ClauseElement) -> Sql:
-        """Compile a statement once; for statements that are built once and live as long as the process."""
+        """Compile a statement and cache it; for statements that exist as long as the process."""
         known = self._prepared.get(id(statement))
         if known is None:
             known = self._prepared[id(statement)] = (statement, self.sql(statement))
@@ -211,11 +211,11 @@ class Dialect(ABC):
 
     @cached_property
     def compiled(self) -> dict[Hashable, Sql]:
-        """Compiled statements by shape. All databases of the kind share them, unless they name a schema."""
+        """Compiled statements by shape. All databases of a kind share them, unless the statements name a schema."""
         return {} if self.schema else _compiled.setdefault(type(self), {})
 
     def qualified(self, table: Table) -> str:
-        """Return the name of a table as raw SQL needs it."""
+        """Return the name of a table for raw SQL."""
         return f'"{self.schema}".{table.name}' if self.schema else table.name
 
     @abstractmethod
@@ -228,28 +228,28 @@ class Dialect(ABC):
 
     @abstractmethod
     def list_param(self, values: Sequence[Any]) -> Any:
-        """Return a list as the driver takes it for `any_of`."""
+        """Return a list in the driver's form for `any_of`."""
 
     @abstractmethod
     def keys_param(self, keys: Sequence[Sequence[Any]]) -> Any:
-        """Return a list of keys as the driver takes it for `any_key`."""
+        """Return a list of keys in the driver's form for `any_key`."""
 
     @abstractmethod
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
-        """Return the condition that a text column contains a text, case and all."""
+        """Return the condition that a text column contains a text; case matters."""
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))
 
     def share(self, other: "Dialect") -> bool:
-        """Use the connections of another partition, and so its loop; return whether that is possible. Before `open`."""
+        """Share the connections and the loop of another partition, before `open`; return whether that is possible."""
         del other
         return False
 
     @abstractmethod
     async def open(self, *, create: bool) -> str:
-        """Connect, create or upgrade where that is asked for, and return the store's id."""
+        """Connect, create or upgrade the database if requested, and return the store's id."""
 
     @abstractmethod
     def guards(self) -> Guards:
@@ -257,26 +257,26 @@ class Dialect(ABC):
 
     @abstractmethod
     async def writer(self) -> WriteSession:
-        """Return the session that writes, made in the loop that will use it."""
+        """Return the session that writes. Call it in the loop that will use the session."""
 
     @abstractmethod
     def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
-        """Return a session for reading; with `snapshot`, all its statements see one state."""
+        """Return a session for reading; with `snapshot`, all of its statements see the same state."""
 
     @abstractmethod
     def wakeups(self) -> Wakeups:
-        """Return the news of commits; made and used in the store's own loop."""
+        """Return the notifications of commits. Call it in the store's loop, which also uses them."""
 
     def state(self) -> tuple[Hashable, Hashable] | None:
-        """Return which database this is and a mark that is another one after any commit, of this process or another.
+        """Return the identity of the database and a mark that every commit of any process changes.
 
-        None where asking takes as long as reading. It blocks, for a few microseconds.
+        Return None if reading the mark takes as long as reading a page. It blocks for a few microseconds.
         """
         return None
 
     @abstractmethod
     async def size_bytes(self) -> int:
-        """Return the bytes that the partition takes on disk."""
+        """Return the size of the partition on disk in bytes."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -289,7 +289,7 @@ _DIALECTS: dict[str, type[Dialect]] = {}
 
 
 def register(scheme: str, dialect: type[Dialect]) -> None:
-    """Let `scheme://…` URLs open a database of this kind."""
+    """Register a dialect for `scheme://…` URLs."""
     _DIALECTS[scheme] = dialect
 
 
@@ -297,7 +297,7 @@ def dialect_for(url: StoreURL) -> type[Dialect]:
     """Return the dialect of a URL's scheme.
 
     Raises:
-        Invalid: no dialect is registered for it.
+        Invalid: no dialect is registered for the scheme.
     """
     known = _DIALECTS.get(url.scheme)
     if known is None:

@@ -1,4 +1,4 @@
-"""The URL of a store: which database, where, and which partition of it."""
+"""URL of a store: the database, its location, and the partition."""
 
 import re
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _OPTIONS = {
     "sqlite": frozenset({"partition", "durability"}),
     "postgresql": frozenset({"partition", "direct"}),
 }
-# Parameters of the connection itself, handed to the driver as they are.
+# Parameters of the connection, which the driver gets unchanged.
 _DRIVER_OPTIONS = frozenset(
     {"host", "port", "user", "password", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "application_name"}
 )
@@ -27,12 +27,12 @@ class StoreURL:
 
     scheme: str
     text: str
-    """As the user wrote it; may hold a password."""
+    """The text of the user, which may contain a password."""
     partition: str = DEFAULT_PARTITION
     path: Path | None = None
     """The file of the partition (SQLite)."""
     dsn: str | None = None
-    """What the driver connects to (Postgres)."""
+    """The address for the driver (Postgres)."""
     options: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -50,7 +50,7 @@ def parse(text: str) -> StoreURL:
     migrations where a pooler stands between.
 
     Raises:
-        Invalid: a scheme, an option or a partition name that does not exist, with what does.
+        Invalid: the scheme, an option or the partition's name is invalid; the message names valid ones.
     """
     parts = urlsplit(text)
     scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
@@ -83,7 +83,7 @@ def with_partition(url: str, partition: str) -> str:
     query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
     if partition != DEFAULT_PARTITION:
         query.append(("partition", partition))
-    # urlunsplit drops the empty host of sqlite:///run.db.
+    # `urlunsplit` drops the empty host of sqlite:///run.db.
     return f"{parts.scheme}://{urlunsplit(('', '', parts.netloc + parts.path, urlencode(query), ''))}"
 
 

@@ -1,1 +1,1 @@
-"""The databases Rollbook knows, one module each."""
+"""Drivers of databases, one package each."""

@@ -1,7 +1,7 @@
-"""The schema of a database: whether this program can use it, how a new one is made, how an old one is upgraded.
+"""Schema of a database: the check whether this program can use it, its creation, and upgrades.
 
-`prepare_sqlite` and `prepare_postgres` are what opening a store begins with, `migrate` is the command. Revisions live
-in `migrations/`; an up-to-date or new database never imports alembic.
+Opening a store begins with `prepare_sqlite` or `prepare_postgres`; `migrate` is the command. Revisions are in
+`migrations/`. A new or current database does not import alembic.
 """
 
 from store.db.schema.history import HEAD, DatabaseInfo

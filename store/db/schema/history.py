@@ -1,6 +1,6 @@
-"""The one linear history of the schema: which revision this program writes, and how an older one gets there.
+"""Linear history of the schema: the revision that this program writes, and upgrades to it.
 
-Alembic is imported only when there is work; the revision itself is read by plain SQL.
+Alembic is imported only for an upgrade. Plain SQL reads the revision itself.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ LOG_FORMAT = 1
 
 _PACKAGE = Path(__file__).parents[2]
 MIGRATIONS = next(place / "migrations" for place in (_PACKAGE, _PACKAGE.parent) if (place / "migrations").is_dir())
-"""Where the revisions are: inside the package when it is installed, beside it in a checkout."""
+"""The directory of the revisions: inside the installed package, or beside it in a checkout."""
 
 MARKS = frozenset({"alembic_version", "store_info"})
 """The tables by which a store is recognised."""
 
-# Alembic keeps what it works on in module globals: one upgrade at a time in a process.
+# Alembic keeps its state in module globals, so a process runs one upgrade at a time.
 _alembic = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo:
-    """The description that a database holds of itself."""
+    """The description of a database, stored in it."""
 
     store_id: str
     """16 hex digits, drawn when the store was created; copies of a database share it."""
     created_at: int
-    """Microseconds since the epoch."""
+    """When it was created, in microseconds since the epoch."""
     revision: str
     log_format: int = LOG_FORMAT
 
@@ -51,7 +51,7 @@ class DatabaseInfo:
 
 
 def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> DatabaseInfo:
-    """Return what the rows of `alembic_version` and `store_info` say.
+    """Return the contents of `alembic_version` and `store_info`.
 
     Raises:
         Corrupt: there is not exactly one row in each.
@@ -64,8 +64,8 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
     info = DatabaseInfo(store_id, created_at, revisions[0], log_format)
     if info.revision > HEAD or info.log_format > LOG_FORMAT:
         raise Incompatible(
-            f"{shown} has schema revision {info.revision} and log format {info.log_format}, this program knows them"
-            f" up to {HEAD} and {LOG_FORMAT}",
+            f"{shown} has schema revision {info.revision} and log format {info.log_format}; this program supports"
+            f" revisions up to {HEAD} and log formats up to {LOG_FORMAT}",
             "upgrade Rollbook: pip install --upgrade rollbook",
         )
     return info
@@ -75,7 +75,7 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
     """Return the info of a database at head.
 
     Raises:
-        Incompatible: it is behind, with the command that upgrades it.
+        Incompatible: it is older; the error has the command that upgrades it.
     """
     if info.is_behind:
         raise Incompatible(
@@ -86,7 +86,7 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
 
 
 def alembic_config(connection: "Connection | None" = None) -> "Config":
-    """Return alembic's configuration, to work on a connection where one is given."""
+    """Return alembic's configuration, with the connection to work on if one is given."""
     from alembic.config import Config
 
     config = Config()
@@ -96,7 +96,7 @@ def alembic_config(connection: "Connection | None" = None) -> "Config":
 
 
 def run_migrations(connection: "Connection", revision: str = "head") -> None:
-    """Bring a database to a revision, inside the transaction of the connection. Only under one of the two turns below.
+    """Upgrade a database to a revision in the connection's transaction. The caller holds one of the two locks below.
 
     On Postgres the connection's search path names the partition's schema and nothing else.
     """
@@ -107,14 +107,14 @@ def run_migrations(connection: "Connection", revision: str = "head") -> None:
 
 @contextmanager
 def turn() -> Generator[None]:
-    """Wait for alembic to be free, in a thread."""
+    """Hold the lock of alembic; the calling thread waits for it."""
     with _alembic:
         yield
 
 
 @asynccontextmanager
 async def turn_in_loop() -> AsyncGenerator[None]:
-    """Wait for alembic to be free without holding up the loop, in which the present user may be running."""
+    """Hold the lock of alembic; the task waits without blocking the loop, in which the holder may run."""
     while not _alembic.acquire(blocking=False):  # noqa: ASYNC110 (its holder may be in another loop or thread)
         await asyncio.sleep(0.01)
     try:

@@ -1,4 +1,4 @@
-"""`rollbook migrate`: every partition of a database is brought to head, and the one named is made if it is missing."""
+"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the named one if it is missing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,43 +14,43 @@ __all__ = ["Migrated", "migrate", "names"]
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What `migrate` did to one partition."""
+    """The result of `migrate` for one partition."""
 
     partition: str
     before: str | None
-    """The revision it had; None when it was created."""
+    """The revision before; None if the partition was created."""
     after: str
     copy: Path | None = None
-    """The file as it was before, on SQLite."""
+    """The copy of the file before the upgrade, on SQLite."""
 
     @property
     def is_changed(self) -> bool:
-        """Whether there was anything to do."""
+        """Whether the partition changed."""
         return self.before != self.after
 
 
 async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[Migrated]:
-    """Bring all partitions of a database to head and return what was done, the partition of the URL first.
+    """Upgrade all partitions of a database and return the results, the partition of the URL first.
 
     On Postgres these are all schemas `rollbook_…` of the database; on SQLite the file and the `<stem>.<name>.db`
-    beside it. The partition of the URL is created when it is missing. Each partition is upgraded in a transaction of
-    its own: an error leaves those before it upgraded and itself as it was.
+    beside it. The partition of the URL is created if it is missing. Each partition is upgraded in its own transaction:
+    after an error the partitions before it are upgraded, and the failed one is unchanged.
 
     Args:
         url: as `open_store` takes it; on Postgres the role must own the partitions.
-        app_role: a role that is allowed to use, and not to change the log of, every partition (Postgres).
+        app_role: a role that may then use every partition without changing its log (Postgres).
 
     Raises:
         Invalid: this kind of store has no migrations, or SQLite was given a role.
-        StoreError: as opening a partition does.
+        StoreError: as for opening a partition.
     """
     parsed = parse(url) if isinstance(url, str) else url
     if parsed.dsn is not None:
         return await _migrate_postgres(parsed.options.get("direct", parsed.dsn), parsed.partition, app_role)
     if parsed.path is None:
-        raise Invalid("url", f"{parsed.shown} is nothing to migrate; write sqlite:///… or postgresql://…")
+        raise Invalid("url", f"{parsed.shown} has no schema to migrate; write sqlite:///… or postgresql://…")
     if app_role is not None:
-        raise Invalid("app_role", "SQLite has no roles; the permissions of the file say who may write")
+        raise Invalid("app_role", "SQLite has no roles; set the permissions of the file instead")
     return await asyncio.to_thread(_migrate_sqlite, parsed)
 
 
@@ -65,7 +65,7 @@ def _migrate_sqlite(url: StoreURL) -> list[Migrated]:
 
 
 def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
-    """Yield the other partitions of a file, by name; files of other programs are none."""
+    """Yield the other partitions of a file, by name; files of other programs are left out."""
     main = parse(url.text.partition("?")[0]).path
     assert main is not None
     named = {DEFAULT_PARTITION: main}
@@ -83,7 +83,7 @@ async def names(url: str | StoreURL) -> list[str]:
 
     Raises:
         Invalid: this kind of store has none.
-        StoreError: as opening a partition does.
+        StoreError: as for opening a partition.
     """
     parsed = parse(url) if isinstance(url, str) else url
     if parsed.dsn is not None:

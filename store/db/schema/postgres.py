@@ -1,4 +1,4 @@
-"""Opening a partition on Postgres: its schema is recognised or created; only `migrate` upgrades one that exists."""
+"""Opening of a partition on Postgres: its schema is recognised or created. Only `migrate` upgrades an existing one."""
 
 import hashlib
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("store.db.schema")
 
 PREFIX = "rollbook_"
-"""What the schema of every partition begins with."""
+"""The prefix of the schema of every partition."""
 OLDEST = 14
 """The oldest major version of Postgres that is supported."""
 
@@ -35,7 +35,7 @@ _TABLES = (
 
 
 class AsyncpgConnection(Protocol):
-    """What is used here of asyncpg's connection, which has no types of its own."""
+    """The methods of asyncpg's connection that this module uses."""
 
     async def execute(self, query: str) -> str:
         """Run a script."""
@@ -58,18 +58,18 @@ def lock_key(schema: str) -> int:
 async def prepare_postgres(
     dsn: str, schema: str, *, create: bool, read_only: bool, clock: Clock = system_clock
 ) -> DatabaseInfo:
-    """Return the description of a partition, once this program can use it.
+    """Check that this program can use a partition, and return its description.
 
-    A writer creates a missing one where `create` allows that; processes that do so at once find one store. The
-    connection is closed again.
+    A writer creates a missing partition if `create` allows it. Processes that do so at the same time get the same
+    store. The connection is closed afterwards.
 
     Raises:
-        NotFound: there is no such partition, and none may be created; or no such database.
-        Incompatible: Postgres is too old or not in UTF-8; the partition is behind or ahead of this program; the role
-            may not do this.
+        NotFound: the partition does not exist and must not be created, or the database does not exist.
+        Incompatible: Postgres is too old or not in UTF-8; the partition is older or newer than this program; the role
+            lacks a permission.
         Invalid: the URL or its password is wrong.
-        ReadOnly: the server takes no writes.
-        Unavailable: the server is not reached, or cannot answer now.
+        ReadOnly: the server accepts no writes.
+        Unavailable: the server cannot be reached, or cannot answer now.
     """
     with_partition = shown(dsn, schema)
     async with connected(dsn) as connection:
@@ -92,7 +92,7 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
         return None
     if not tables >= MARKS:
         raise Incompatible(f"the schema {schema} holds tables, but no Rollbook store", "name another partition")
-    # All in one statement: a migration may be committing.
+    # One statement reads everything, because a migration may commit at any moment.
     ((revisions, *infos),) = await connection.fetch(
         f'SELECT ARRAY(SELECT version_num::text FROM "{schema}".alembic_version),'  # noqa: S608 (a checked name)
         f' ARRAY(SELECT store_id FROM "{schema}".store_info), ARRAY(SELECT created_at FROM "{schema}".store_info),'
@@ -104,9 +104,9 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
 async def create_postgres(
     connection: AsyncpgConnection, schema: str, shown: str, clock: Clock = system_clock
 ) -> tuple[DatabaseInfo, bool]:
-    """Create a partition that was not there a moment ago; return its info, and whether this call created it."""
-    # Isolation is named because a database may default to repeatable read, which would not see what another creator
-    # committed while this one waited.
+    """Create a missing partition; return its info, and whether this call created it."""
+    # The isolation is explicit because a database may default to repeatable read. It would not see a partition that
+    # another process committed during the wait.
     await connection.execute(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
         f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
@@ -116,7 +116,7 @@ async def create_postgres(
         await connection.execute("ROLLBACK")
         return found, False
     info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
-    # An owner may have made the empty schema for a role that may not make one itself.
+    # An owner may have created the empty schema for a role that may not create schemas.
     exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
     script = (
         *(() if exists else (f'CREATE SCHEMA "{schema}"',)),
@@ -146,18 +146,18 @@ async def partitions(connection: AsyncpgConnection) -> list[str]:
 
 
 async def upgrade_postgres(dsn: str, schema: str) -> None:
-    """Bring a partition to head, in one transaction."""
+    """Upgrade a partition to the newest revision, in one transaction."""
     async with migrating_postgres(dsn, schema) as connection, history.turn_in_loop():
         await connection.run_sync(history.run_migrations)
 
 
 @asynccontextmanager
 async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConnection"]:
-    """Open a partition for alembic and commit at the end, holding its lock: no writer is half-way meanwhile."""
+    """Open a partition for alembic under its lock, so that no writer is active, and commit at the end."""
     from sqlalchemy import NullPool, text
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    # Alembic sees the partition and nothing else; names need no schema.
+    # Alembic sees only the partition, so names need no schema.
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: _connect(dsn, search_path=f'"{schema}"'), poolclass=NullPool
     )
@@ -173,13 +173,13 @@ async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConn
 
 
 async def grant(connection: AsyncpgConnection, schema: str, role: str) -> None:
-    """Let a role that owns nothing use a partition: it adds to the log and reads it, and cannot change it.
+    """Grant a role the use of a partition: it may read the log and append to it, but not change it.
 
     Raises:
-        NotFound: there is no such role.
+        NotFound: the role does not exist.
     """
     if not await connection.fetch("SELECT FROM pg_roles WHERE rolname = $1", role):
-        raise NotFound("role", role, f"role {role!r} does not exist; make it first: CREATE ROLE … LOGIN")
+        raise NotFound("role", role, f"role {role!r} does not exist; create it first: CREATE ROLE … LOGIN")
     quoted = '"' + role.replace('"', '""') + '"'
     log = {table.name for table in LOG}
     given = {
@@ -201,7 +201,7 @@ def shown(dsn: str, schema: str) -> str:
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
-    """Connect for the length of the block, inside which errors of Postgres become the store's."""
+    """Connect for the duration of the block, in which errors of Postgres become the store's errors."""
     async with store_errors(dsn):
         connection = await _connect(dsn)
         try:
@@ -224,7 +224,7 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         reason = str(error) or type(error).__name__
         raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} is not reached ({reason})") from error
     except Exception as error:
-        # SQLAlchemy's error wraps its adapter's, which was raised from asyncpg's.
+        # SQLAlchemy's error wraps the error of its adapter, whose cause is asyncpg's error.
         state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
         if state is None:
             raise
@@ -244,7 +244,9 @@ async def _connect(dsn: str, **settings: str) -> AsyncpgConnection:
 
 def _refuse_unsupported(version: int, encoding: str) -> None:
     if version < OLDEST:
-        raise Incompatible(f"this is Postgres {version}, the oldest that works is {OLDEST}", "upgrade the server")
+        raise Incompatible(
+            f"this is Postgres {version}; the oldest supported version is {OLDEST}", "upgrade the server"
+        )
     if encoding != "UTF8":
         reason = f"the database's encoding is {encoding}, which cannot hold all text"
         raise Incompatible(reason, "create one with ENCODING 'UTF8'")
@@ -260,7 +262,7 @@ def _translated(state: str, message: str, dsn: str) -> StoreError:
             return Invalid("url", f"{message}; give the right user and password")
         case "25006":
             error = ReadOnly("creating the store")
-            # The class speaks of the option `read_only`; here the server is at fault.
+            # The default message is about the option `read_only`; here the cause is the server.
             error.args = (f"the server takes no writes ({message}); name the primary, or open with read_only=True",)
             return error
         case "42501":

@@ -1,4 +1,4 @@
-"""Opening a partition on SQLite: its file is recognised, created, or copied and upgraded before anyone writes."""
+"""Opening of a partition on SQLite: its file is recognised, created, or copied and upgraded before any write."""
 
 import fcntl
 import logging
@@ -30,40 +30,40 @@ _NETWORK = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"}
     | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
 )
-# These programs mount remote storage too.
+# These programs also mount remote storage.
 _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
 )
-# How long one process waits for another that creates or upgrades the same file, and for SQLite's own locks meanwhile.
+# The maximum wait for another process that creates or upgrades the same file, and for SQLite's locks meanwhile.
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file that is ready to be written, and how it was prepared."""
+    """A file that is ready for writes, and the result of its preparation."""
 
     info: DatabaseInfo
     before: str | None
-    """Its revision before; None if it was created."""
+    """The revision before; None if the file was created."""
     copy: Path | None = None
-    """The file as it was before an upgrade."""
+    """The copy of the file before an upgrade."""
 
 
 def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> DatabaseInfo:
-    """Return the description of a database file, once this program can use it.
+    """Check that this program can use a database file, and return its description.
 
-    A writer creates it where `create` allows that, and upgrades it, keeping a copy of the file from before. A reader
-    changes nothing. Any number of threads and processes may do so at once. Blocks; an upgrade may take minutes.
+    A writer creates a missing file if `create` allows it, and upgrades an older one after copying it. A reader changes
+    nothing. Any number of threads and processes may call it at the same time. It blocks; an upgrade may take minutes.
 
     Raises:
-        NotFound: there is no store at this path, and none may be created; or no directory for it.
+        NotFound: the file does not exist and must not be created, or its directory does not exist.
         Invalid: the path is a directory.
-        Incompatible: it lies on a network file system, is no store, is newer than this program, or is older and
-            opened for reading only.
+        Incompatible: the file is on a network file system, is not a store, is newer than this program, or is older
+            and opened only for reading.
         ReadOnly: a writer may not write to the file or its directory.
-        Unavailable: the disk is full, or another process has been at work on the file for a minute.
+        Unavailable: the disk is full, or another process has worked on the file for a minute.
     """
     if not read_only:
         return prepare_for_writing(path, create=create, clock=clock).info
@@ -76,7 +76,7 @@ def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = 
 
 
 def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock) -> Prepared:
-    """As `prepare_sqlite` for a writer, but tell what was done."""
+    """Do what `prepare_sqlite` does for a writer, and return the result of the preparation."""
     _check_place(path)
     _refuse_unwritable(path)
     with _store_errors(path):
@@ -96,8 +96,8 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
     """Return the description of a database file; None if the file is missing or empty.
 
     Raises:
-        Incompatible: it holds something else, or was written by a newer program.
-        Corrupt: it is a store without the row that names it.
+        Incompatible: it has other contents, or a newer program wrote it.
+        Corrupt: it is a store without its description.
     """
     if not path.exists() or not path.stat().st_size:
         return None
@@ -113,7 +113,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
 
 
 def holds_store(path: Path) -> bool:
-    """Return whether a file holds a store, of whatever revision."""
+    """Return whether a file contains a store of any revision."""
     with _store_errors(path), closing(_open(path, read_only=True)) as connection:
         try:
             return _tables(connection) >= MARKS
@@ -152,11 +152,11 @@ def shown(path: Path) -> str:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Return mount point and type of the file system that holds a path, given the lines of `/proc/self/mounts`."""
+    """Return mount point and type of the file system of a path, given the lines of `/proc/self/mounts`."""
     found = ("/", "")
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
-        # Spaces and the like are written as octal numbers.
+        # Spaces and some other characters are written as octal numbers.
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)
         # A later line covers an earlier one.
         if path.is_relative_to(point) and len(point) >= len(found[0]):
@@ -172,7 +172,7 @@ def _check_place(path: Path) -> None:
         raise NotFound("directory", str(path.parent), text)
     if MOUNTS.exists():
         point, kind = mount_of(path.resolve(), MOUNTS.read_text(errors="surrogateescape"))
-        # A sandbox may have its whole root on 9p, which it alone uses.
+        # A sandbox may have its whole root on 9p, which no other host uses.
         is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
         if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
             raise Incompatible(
@@ -195,7 +195,7 @@ def _refuse_unwritable(path: Path) -> None:
 
 def _read_only(text: str) -> ReadOnly:
     error = ReadOnly("opening the file")
-    # The class speaks of the option `read_only`; here the file itself is at fault.
+    # The default message is about the option `read_only`; here the cause is the file.
     error.args = (text,)
     return error
 
@@ -259,7 +259,7 @@ def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
             with history.turn():
                 history.run_migrations(connection)
         except BaseException:
-            # All is rolled back: the file itself is as it was.
+            # The upgrade was rolled back, so the file is unchanged.
             copy.unlink(missing_ok=True)
             raise
     upgraded = inspect_sqlite(path)
@@ -281,8 +281,8 @@ def _copy(path: Path) -> Path:
 
 @contextmanager
 def _file_lock(path: Path) -> Generator[None]:
-    """Hold `<file>.lock`, which exists only meanwhile. The system releases it when its holder dies."""
-    # Never the database itself: closing any descriptor of it would drop SQLite's own locks of this process.
+    """Hold `<file>.lock`, which exists only for this time. The system releases it when its holder dies."""
+    # Not the database itself: closing a descriptor of it would release SQLite's locks of this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
     descriptor = _acquire(lock)
     try:
@@ -331,7 +331,7 @@ def _is_still(descriptor: int, lock: Path) -> bool:
 
 @contextmanager
 def _store_errors(path: Path) -> Generator[None]:
-    """Raise the store's error for one of SQLite's, of SQLAlchemy's around it, or of the file system."""
+    """Raise the store's error for an error of SQLite, of SQLAlchemy around it, or of the file system."""
     try:
         yield
     except (StoreError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""The triggers that make the log append-only, and whether they and the unique keys are still in place.
+"""Triggers that make the log append-only, and the check that they and the unique keys exist.
 
 A trigger prevents changes by mistake and by other programs. The owner of the database can drop it, so `verify` checks
 the triggers by name and text.
@@ -19,8 +19,8 @@ _ORDERED = (
     "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
     " WHERE d.position = OLD.position"
 )
-# REPLACE deletes the row that is in its way without firing a delete trigger, so the insert itself is refused. Looking
-# at the last position alone is one step to the end of the table.
+# REPLACE deletes a conflicting row without firing a delete trigger, so the trigger refuses the insert. Reading only the
+# last position is one step to the end of the table.
 _TAKEN = {
     "commits": (
         "NEW.commit_id <= (SELECT max(commit_id) FROM commits)"
@@ -41,8 +41,8 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 """
-# The tables are named through the trigger's own schema, so that the search path of the session has no effect.
-# After the statement, since the event and the permission may be written by the same one.
+# The tables are qualified with the trigger's schema, so that the search path of the session has no effect. The trigger
+# fires after the statement, because the event and the permission may be written by the same one.
 _REFUSE_UNORDERED = """
 DECLARE
     kept bigint;
@@ -75,7 +75,7 @@ class _Trigger(NamedTuple):
 
     @property
     def type_bits(self) -> int:
-        """The number `pg_trigger.tgtype` holds."""
+        """The value of `pg_trigger.tgtype`."""
         bits = {"INSERT": 4, "DELETE": 8, "UPDATE": 16, "TRUNCATE": 32}
         return (2 if self.when == "BEFORE" else 0) + sum(bits[event] for event in self.on)
 
@@ -135,7 +135,7 @@ WHERE n.nspname = $1::text AND i.indisunique AND i.indisvalid AND i.indimmediate
 
 @cache
 def statements(database: str) -> tuple[str, ...]:
-    """Return what creates the triggers, on `sqlite` or `postgresql`; names are found through the search path."""
+    """Return the statements that create the triggers, on `sqlite` or `postgresql`; names use the search path."""
     if database == "sqlite":
         return tuple(_sqlite_triggers().values())
     functions = dict.fromkeys((trigger.function, trigger.source) for trigger in _POSTGRES)
@@ -152,11 +152,11 @@ def trigger_names(database: str) -> tuple[str, ...]:
 
 @cache
 def expected(database: str) -> tuple[Guard, ...]:
-    """Return the triggers and unique keys that a sound database has."""
+    """Return the triggers and unique keys of an intact database."""
     if database == "sqlite":
         triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
     else:
-        # "A": it fires always, in sessions that apply a replica's changes too.
+        # "A": it always fires, also in sessions that apply changes of replication.
         triggers = [Guard("trigger", t.table, t.name, f"A {t.type_bits}{t.source}") for t in _POSTGRES]
     keys = [
         Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
@@ -172,7 +172,7 @@ def guards(database: str, schema: str | None = None) -> Guards:
 
 
 def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return one sentence for each guard that is absent or altered, given the rows that `guards.in_place` reads."""
+    """Return one sentence for each guard that is missing or changed, given the rows that `guards.in_place` reads."""
     found = {(kind, table, name): definition for kind, table, name, definition in rows}
     differences = (_difference(guard, found) for guard in guards.expected)
     return [sentence for sentence in differences if sentence]

@@ -1,4 +1,4 @@
-"""The tables of annotations: projections of the labels and notes of rollouts."""
+"""Tables of annotations: projections of the labels and notes of rollouts."""
 
 from sqlalchemy import BigInteger, Column, Index
 
@@ -8,12 +8,12 @@ labels = keyed(
     "labels",
     Column("rollout_id", Str, primary_key=True),
     Column("label", Str, primary_key=True),
-    # Of the event that put it there last.
+    # The position of the event that last added the label.
     Column("position", BigInteger, nullable=False),
     Index(None, "label", "rollout_id"),
 )
 
-# Who made a note and when stands in its event, and the text in the event's body.
+# The event of a note has its author and its time, and the event's body has the text.
 notes = keyed(
     "notes",
     Column("rollout_id", Str, primary_key=True),

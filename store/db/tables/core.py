@@ -1,9 +1,9 @@
-"""Every table of a partition, defined once for both databases.
+"""Tables of a partition, defined once for both databases.
 
-Three families. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse anything
-else. The *projections* are folds of the log: they can be rebuilt from it and are proven equal to it. The *signals*
-(heartbeats, counters, the watchdog's alarm clock, keys of calls) are neither facts nor folds; `verify` leaves them out,
-but for the counters, which may never fall behind the log.
+There are three groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse
+other changes. The *projections* are folds of the log: they can be rebuilt from it and are proven equal to it.
+The *signals* (heartbeats, counters, the next times of the watchdog, idempotency keys) are neither events nor folds.
+`verify` checks none of them except the counters, which must not fall behind the log.
 
 Times ending in `_at` are integer microseconds since the epoch; those ending in `_time` are float seconds exactly as a
 caller sent them.
@@ -65,16 +65,16 @@ def _log_table(name: str, *columns: Column[object] | UniqueConstraint) -> Table:
 
 
 def _sequence(name: str) -> Sequence:
-    # A cache would hand each connection a stretch of its own, and order would no longer be commit order.
+    # With a cache each connection would get a range of numbers, and their order would not be the order of commits.
     return Sequence(name, data_type=BigInteger, cache=1)
 
 
-# A column that is written once, with the row: an upsert leaves it, and its index, alone.
+# A column that is written once, with the row. An upsert does not touch it or its index.
 _ONCE = {"once": True}
 
 
 def settable(table: Table) -> list[str]:
-    """Return the columns that a row's later versions may change: neither its key nor what is written once."""
+    """Return the columns that may change after a row was inserted: all except the key and columns written once."""
     return [column.name for column in table.columns if not (column.primary_key or column.info.get("once"))]
 
 
@@ -88,8 +88,8 @@ store_info = keyed(
     family="store",
 )
 
-# One row, read with every batch: an epoch that changes when a rollout goes back to an old place in the queue, so that
-# every process forgets how far it had advanced in it.
+# One row that every batch reads: an epoch that changes when a rollout returns to an old place in the queue. Processes
+# then read the queue from its beginning again.
 queue_epoch = Table(
     "queue_epoch",
     metadata,
@@ -109,7 +109,7 @@ commits = _log_table(
     Column("recorded_at", BigInteger, nullable=False),
     Column("writer", Str, nullable=False),
     Column("chain_hash", LargeBinary, nullable=False),
-    # Running totals, so that statistics cost one row at any point of the log.
+    # Running totals, so that statistics need one row at any position of the log.
     Column("events", BigInteger, nullable=False),
     Column("rollouts", BigInteger, nullable=False),
     Column("attempts", BigInteger, nullable=False),
@@ -142,13 +142,12 @@ bodies = Table(
     Column("position", BigId, primary_key=True, autoincrement=False),
     Column("codec", SmallInteger, nullable=False),
     Column("raw_len", Integer, nullable=False),
-    # Last, so that a scan of the rest never reads its overflow pages.
+    # The last column, so that a scan of the others does not read its overflow pages.
     Column("body", LargeBinary, nullable=False),
     info={"family": "log"},
 )
 
-# Bodies that recur, and the long texts in them: once for however many events name them by the SHA-256, in hex, of
-# their uncompressed bytes.
+# Repeated bodies and long texts, stored once. Events name them by the SHA-256, in hex, of their uncompressed bytes.
 blobs = Table(
     "blobs",
     metadata,
@@ -159,7 +158,7 @@ blobs = Table(
     info={"family": "log"},
 )
 
-# Which body was dropped, and the event that ordered it: the only thing that lets a body go.
+# Removed bodies, each with the event that ordered the removal. Without such a row no body can be deleted.
 dropped = Table(
     "dropped",
     metadata,
@@ -198,9 +197,9 @@ rollouts = Table(
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
-    # The attempt whose view is the rollout's, by its sequence id; null before the first.
+    # The sequence id of the attempt whose view is the rollout's; null before the first attempt.
     Column("head", Integer),
-    # The version of the last event that a plan to fork rests on.
+    # The version of the last event that a plan to fork depends on.
     Column("run_version", BigInteger),
     info={"family": "projection"},
 )
@@ -226,13 +225,13 @@ attempts = Table(
     Column("released_position", BigInteger),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),
-    # How many attempts of its rerun_seq there are up to this one.
+    # The number of attempts with its rerun_seq up to this one.
     Column("tries", Integer, nullable=False),
-    # The event whose masks apply to its view: its own fork's, or that of the attempt it retries.
+    # The version of the fork whose masks apply to its view: its own, or that of the attempt that it retries.
     Column("fork_version", BigInteger),
     Column("base", Integer),
     Column("base_version", BigInteger),
-    # Where the rollout's head was before it started.
+    # The head of the rollout before the attempt started.
     Column("head_before", Integer),
     info={"family": "projection"},
 )
@@ -273,7 +272,7 @@ resources = Table(
     Column("body_position", BigInteger, nullable=False),
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False),
-    # The latest resources are those written last.
+    # The resources that were written last are the latest.
     Column("last_position", BigInteger, nullable=False, index=True),
     info={"family": "projection"},
 )
@@ -293,7 +292,7 @@ workers = Table(
     info={"family": "projection"},
 )
 
-# A row exists exactly while its rollout is queuing or requeuing; the order is the order of the log.
+# A row exists exactly while its rollout is queuing or requeuing. The order is the order of the log.
 queue = Table(
     "queue",
     metadata,
@@ -332,7 +331,7 @@ worker_signals = Table(
     info={"family": "signal"},
 )
 
-# When the watchdog has to look at a rollout again: never later than its true deadline, perhaps earlier.
+# The next time at which the watchdog checks a rollout, which is never later than its deadline.
 watch = keyed(
     "watch",
     Column("rollout_id", Str, primary_key=True),
@@ -340,7 +339,7 @@ watch = keyed(
     family="signal",
 )
 
-# Keys of batches that wrote no event, so that a lost answer to COMMIT can be resolved; pruned after an hour.
+# Keys of batches that wrote no event, to find out after a lost answer whether a COMMIT succeeded; pruned after an hour.
 batches = keyed(
     "batches",
     Column("batch_key", Str, primary_key=True),
@@ -348,13 +347,13 @@ batches = keyed(
     family="signal",
 )
 
-# Keys of calls that may be sent twice, with what it takes to answer again; pruned after a day.
+# Idempotency keys of calls, with the data for the repeated answer; pruned after a day.
 idempotency = keyed(
     "idempotency",
     Column("key", Str, primary_key=True),
     Column("scope", Str, primary_key=True),
     Column("request_hash", LargeBinary, nullable=False),
-    # The last event there was when the call had been decided: as the answer showed things, they stood there.
+    # The position of the last event when the call was decided. The answer shows the state at this position.
     Column("position", BigInteger, nullable=False),
     # JSON: the ids and numbers of the answer, without its payload.
     Column("reply", Str, nullable=False),
@@ -364,20 +363,20 @@ idempotency = keyed(
 
 # -- access ----------------------------------------------------------------------------------------------------------
 
-# The keys of clients, by their hashes; those of the default partition count for the whole database. They are neither
-# events nor signals, and the log does not have them.
+# API keys by their hashes. The keys in the default partition apply to the whole database. They are neither events nor
+# signals, and they are not in the log.
 keys = keyed(
     "keys",
     Column("key_id", Str, primary_key=True),
     Column("hash", LargeBinary, nullable=False),
     Column("role", Str, nullable=False),
-    # Null for all of them.
+    # Null for all partitions.
     Column("partition", Str),
     Column("name", Str),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
     Column("revoked_at", BigInteger),
-    # To the minute, and a little late.
+    # Accurate to the minute, with a short delay.
     Column("used_at", BigInteger),
     family="access",
 )

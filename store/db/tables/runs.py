@@ -1,4 +1,4 @@
-"""The tables of runs: projections, each row made of one event."""
+"""Tables of runs: projections with one row per event."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger
 
@@ -14,12 +14,12 @@ def _of_a_run() -> tuple[Column[object], ...]:
     )
 
 
-# `version` is the event's number in its rollout's stream, `attempt` the attempt's sequence id. A row is made of one
-# event and never changes, but for a retraction.
+# `version` is the event's number in its rollout's stream, `attempt` the attempt's sequence id. A row comes from one
+# event and never changes, except by a retraction.
 run_events = keyed(
     "run_events",
     *_of_a_run(),
-    # Of a phase its type; of a span, as semconv reads it.
+    # For a phase the type of its event, for a span the kind that semconv reads.
     Column("kind", Str, nullable=False),
     Column("node_id", Str),
     Column("scope", Str),
@@ -52,7 +52,7 @@ forks = keyed(
     Column("request_id", Str),
 )
 
-# The masks of a fork multiplied out: a null stands for any scope, and for no condition on node or phase.
+# The masks of a fork, one row per combination. Null matches any scope, node or phase.
 fork_masks = keyed(
     "fork_masks",
     Column("rollout_id", Str, primary_key=True),
@@ -61,7 +61,7 @@ fork_masks = keyed(
     Column("scope", Str),
     Column("node_id", Str),
     Column("phase", Str),
-    # 1 where it hides the events whose parent is the node, too.
+    # 1 if it also hides the events whose parent is the node.
     Column("children", SmallInteger, nullable=False),
 )
 
@@ -87,11 +87,11 @@ artifacts = keyed(
     Column("media_type", Str),
     # The version of its retraction.
     Column("retracted", BigInteger),
-    # What all runs made for a scope.
+    # For the artefacts of all runs for a scope.
     Index(None, "scope", "name", "position"),
 )
 
-# What a call under a caller's key has written: its events have the versions from the first to the last.
+# The events that a call under a caller's key has written, which have consecutive versions.
 run_keys = keyed(
     "run_keys",
     Column("rollout_id", Str, primary_key=True),

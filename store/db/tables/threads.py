@@ -1,10 +1,10 @@
-"""The tables of threads: projections of what LangGraph checkpointers keep."""
+"""Tables of threads: projections of the data of LangGraph checkpointers."""
 
 from sqlalchemy import BigInteger, Column, Integer
 
 from store.db.columns import Str, keyed
 
-# One whose checkpoints were all taken away keeps its row: its stream goes on.
+# A thread without checkpoints keeps its row, because its stream continues.
 threads = keyed(
     "threads",
     Column("thread_id", Str, primary_key=True),
@@ -23,7 +23,7 @@ thread_checkpoints = keyed(
     Column("source", Str),
     Column("step", BigInteger),
     Column("position", BigInteger, nullable=False),
-    # Of the event whose body it has, another one for a copy.
+    # The position of the event that has the body. For a copy it is another thread's event.
     Column("body_position", BigInteger, nullable=False),
 )
 
@@ -33,7 +33,7 @@ thread_writes = keyed(
     Column("ns", Str, primary_key=True),
     Column("checkpoint_id", Str, primary_key=True),
     Column("task_id", Str, primary_key=True),
-    # Negative for what LangGraph writes of its own: errors, interrupts, what they were resumed with.
+    # Negative for LangGraph's special writes: errors, interrupts, and values of resumed interrupts.
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("channel", Str, nullable=False),
     Column("task_path", Str, nullable=False),

@@ -1,4 +1,4 @@
-"""Postgres 14 and newer, through asyncpg: a schema per partition, an advisory lock as the lock, NOTIFY as the news."""
+"""Postgres 14 and newer, through asyncpg: a schema per partition, an advisory lock, notifications by NOTIFY."""
 
 import asyncio
 import contextlib
@@ -51,24 +51,24 @@ from store.db.url import StoreURL
 from store.errors import Closed, Incompatible, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock
 
-# It has no types of its own, so nothing is gained by naming them.
+# asyncpg has no type hints.
 _driver: Any = asyncpg
-# What a connection raises that was cut off in the middle of something.
+# The errors of a connection that was cut off during a call.
 _BROKEN = (OSError, TimeoutError, asyncpg.InternalClientError)
-# So many new rows of a table go by COPY: a round trip of its own, and half the work for each row.
+# From this number on, new rows are written by COPY, which needs another round trip and half the work per row.
 _COPIED_FROM = 200
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
-# A server that is cut off keeps no limit of its own: the writer gives up on it soon after the server would have.
+# A server that was cut off applies no time limit, so the writer stops waiting soon after the server would have.
 _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
-# A partition that nobody writes to gives its connection back.
+# A partition without writes returns its connection after this time.
 _IDLE_SECONDS = 300.0
-# Classes of SQLSTATE that the same call may survive: connection, resources, shutdown, conflict, and locks.
+# Classes of SQLSTATE after which the same call may succeed: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
 
 class Postgres(Dialect):
-    """A partition in a schema of its own."""
+    """A partition in its own schema."""
 
     loop_bound = True
     batches_need_snapshot = True
@@ -76,7 +76,7 @@ class Postgres(Dialect):
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         super().__init__(url, clock, read_only=read_only)
-        assert url.dsn is not None  # the parser sees to it
+        assert url.dsn is not None  # the parser guarantees it
         self.dsn = url.dsn
         self.direct = url.options.get("direct", url.dsn)
         self.schema = self.channel = schema = f"rollbook_{url.partition}"
@@ -162,14 +162,14 @@ class Postgres(Dialect):
 
 
 class PostgresWriter(WriteSession):
-    """The writing connection, made anew after it broke."""
+    """The writing connection, which is replaced after it broke."""
 
     def __init__(self, dialect: Postgres) -> None:
         self._dialect = dialect
         self._connection: Any = None
         schema = dialect.schema
-        # One message: transaction, its limits, and the lock, taken before anything is read. Isolation is named because
-        # a database may default to repeatable read, whose snapshot would be older than the lock.
+        # One message begins the transaction, sets its limits, and takes the lock before any read. The isolation is
+        # explicit because a database may default to repeatable read, whose snapshot would be older than the lock.
         self._begin = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
             f" SET LOCAL lock_timeout = '{_LOCK_SECONDS}s';"
@@ -177,7 +177,7 @@ class PostgresWriter(WriteSession):
             " SET LOCAL idle_in_transaction_session_timeout = '60s';"
             f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
         )
-        self._tail = (  # names of schema and columns, nothing a caller sends
+        self._tail = (  # the names of schema and columns do not come from callers
             "(SELECT c FROM (SELECT commit_id, recorded_at, chain_hash, events, rollouts, attempts, spans, resources,"
             f' workers, body_bytes FROM "{schema}".commits ORDER BY commit_id DESC LIMIT 1) c) AS tail,'
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".event_seq),'
@@ -208,7 +208,7 @@ class PostgresWriter(WriteSession):
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row
-        # Transactions that write are numbered one by one: between two that follow each other there was no other.
+        # Writing transactions are numbered consecutively, so two consecutive numbers have no other commit in between.
         is_ours, self._transaction = transaction == self._transaction + 1, transaction
         self._predicted = (next_commit, next_position)
         commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
@@ -265,8 +265,8 @@ class PostgresWriter(WriteSession):
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
             *(("update", part, rows) for part, rows in changes.updates.items()),
         ]
-        # Under the lock the sequences can give no other numbers than those announced. They are drawn in the same
-        # statement, which saves a round trip.
+        # Under the lock the sequences give exactly the announced numbers. The same statement draws them, which saves a
+        # round trip.
         positions = len(changes.inserts.get(core_tables.events, ()))
         if not (steps or positions):
             return
@@ -289,7 +289,7 @@ class PostgresWriter(WriteSession):
         if (commit_id, first) != self._predicted or last != first + positions - 1:
             raise Incompatible(
                 f"the sequences gave {commit_id} and {first} to {last} instead of {self._predicted}",
-                "see that nothing else draws from them, and that their CACHE is 1",
+                "check that no other program draws from them, and that their CACHE is 1",
             )
 
     async def commit(self) -> None:
@@ -305,7 +305,7 @@ class PostgresWriter(WriteSession):
         try:
             async with asyncio.timeout(5):
                 await connection.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 (a connection that broke in the middle may fail in any way; the next is new)
+        except Exception:  # noqa: BLE001 (a broken connection may raise any error; the next call gets a new one)
             connection.terminate()
         else:
             self._connection = connection
@@ -329,7 +329,7 @@ class PostgresWriter(WriteSession):
         until = self._used_at + _IDLE_SECONDS
         self._idle = None
         if self._is_busy:
-            return  # its end begins to wait anew
+            return  # the end of the batch starts the wait again
         if loop.time() < until:
             self._idle = loop.call_at(until, self._let_go_if_idle, loop)
             return
@@ -354,7 +354,7 @@ class PostgresReader(ReadSession):
         return await self._connection.fetch(sql.text, *sql.args(_split(params)))
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        """As the port says; outside of a snapshot the rows are fetched at once, since cursors need a transaction."""
+        """Yield rows in batches; outside of a snapshot in one batch, because cursors need a transaction."""
         if not self._connection.is_in_transaction():
             yield await self.fetch(sql, params)
             return
@@ -374,7 +374,7 @@ def _translated() -> Generator[None]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Say whether a driver's error is a mistake of this program's, and no news of the database."""
+    """Return whether a driver's error is a mistake of this program, and not an error of the database."""
     return isinstance(error, asyncpg.InterfaceError) and "connection" not in str(error)
 
 
@@ -392,12 +392,12 @@ def translate(error: Exception) -> StoreError:
 
 
 async def _settle(connection: Any) -> None:
-    # The chain hash and all text are compared as bytes; nothing depends on the session's time zone or search path.
+    # Hashes and texts are compared as bytes, and no result depends on the session's time zone or search path.
     await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
 
 
 def _split(params: Params) -> Params:
-    """Spread keys of several columns over one list per column, as `unnest` takes them."""
+    """Return keys of several columns as one list per column, for `unnest`."""
     spread = dict(params)
     keys = params.get("spans")
     if keys is not None:
@@ -414,7 +414,7 @@ def _together(queries: Any) -> Select[Any]:
     return select(*arrays)
 
 
-# More special types first: a SmallInteger is an Integer.
+# Subclasses come first: a SmallInteger is an Integer.
 _TYPES: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
     (SmallInteger, "smallint"),
     (BigInteger, "bigint"),
@@ -456,7 +456,7 @@ def _step_sql(verb: str, what: Table | TablePart, target: str, names: Sequence[s
 
 
 def _write_sql(steps: Sequence[tuple[str, Table | TablePart]], dialect: Postgres, *, draws: bool) -> str:
-    """Return one statement that writes to all the tables at once, and draws from the sequences of the log."""
+    """Return one statement that writes to all tables and draws from the sequences of the log."""
     parts: list[str] = []
     number = 1
     for index, (verb, what) in enumerate(steps):

@@ -1,8 +1,8 @@
-"""The connections that the open partitions of one Postgres database have in common, whatever their number.
+"""Connections that all open partitions of one Postgres database share.
 
-A server that has 64 partitions open would otherwise hold 64 pools of readers and twice as many connections for news.
-Statements name the schema of their tables, so any of them may run on any connection. Only the writer of a partition has
-one of its own: it is held from BEGIN to COMMIT, and its prepared statements are those of its partition.
+Without them a server with 64 open partitions would have 64 pools of readers and twice as many connections for NOTIFY.
+Statements name the schema of their tables, so any statement may run on any connection. Only the writer of a partition
+has its own connection, because it is in use from BEGIN to COMMIT and its prepared statements belong to its partition.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
 
 from store.db.dialect import Wakeups
 
-# It has no types of its own, so nothing is gained by naming them.
+# asyncpg has no type hints.
 _driver: Any = asyncpg
 _READERS = 8
 _LINE_SECONDS = 5
@@ -23,12 +23,12 @@ _GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
 class Connections:
-    """At most eight readers and one line for news, in one event loop; closed when the last partition lets go.
+    """At most eight readers and one listening connection, in one event loop. Closed when no partition uses them.
 
     Args:
-        dsn: where to read.
-        direct: where LISTEN works, if a pooler stands before the former.
-        statement_seconds: how long a reader's statement may take.
+        dsn: the address for reads.
+        direct: the address at which LISTEN works, if `dsn` leads to a pooler.
+        statement_seconds: the maximum time of a reader's statement.
         prepare: called with each new connection.
     """
 
@@ -42,7 +42,7 @@ class Connections:
         self._line_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Begin to use them; each use is ended by `close`."""
+        """Begin a use of the connections; `close` ends it."""
         async with self._opening:
             if self._pool is None:
                 self._pool = await _driver.create_pool(self.address[0], min_size=0, max_size=_READERS, **self._how)
@@ -55,7 +55,7 @@ class Connections:
         return self._pool
 
     async def close(self) -> None:
-        """Use them no more."""
+        """End a use of the connections."""
         async with self._opening:
             self._users -= 1
             if self._users:
@@ -69,18 +69,18 @@ class Connections:
             except TimeoutError:
                 pool.terminate()
 
-    # -- news --------------------------------------------------------------------------------------------------------
+    # -- notifications -----------------------------------------------------------------------------------------------
 
     def is_line(self, connection: Any) -> bool:
-        """Say whether this is the line, and it holds."""
+        """Return whether this is the listening connection and it is open."""
         return connection is not None and connection is self._line and not connection.is_closed()
 
     async def listen(self, channel: str, heard: Callable[..., None]) -> Any:
-        """Have a function called at each NOTIFY, and when the line breaks; return the line."""
+        """Call a function at each NOTIFY, and when the listening connection breaks; return this connection."""
         async with self._line_lock:
             line = await self._connected()
             await line.add_listener(channel, heard)
-            # A broken connection counts as news: later notifications would be lost.
+            # A broken connection counts as a notification, because later ones would be lost.
             line.add_termination_listener(heard)
             return line
 
@@ -105,7 +105,7 @@ class Connections:
 
 
 class Listener(Wakeups):
-    """News of one partition, on a line that is made only once somebody waits or commits."""
+    """Notifications of one partition. The connection is opened when a call waits or commits for the first time."""
 
     _COALESCE_SECONDS = 0.005
     _RETRY_SECONDS = 1.0
@@ -121,7 +121,7 @@ class Listener(Wakeups):
         self._sending: asyncio.Task[None] | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Send one NOTIFY for all commits of a few milliseconds; a lost one is made good by the waiters' slow poll."""
+        """Send one NOTIFY for all commits of a few milliseconds. If it is lost, the slow poll of waiters finds them."""
         self._pending = commit_id
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
@@ -144,7 +144,7 @@ class Listener(Wakeups):
             # Notifications sent before the connection listened are unknown.
             return True
         try:
-            # Not wait_for: Python 3.11's may swallow a cancellation that meets the event.
+            # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:

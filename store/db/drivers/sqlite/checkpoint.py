@@ -1,4 +1,4 @@
-"""Copying the write-ahead log of SQLite into the file, beside the writer."""
+"""Checkpoints: the write-ahead log of SQLite is copied into the file while the writer continues."""
 
 import logging
 import sqlite3
@@ -11,32 +11,31 @@ logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
 FRAMES = 4000
 """The length at which the log is copied, in pages."""
 _COMMIT_COPIES_AT = 4
-"""The multiple of that length at which SQLite copies inside of a COMMIT. Only a reader that stays lets it get there."""
+"""The multiple of that length at which SQLite copies inside of a COMMIT, if a long reader lets the log grow."""
 _READER_MILLISECONDS = 50
-"""How long the writer waits for readers of the log to finish, so that the log can restart."""
+"""The maximum time for which the writer waits for readers of the log, so that the log can restart."""
 _RETRY_SECONDS = (0.05, 2.0)
-"""How long a log that a reader kept from restarting is left alone: at first, and at most. The time doubles."""
+"""The first and the maximum pause after a reader has prevented a restart of the log. The pause doubles each time."""
 
 
 class Checkpointer:
-    """Copies pages in a thread of its own while the writer continues to commit.
+    """Thread that copies pages while the writer continues to commit.
 
-    The automatic checkpoint of SQLite runs inside of a COMMIT and delays everyone who waits for it. Here a thread
-    copies nearly all of the log. The writer copies the rest between two batches and makes the log restart: the next
-    commit overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader holds
-    an old state of the database. Since a log that restarts is cut to that length, the size of its file tells when it is
-    longer again.
+    The automatic checkpoint of SQLite runs inside of a COMMIT and delays all callers of this commit. Here a thread
+    copies nearly all of the log. The writer copies the rest between two batches and restarts the log: the next commit
+    overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader holds an old
+    state of the database. A log that restarts is cut to that length, so a larger file means that it has grown again.
 
     Args:
-        writer: the connection that writes; it is set up here.
-        connect: makes another connection to the file.
+        writer: the connection that writes; its checkpoints are configured here.
+        connect: returns another connection to the file.
     """
 
     def __init__(self, writer: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
         self._writer = writer
         self._connect = connect
         (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
-        # Each page has a header of 24 bytes, and the log one of 32.
+        # Each page in the log has a header of 24 bytes, and the log has one of 32.
         self.limit = 32 + FRAMES * (page_bytes + 24)
         """The size in bytes at which the log is copied."""
         writer.execute(f"PRAGMA journal_size_limit = {self.limit}").fetchall()
@@ -93,7 +92,7 @@ class Checkpointer:
                 connection = connection or self._connect()
                 _copy(connection, "PASSIVE", 0)
             except sqlite3.Error:
-                # The writer copies everything then, and its callers get the error if it fails too.
+                # The writer then copies everything. If that fails too, its callers get the error.
                 logger.warning("the write-ahead log could not be copied into the file", exc_info=True)
             self._is_copied.set()
         if connection is not None:
@@ -101,7 +100,7 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection, mode: str, milliseconds: int) -> bool:
-    """Copy what readers allow, waiting for them that long; return whether they allowed all that the mode asks for."""
+    """Copy as far as readers allow, and wait for them for some time; return whether the checkpoint was complete."""
     connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     try:
         is_blocked, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

@@ -1,4 +1,4 @@
-"""SQLite: one writer connection in the store's own thread, readers on aiosqlite, `BEGIN IMMEDIATE` as the lock."""
+"""SQLite: one writing connection in the store's thread, readers on aiosqlite, `BEGIN IMMEDIATE` as the lock."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from store.runtime.clock import Clock
 
 
 class SQLite(Dialect):
-    """A partition in a file of its own; `memory://` is a private temporary file without fsync."""
+    """A partition in its own file; `memory://` is a private temporary file without fsync."""
 
     loop_bound = False
     has_dense_positions = True
@@ -90,8 +90,8 @@ class SQLite(Dialect):
             raise self._readers.refusal(error) from error
         finally:
             if snapshot:
-                # Always, and whoever is cancelled meanwhile: a cancelled BEGIN may still wait in the connection's
-                # thread, in front of this.
+                # This also runs when the caller is cancelled, because a cancelled BEGIN may still be waiting in the
+                # connection's thread.
                 ending = asyncio.ensure_future(self._end_snapshot(connection))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
@@ -101,7 +101,7 @@ class SQLite(Dialect):
 
     async def _end_snapshot(self, connection: Reading) -> None:
         try:
-            # There is nothing to end when BEGIN had failed.
+            # If BEGIN failed, there is no transaction to end.
             with suppress(sqlite3.Error):
                 await connection.do(lambda reading: reading.execute("ROLLBACK").close())
         finally:

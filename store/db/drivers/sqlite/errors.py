@@ -1,10 +1,10 @@
-"""Translate errors of SQLite to the store's own."""
+"""Translation of SQLite's errors to the store's errors."""
 
 import sqlite3
 
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
-# How long a connection waits for a lock before its callers get an error; other processes hold it for milliseconds.
+# The maximum wait for a lock, after which callers get an error. Other processes hold the lock for milliseconds.
 LOCK_SECONDS = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Reading a SQLite file: a small pool of connections, and news of what other processes commit."""
+"""Readers of a SQLite file: a small pool of connections, and notifications of other processes' commits."""
 
 import asyncio
 import sqlite3
@@ -28,11 +28,11 @@ _DATA_VERSION = "PRAGMA data_version"
 
 
 class Reading(aiosqlite.Connection):
-    """A read-only connection, whose thread is handed each piece of work once, whatever its number of steps."""
+    """A read-only connection with a thread, which runs each function with a single hand-over."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connected(path), iter_chunk_size=1)
-        # Python waits for every other thread before it runs what closes a store at exit.
+        # At exit Python waits for non-daemon threads before it runs the function that closes the store.
         self._thread.daemon = True
 
     async def open(self) -> None:
@@ -49,13 +49,13 @@ class Reading(aiosqlite.Connection):
             raise
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Awaitable[Done]:
-        """Return, to be awaited, the result of work in the connection's thread."""
+        """Return the awaitable result of a function that runs in the connection's thread."""
         return self._run(partial(work, self._conn))
 
     def _run(self, work: Callable[[], Done]) -> Awaitable[Done]:
-        """Run something in the connection's thread.
+        """Run a function in the connection's thread.
 
-        A cancelled caller may be gone with its loop when the work is done. The thread of the library would then die.
+        The loop of a cancelled caller may be closed when the function returns, which would end aiosqlite's thread.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Done] = loop.create_future()
@@ -64,7 +64,7 @@ class Reading(aiosqlite.Connection):
             tell: Callable[[], None]
             try:
                 tell = partial(_set, answer, work())
-            except BaseException as error:  # noqa: BLE001 - raised where somebody waits for it
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
                 tell = partial(_fail, answer, error)
             # The call fails once the loop is closed; no caller waits then.
             with suppress(RuntimeError):
@@ -74,8 +74,8 @@ class Reading(aiosqlite.Connection):
         return answer
 
     def leave(self) -> None:
-        """Close the connection after its pending work, without waiting for that."""
-        # In a loop the library would tell that loop of it, which may be closed by then.
+        """Close the connection after its pending work, without waiting."""
+        # The library would otherwise notify the running loop, which may be closed by then.
         stop = cast("Callable[[], object]", self.stop)  # pyright: ignore[reportUnknownMemberType]
         Thread(target=stop, daemon=True).start()
 
@@ -97,7 +97,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 class SQLiteReader(ReadSession):
-    """A read-only connection; one thread hop per statement, or per batch of a long one."""
+    """A read-only session, with one hand-over to the thread per statement, or per batch of a long one."""
 
     def __init__(self, connection: Reading) -> None:
         self._do = connection.do
@@ -132,12 +132,12 @@ class SQLiteReader(ReadSession):
                 rows = await self._do(lambda _: cursor.fetchmany(batch))
         finally:
             if len(rows) == batch:
-                # A consumer that stops early leaves a statement open, which keeps its snapshot.
+                # If a consumer stops early, its open statement would keep its snapshot.
                 await self._do(lambda _: cursor.close())
 
 
 class Readers:
-    """A small pool that works from any event loop: a waiter is a future of threads, not of one loop."""
+    """A small pool for any event loop: callers wait with a future of threads, which belongs to no loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,7 +166,7 @@ class Readers:
             return await asyncio.wrap_future(waiter)
         except asyncio.CancelledError:
             if not waiter.cancel():
-                # It is being given one at this moment, perhaps in another thread.
+                # Another thread may be giving it a connection at this moment.
                 waiter.add_done_callback(lambda given: self.give(given.result()))
             raise
 
@@ -183,7 +183,7 @@ class Readers:
         connection.leave()
 
     async def _make(self) -> Reading:
-        """Return a new connection; whoever does not wait for it to the end leaves it to the pool."""
+        """Return a new connection. If the caller is cancelled meanwhile, the pool gets the connection."""
         making = asyncio.ensure_future(self._connect())
         self._making.add(making)
         making.add_done_callback(self._making.discard)
@@ -210,7 +210,7 @@ class Readers:
         return connection
 
     def refusal(self, error: sqlite3.Error) -> StoreError:
-        """Return the store's error for a read that failed; a private file is gone once the pool is closed."""
+        """Return the store's error for a failed read; a private file does not exist after the pool is closed."""
         return Closed("a read") if self._closed else translate(error)
 
     async def close(self) -> None:
@@ -225,20 +225,20 @@ class Readers:
 
 
 class State:
-    """What tells of any commit since it was asked before: SQLite knows from memory that all processes share."""
+    """Detector of commits since the last call, from SQLite's shared memory."""
 
     _numbers = count()
 
     def __init__(self, path: Path) -> None:
         self.number = next(self._numbers)
-        """Of this one among all; the versions of two cannot be compared."""
+        """The number of this detector; versions of two detectors cannot be compared."""
         self._path = path
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
     def version(self) -> int | None:
-        """Return a number that changes with every commit; None if it cannot be had at once."""
+        """Return a number that changes with every commit; None if it cannot be read at once."""
         with self._lock:
             if self._closed:
                 return None
@@ -260,9 +260,9 @@ class State:
 
 
 class DataVersion(Wakeups):
-    """SQLite tells a connection when another one has committed; asked only while somebody waits.
+    """Notifications of commits from SQLite's counter of other connections' commits, polled while a call waits.
 
-    To tell the commits of other processes from its own it counts: commits have consecutive ids.
+    Ids of commits are consecutive, so counting them distinguishes commits of other processes from its own.
     """
 
     _EVERY = 0.01
@@ -272,11 +272,11 @@ class DataVersion(Wakeups):
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
-        # The last commit of which it is known that those before it were noticed or its own.
+        # All commits up to this one were noticed or are its own.
         self._known: int | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Committing is the announcement; this one is no news here."""
+        """Note an own commit. Other processes see it in SQLite's counter."""
         if self._known is not None and commit_id == self._known + 1:
             self._known = commit_id
 

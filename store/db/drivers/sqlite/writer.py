@@ -1,4 +1,4 @@
-"""Write to a SQLite file: one connection in the store's own thread, many rows per statement."""
+"""Writer of a SQLite file: one connection in the store's thread, many rows per statement."""
 
 import asyncio
 import os
@@ -38,14 +38,14 @@ _TAIL = (
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     """Return a connection that writes."""
-    # Another process may hold the file at this moment, to open or to close it.
+    # Another process may be opening or closing the file at this moment.
     connection = sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS, cached_statements=256)
     for pragma in (
         "journal_mode = WAL",
         f"synchronous = {synchronous}",
         "temp_store = MEMORY",
         "cache_size = -65536",
-        # From here on `begin` waits in its own way.
+        # From here on `begin` implements the waiting.
         "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -79,7 +79,7 @@ class SQLiteWriter(WriteSession):
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translate(error) from error
-                # SQLite's own busy handler lets a busy writer starve the others; short random waits do not.
+                # With SQLite's busy handler a busy writer may starve the others; short random waits prevent that.
                 await asyncio.sleep(random.uniform(0.0002, 0.001))
         try:
             return self._read_tail()
@@ -131,7 +131,7 @@ class SQLiteWriter(WriteSession):
             yield rows
 
     async def write(self, changes: Changes) -> None:
-        # AUTOINCREMENT numbers without gaps, so the rows carry the numbers that `begin` announced.
+        # AUTOINCREMENT numbers without gaps, so the rows have the numbers that `begin` announced.
         before = self._coming
         assert before is not None  # begun
         epochs = changes.upserts.get(core_tables.queue_epoch)
