@@ -1,1 +1,1 @@
-"""Counts, groups and lists for people: read from summary columns and small tables, never from bodies."""
+"""Counts, groups and lists for pages, read from summary columns and small tables, never from bodies."""

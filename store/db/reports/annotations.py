@@ -1,4 +1,4 @@
-"""Labels of many rollouts: which ones there are, and which ones the rollouts of a list carry."""
+"""Labels of many rollouts: all existing labels, and the labels of the rollouts in a list."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from store.db.tables import core as core_tables
 
 
 async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:
-    """Return the first labels that any rollout carries, in order."""
+    """Return the first labels of all rollouts, in order."""
     label = core_tables.labels.c.label
-    # From each label to the next one by the index: a label that a hundred thousand rollouts carry is one step too.
+    # The index leads from each label to the next one, so a label of a hundred thousand rollouts is one step.
     found = select(func.min(label).label("label")).cte("found", recursive=True)
     following = select(func.min(label)).where(label > found.c.label).scalar_subquery()
     found = found.union_all(select(following).where(found.c.label.is_not(None)))
@@ -23,7 +23,7 @@ async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -
 
 
 async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the labels of some rollouts, each list in order; those without any are left out."""
+    """Return the labels of some rollouts, each list in order; rollouts without labels are left out."""
     if not rollout_ids:
         return {}
     row = core_tables.labels.c
@@ -40,6 +40,6 @@ async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequ
 
 
 def carries(rollout_id: ColumnElement[str], label: str) -> ColumnElement[bool]:
-    """Return the condition that a rollout carries a label."""
+    """Return the condition that a rollout has a label."""
     row = core_tables.labels.c
     return rollout_id.in_(select(row.rollout_id).where(row.label == label))

@@ -1,4 +1,4 @@
-"""Conditions and values that any statement for people may need, as both databases take them."""
+"""Conditions and values for the statements of reports, for both databases."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _ZERO: Final[ColumnElement[float]] = literal_column("0e0", Float)
 
 
 def one_of(column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of a few values; for more than a few there is `Dialect.any_of`."""
+    """Return the condition that a column has one of a few values; use `Dialect.any_of` for many."""
     return or_(*(column == value for value in sorted(values)))
 
 
 def big(value: int) -> ColumnElement[int]:
-    """Return a whole number of 64 bits as a value of a statement."""
+    """Return a 64-bit integer as a parameter of a statement."""
     return bindparam(None, value, type_=BigInteger)
 
 
 def bounded(column: ColumnElement[Any]) -> ColumnElement[float]:
-    """Return a column of numbers, those beyond 1e300 as 1e300: with these Postgres computes without refusing."""
+    """Return a column of numbers limited to 1e300, with which Postgres computes without an overflow error."""
     return case((column > _HUGE, _HUGE), (column < _LOW, _LOW), else_=column)
 
 
 def mean_of(column: ColumnElement[Any]) -> ColumnElement[float]:
-    """Return the mean of a column of numbers; one closer to zero than 1e-290 as zero.
+    """Return the mean of a column of numbers; a mean closer to zero than 1e-290 is returned as zero.
 
-    Postgres's own squares them, so takes none beyond 1e154; and it divides nothing that would become too small.
+    Postgres's `avg` squares the numbers, so it fails beyond 1e154, and it fails for results that are too small.
     """
     total = cast(func.sum(bounded(column)), Float)
     return case((func.abs(total) < _TINY, _ZERO), else_=total / cast(func.count(column), Float))

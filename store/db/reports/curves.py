@@ -32,9 +32,9 @@ from store.models import RolloutMode
 
 By = Literal["step", "time"]
 MOST_BUCKETS: Final = 300
-"""So many places a chart of a screen's width can tell apart."""
+"""The number of points that a chart of a screen's width can show."""
 SAMPLE: Final = 4_000
-"""Of how many rewards the bins are made."""
+"""The number of rewards from which the bins are made."""
 MOST_NAMES: Final = 20
 _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _SECOND: Final = 1_000_000
@@ -44,17 +44,17 @@ _MOST_EDGES: Final = 62
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What the rollouts are grouped along: steps, or microseconds since the epoch in which they ended."""
+    """The axis of the groups: training steps, or the end times in microseconds since the epoch."""
 
     by: By
     start: int
     width: int
-    """Of one bucket."""
+    """The width of one bucket."""
     count: int
-    """How many buckets there are from the first rollout to the last."""
+    """The number of buckets from the first rollout to the last."""
 
     def low(self, bucket: int) -> int:
-        """Return where a bucket begins."""
+        """Return the beginning of a bucket."""
         return self.start + bucket * self.width
 
 
@@ -65,7 +65,7 @@ class Cell:
     bucket: int
     mode: str | None
     bin: int | None
-    """How many of the edges do not exceed the reward; None where there is no reward."""
+    """The number of edges that do not exceed the reward; None without a reward."""
     rollouts: int
     reward_sum: float | None
     reward_min: float | None
@@ -75,21 +75,21 @@ class Cell:
     failed: int
     ended: int
     seconds: float
-    """From being enqueued to the end, of all that ended together."""
+    """The sum of the times from enqueue to end of the rollouts that ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveSource:
-    """Whose rewards are meant."""
+    """The selection of rewards."""
 
     name: str | None = None
-    """Of the dimension; None for the last primary reward of each rollout, as the lists show it."""
+    """The name of the dimension; None for the last primary reward of each rollout, as lists show it."""
     modes: Sequence[str] = ()
-    """Of the rollouts; none for all."""
+    """The modes of the rollouts; empty for all."""
 
 
 async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str, int]]:
-    """Return the dimensions of rewards and how often each was given, the most frequent first."""
+    """Return the dimensions of rewards and their counts, the most frequent first."""
     reward = core_tables.rewards.c
     times = func.count()
     statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
@@ -98,13 +98,13 @@ async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str
 
 
 async def total(dialect: Dialect, session: ReadSession) -> int:
-    """Return how many rollouts there are."""
+    """Return the number of rollouts."""
     statement = select(func.count()).select_from(core_tables.rollouts)
     return (await session.fetch(dialect.sql(statement), {}))[0][0]
 
 
 async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
-    """Return buckets that hold all rollouts, at most `MOST_BUCKETS`; None where no rollout has such a place."""
+    """Return at most `MOST_BUCKETS` buckets for all rollouts; None if no rollout has a value on the axis."""
     column = _along(by)
     statement = select(func.min(column), func.max(column)).where(_of_modes(modes))
     lowest, highest = (await session.fetch(dialect.sql(statement), {}))[0]
@@ -115,14 +115,14 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
         return Axis(by, lowest, width, (highest - lowest) // width + 1)
     span = (highest - lowest) / _SECOND
     seconds = next((width for width in _WIDTHS if span / width < MOST_BUCKETS / 2), None)
-    # Whole days where even days are too many.
+    # If days are too many buckets, a bucket has several whole days.
     width = (seconds or 86400 * -(-int(span) // (86400 * MOST_BUCKETS // 2))) * _SECOND
     start = lowest // width * width
     return Axis(by, start, width, (highest - start) // width + 1)
 
 
 async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) -> list[float]:
-    """Return some rewards, in the order of the ids of their rollouts: for all that matters, any."""
+    """Return a sample of rewards, in the order of the ids of their rollouts, which is arbitrary."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
@@ -133,12 +133,12 @@ async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) ->
 async def cells(
     dialect: Dialect, session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]
 ) -> list[Cell]:
-    """Return the rollouts that have a place on an axis, counted by bucket, mode and bin."""
+    """Return the counts of the rollouts that have a value on an axis, by bucket, mode and bin."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     column = _along(along.by)
-    # Grouped by a name, not by an expression: to Postgres two with parameters are never the same. By one number, not by
-    # bucket, mode and bin: what SQLite has to sort is compared in half the time.
+    # The group is a name and not an expression, because Postgres considers two expressions with parameters different.
+    # It is one number for bucket, mode and bin, because SQLite sorts one number in half the time.
     bucket = (column - big(along.start)) // big(along.width)
     placed = (
         select(
@@ -170,7 +170,7 @@ async def cells(
 
 
 def _where(cell: int) -> tuple[int, str | None, int | None]:
-    """Return the bucket, the mode and the bin that a number stands for."""
+    """Return the bucket, the mode and the bin of a group's number."""
     rest, bin_ = divmod(cell, _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))
     return bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_
@@ -192,7 +192,7 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
-    """Return the reward of a rollout, and the tables that have it."""
+    """Return the reward of a rollout, and the tables for it."""
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts
     given, later = core_tables.rewards.c, core_tables.rewards.alias("later")
@@ -210,7 +210,7 @@ def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
-    """Return how many edges do not exceed a value, found by halving; one more than all of them where there is none."""
+    """Return the number of edges that do not exceed a value, by binary search; without a value one more than all."""
     assert len(edges) <= _MOST_EDGES
 
     def between(low: int, high: int) -> ColumnElement[int]:
@@ -224,5 +224,5 @@ def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[i
 
 
 def _digits(number: int) -> ColumnElement[int]:
-    """Return a number of our own as part of the statement: more parameters only make it longer."""
+    """Return a constant as part of the statement, because a parameter would only make the call longer."""
     return literal_column(str(number), Integer)

@@ -1,4 +1,4 @@
-"""Attempts that came to nothing, newest first: what they said, who ran them, when."""
+"""Failed attempts, newest first, with their errors, workers and times."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
 
 FAILED: Final = ("failed", "timeout", "unresponsive")
-"""The statuses of attempts that came to nothing."""
+"""The statuses of failed attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """One attempt that came to nothing."""
+    """One failed attempt."""
 
     rollout_id: str
     attempt_id: str
@@ -27,13 +27,13 @@ class FailedAttempt:
     error: str | None
     """JSON text: type, message and, if it is known, span_id."""
     at: int
-    """When it was last heard of, in µs."""
+    """The time of its last event, in µs."""
 
 
 async def failed_attempts(
     dialect: Dialect, session: ReadSession, *, limit: int, rollout_id: str | None = None
 ) -> list[FailedAttempt]:
-    """Return the newest attempts that came to nothing; with a rollout's id, those of it alone."""
+    """Return the newest failed attempts; with a rollout's id, only those of this rollout."""
     attempt, event = core_tables.attempts.c, core_tables.events.c
     newest = (
         select(*(attempt[name] for name in _COLUMNS), attempt.end_at, attempt.last_position)
@@ -52,7 +52,7 @@ async def failed_attempts(
 
 
 async def count_failed(dialect: Dialect, session: ReadSession) -> int:
-    """Return how many attempts came to nothing."""
+    """Return the number of failed attempts."""
     statement = select(func.count()).select_from(core_tables.attempts).where(_has_failed())
     return int((await session.fetch(dialect.sql(statement), {}))[0][0])
 

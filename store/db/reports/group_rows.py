@@ -1,4 +1,4 @@
-"""Groups of rollouts, such as the samples of one prompt, from the summary columns of the rollouts alone."""
+"""Groups of rollouts, such as the samples of one prompt, from the summary columns of the rollouts."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import check_text
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
-"""The orders that are offered."""
+"""The supported orders."""
 SPREADS: Final = ("any", "some", "none")
-"""Whether the rewards of a group differ; where they do not, a group teaches nothing."""
+"""Whether the rewards of a group differ. An algorithm learns nothing from a group of equal rewards."""
 _OPEN: Final = ("queuing", "preparing", "running", "requeuing")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group; rewards are the rollouts' last primary rewards, None where there is none yet."""
+    """One group. Rewards are the rollouts' last primary rewards; None without a reward."""
 
     group_id: str
     rollouts: int
     open: int
-    """How many have not ended."""
+    """The number of rollouts that have not ended."""
     succeeded: int
     failed: int
     cancelled: int
     rewarded: int
-    """How many have a reward."""
+    """The number of rollouts with a reward."""
     mean: float | None
     least: float | None
     most: float | None
     spread: float | None
     step: int | None
-    """The latest training step of any."""
+    """The latest training step of its rollouts."""
     tokens_out: int
     newest_at: int
-    """When the last one began, in microseconds since the epoch."""
+    """When its last rollout began, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsWanted:
-    """Which groups, in which order."""
+    """A selection of groups, and their order."""
 
     id_contains: str | None = None
     step: int | None = None
     spread: str = "any"
     has_siblings: bool = False
-    """Only groups of more than one rollout."""
+    """Whether to return only groups of more than one rollout."""
     sort: str = "newest"
     is_descending: bool = True
     limit: int = 50
@@ -61,20 +61,20 @@ class GroupsWanted:
 
 
 async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
-    """Return a page of groups, and how many match."""
+    """Return a page of groups, and the number of matches."""
     rollout = core_tables.rollouts.c
     columns = _columns()
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
     if wanted.id_contains:
         matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
     if wanted.step is not None:
-        # One rollout at the step selects its group; the columns and the sort cover all rollouts of the group.
+        # A rollout at the step selects its group. The columns and the sort cover all rollouts of the group.
         of_step = select(rollout.group_id).where(rollout.step == big(wanted.step), rollout.group_id.is_not(None))
         matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)
     order = {"newest": newest}.get(wanted.sort, columns.get(wanted.sort, newest))
     ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
-    # First which groups, then what they are: all sums of every group would take twice as long to sort.
+    # The page is selected before its sums are computed, because sorting with all sums would take twice as long.
     which: list[ColumnElement[Any]] = [rollout.group_id, func.count().over()]
     cut = (
         select(*which)
@@ -103,7 +103,7 @@ async def _count(dialect: Dialect, session: ReadSession, every: Select[Any]) -> 
 
 
 async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
-    """Return one group; None for one that there is not."""
+    """Return one group; None if it does not exist."""
     check_text(group_id, "group_id", LONGEST_ID)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
@@ -112,7 +112,7 @@ async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> Gr
 
 
 def _columns() -> dict[str, ColumnElement[Any]]:
-    """Return what is made of a group's rollouts, by the names of `GroupRow`."""
+    """Return the aggregates of a group's rollouts, by the names of `GroupRow`."""
     rollout = core_tables.rollouts.c
     return {
         "group_id": rollout.group_id,
@@ -127,7 +127,7 @@ def _columns() -> dict[str, ColumnElement[Any]]:
         "most": func.max(rollout.last_reward),
         "spread": func.max(bounded(rollout.last_reward)) - func.min(bounded(rollout.last_reward)),
         "step": func.max(rollout.step),
-        # Postgres sums 64-bit integers to a numeric.
+        # On Postgres the sum of 64-bit integers is a numeric.
         "tokens_out": cast(func.coalesce(func.sum(rollout.tokens_out), 0), BigInteger),
         "newest_at": func.max(rollout.start_at),
     }
@@ -183,7 +183,7 @@ MEMBER_SORTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MembersWanted:
-    """Which rollouts of a group, in which order."""
+    """A selection of a group's rollouts, and their order."""
 
     group_id: str
     sort: str = "reward"

@@ -1,4 +1,4 @@
-"""How the inputs of some rollouts begin: a bounded stretch of each body, never the whole of a long one."""
+"""Beginnings of the inputs of rollouts, from a limited part of each body."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import ZLIB
 
 MOST_BYTES: Final = 64 * 1024
-"""How much of a body is read, and how much of it uncompressed."""
+"""The maximum number of bytes that are read of a body, before and after decompression."""
 _BEFORE_INPUT: Final = b'{"input":'
 
 
 async def input_starts(
     dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], characters: int
 ) -> dict[str, str]:
-    """Return how the input of each of some rollouts begins, as text; one whose body was dropped is left out."""
+    """Return the beginning of the input of some rollouts as text; rollouts whose body was removed are left out."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
         select(rollout.rollout_id, body.codec, func.substr(body.body, 1, MOST_BYTES))
@@ -37,7 +37,7 @@ def _start(codec: int, stored: bytes, characters: int) -> str:
     try:
         found: Any = orjson.loads(raw)["input"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        # Too long to have been read to its end: as it is written, then.
+        # The body was not read to its end, so the text is JSON that is cut off.
         text = raw.removeprefix(_BEFORE_INPUT).decode("utf-8", "ignore")
     else:
         text = said(found)
@@ -55,7 +55,7 @@ def _unpacked(codec: int, stored: bytes) -> bytes:
 
 
 def said(value: Any) -> str:
-    """Return the text by which a person knows an input: itself, the one text in it, or its fields on a line."""
+    """Return a readable text for an input: the input itself, its only text, or its fields in one line."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The log for people, newest first: events without their payload, and what is known of the whole."""
+"""The log for pages, newest first: events without their payload, and a summary of the whole log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from store.db.dialect import Dialect, ReadSession
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
-"""How far back is looked for events that match: only the order of the log and that of a stream have an index."""
+"""The number of positions that are searched for matching events, since only positions and streams have an index."""
 SHOWN: Final = 2000
-"""Characters of an event's data that are read; the rest is what `rollbook history` is for."""
+"""The number of characters of an event's data that are read. `rollbook history` shows all of it."""
 
 _BEYOND: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One event as a list shows it; times are microseconds since the epoch."""
+    """One event of a list. Times are microseconds since the epoch."""
 
     position: int
     commit_id: int
@@ -33,14 +33,14 @@ class LogRow:
     actor: str | None
     cause: int | None
     data: str
-    """JSON, cut after `SHOWN` characters."""
+    """The data as JSON, cut off after `SHOWN` characters."""
     length: int
-    """Of the whole of it."""
+    """The length of all data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Which events; None for any."""
+    """A selection of events; None for any."""
 
     stream: str | None = None
     type: str | None = None
@@ -55,17 +55,17 @@ class LogRows:
 
     events: list[LogRow]
     next_before: int | None
-    """Where to go on; None at the beginning of the log."""
+    """The position to continue from; None at the beginning of the log."""
     looked_back_to: int
-    """Above this position nothing else matches."""
+    """No other event after this position matches."""
 
 
 async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
-    """Return the newest events that match, of no more than `LOOKED_AT` positions, or of a stream."""
+    """Return the newest matching events, from at most `LOOKED_AT` positions, or from a stream."""
     event = core_tables.events.c
     before = _BEYOND if sought.before is None else sought.before
     ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
-    # The log may have grown, but nothing comes in between.
+    # The log may have grown at its end, but not in between.
     floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
     terms = [event.position < bindparam("before", type_=BigInteger)]
     if floor:
@@ -91,19 +91,19 @@ def _shown() -> Sequence[ColumnElement[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What is known of a partition's log and of its database; times are microseconds since the epoch."""
+    """Summary of a partition's log and of its database. Times are microseconds since the epoch."""
 
     store_id: str
     created_at: int
     log_format: int
     database: str
-    """Its URL without a password."""
+    """The URL without its password."""
     size_bytes: int
     commit_id: int
     position: int
     recorded_at: int | None
     chain_head: str
-    """Hash of the last commit in hex; it covers every commit before it. Empty for an empty log."""
+    """The hash of the last commit in hex, which covers all commits before it. Empty for an empty log."""
     events: int
     rollouts: int
     attempts: int
@@ -111,11 +111,11 @@ class LogSummary:
     resources: int
     workers: int
     body_bytes: int
-    """Of payload, uncompressed."""
+    """The number of bytes of payload before compression."""
 
 
 async def whole(dialect: Dialect, session: ReadSession) -> LogSummary:
-    """Return what is known of a partition, from its last commit."""
+    """Return the summary of a partition, from its last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
     named = await session.fetch(dialect.sql(select(*about)), {})

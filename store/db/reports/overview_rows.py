@@ -20,22 +20,22 @@ _MINUTE: Final = 60 * MICROSECONDS
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How many rollouts ended with one status in one minute."""
+    """The number of rollouts that ended with one status in one minute."""
 
     minute: int
-    """Whole minutes since the epoch."""
+    """The minute, in whole minutes since the epoch."""
     status: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A rollout that somebody works on; times are microseconds since the epoch, but for the sign of life."""
+    """An active rollout. Times are microseconds since the epoch, except the last sign of life."""
 
     rollout_id: str
     status: str
     config: str
-    """JSON text."""
+    """The config as JSON text."""
     attempt_id: str
     sequence_id: int
     worker_id: str | None
@@ -43,7 +43,7 @@ class Active:
     last_sign: float | None
     """The last sign of life, in seconds since the epoch."""
     worker_rollout_id: str | None
-    """What the worker is busy with, as it is known."""
+    """The rollout that the worker is busy with, as recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +53,45 @@ class QueuedRollout:
     rollout_id: str
     status: str
     since: int
-    """When it joined the queue, in µs."""
+    """When it entered the queue, in µs."""
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTotals:
-    """Those who work."""
+    """Totals of the workers."""
 
     known: int
     busy: int
     last_asked_at: int | None
-    """When work was last asked for or claimed, in µs."""
+    """The time of the last poll of the queue or the last claim, in µs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the log ends."""
+    """The end of the log."""
 
     position: int
     commit_id: int
     recorded_at: int
-    """In µs."""
+    """The time of the last commit, in µs."""
     events: int
     spans: int
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything of one moment."""
+    """The figures of one snapshot."""
 
     now: int
-    """By the store's clock, in µs."""
+    """The time of the store's clock, in µs."""
     statuses: dict[str, int]
     ended: Sequence[Ended]
     active: Sequence[Active]
-    """Those that began first, in the order in which their attempts did."""
+    """The rollouts whose attempts began first, in this order."""
     queued: int
     waiting: Sequence[QueuedRollout]
-    """Those that have waited longest."""
+    """The rollouts that have waited longest."""
     workers: WorkerTotals
     log: LogEnd | None
 
@@ -99,14 +99,14 @@ class Overview:
 async def overview(
     dialect: Dialect, session: ReadSession, *, minutes: int, most_active: int, most_waiting: int
 ) -> Overview:
-    """Return what a store is doing.
+    """Return the current activity of a store.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        minutes: how far back to count what ended.
-        most_active: how many rollouts that are worked on to return at the most.
-        most_waiting: how many of the queue.
+        minutes: the number of minutes for which ended rollouts are counted.
+        most_active: the maximum number of active rollouts.
+        most_waiting: the maximum number of queued rollouts.
     """
     now = (dialect.clock or system_clock)()
     statuses, ended = await _counted(dialect, session, (now // _MINUTE - minutes + 1) * _MINUTE)
@@ -125,7 +125,7 @@ async def overview(
 async def rollouts_by_status(
     dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
 ) -> dict[str, int]:
-    """Return how many rollouts have each status that occurs; with a condition, only of those that meet it."""
+    """Return the number of rollouts by status, without statuses that do not occur; a condition selects rollouts."""
     status = core_tables.rollouts.c.status
     counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
     rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
@@ -133,12 +133,12 @@ async def rollouts_by_status(
 
 
 async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
-    """Return how many rollouts have each status, and how many ended in each minute since then: in one scan."""
+    """Return the numbers of rollouts by status, and of those that ended in each minute since a time, in one scan."""
     rollout = core_tables.rollouts.c
-    # A rollout that is tried again keeps the time of its end until it ends again.
+    # A retried rollout keeps its old end time until it ends again.
     is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
     minute = case((is_late, rollout.end_at // big(_MINUTE)))
-    # Selecting the expression as well would give it other parameters, and Postgres would not see that it is the same.
+    # If the expression were selected as well, it would have other parameters, and Postgres would consider it different.
     statement: Select[*tuple[Any, ...]] = select(func.min(rollout.end_at), rollout.status, func.count()).group_by(
         minute, rollout.status
     )
@@ -153,7 +153,7 @@ async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[
 
 async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Active]:
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
-    # First the rollouts, which are few: left to itself SQLite would begin with all attempts.
+    # The rollouts come first, because they are few. SQLite would otherwise begin with all attempts.
     begun = (
         select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
         .where(one_of(rollout.status, ACTIVE))
@@ -199,7 +199,7 @@ async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
-    # A caller that claims work without a worker id is known only by the attempts it started.
+    # A caller that claims work without a worker id leaves only the attempts that it started.
     latest_work: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),

@@ -1,4 +1,4 @@
-"""Rollouts within ranges of their numbers: what lies behind a point of a curve or a bar of a histogram."""
+"""Conditions for rollouts within ranges, such as those behind a point of a curve or a bar of a histogram."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From the least to the most, where they are given; `ended` is in float seconds and ends before its most."""
+    """Ranges from minimum to maximum, both included and optional. `ended` is in seconds and excludes its maximum."""
 
     of: Ranged
     least: float | None
@@ -28,7 +28,7 @@ class Range:
 
 
 def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
-    """Return the conditions that a rollout lies within all of them; without a number it does not."""
+    """Return the conditions that a rollout is in all ranges; a rollout without a value is in none."""
     rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for each in ranges:

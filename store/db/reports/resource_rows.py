@@ -1,4 +1,4 @@
-"""Resources as rows of tables: each id with how its rollouts fared, and each version with who set it and its use."""
+"""Resources as rows of tables: each id with the results of its rollouts, and each version with its author and use."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200
 MOST_NAMED_BYTES: Final = 64 * 1024
-"""Of larger ones a list does not say what is in them."""
+"""The maximum size of resources whose contents a list shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What became of rollouts that were given resources."""
+    """The results of rollouts that used resources."""
 
     rollouts: int = 0
     mean_reward: float | None = None
     rewarded: int = 0
-    """Rollouts with a reward."""
+    """The number of rollouts with a reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesRow:
-    """One resources id as a list shows it; times are microseconds since the epoch."""
+    """One resources id of a list. Times are microseconds since the epoch."""
 
     resources_id: str
     version: int
     created_at: int
     updated_at: int
     bytes: int | None
-    """Of its current version."""
+    """The size of its current version."""
     names: list[str] | None
-    """What is in it; None where it is too large to look."""
+    """Its contents; None if it is too large."""
     use: Use
-    """Of all its versions."""
+    """The results of all its versions."""
     current: Use
-    """Of the current version alone."""
+    """The results of only the current version."""
     is_latest: bool
-    """Whether it is what rollouts get that name no resources."""
+    """Whether rollouts that name no resources use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One version, as it was published."""
+    """One published version."""
 
     version: int
     at: int
     actor: str | None
     position: int
     bytes: int | None
-    """None where the body was dropped."""
+    """The resources; None if the body was removed."""
     use: Use = field(default_factory=Use)
     attempts: int = 0
     first_use_at: int | None = None
@@ -74,7 +74,7 @@ class VersionRow:
 async def resources_rows(
     dialect: Dialect, session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
-    """Return resources, the last published first, and how many there are."""
+    """Return resources, the last published first, and their number."""
     row, body = core_tables.resources.c, core_tables.bodies.c
     matching = dialect.contains(row.resources_id, contains) if contains else true()
     shown: Sequence[ColumnElement[Any]] = (
@@ -148,7 +148,7 @@ def _together(uses: Any) -> Use:
 
 
 async def versions(dialect: Dialect, session: ReadSession, resources_id: str) -> list[VersionRow]:
-    """Return the newest versions of an id, at most `MOST_VERSIONS`, the newest first; none of an unknown id."""
+    """Return at most `MOST_VERSIONS` versions of an id, the newest first; an empty list for an unknown id."""
     event, body = core_tables.events.c, core_tables.bodies.c
     stream = literal(f"resources/{resources_id}", Str)
     statement = (
@@ -193,7 +193,7 @@ async def _spans_of_use(
 
 
 async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
-    """Return the id that was published last before this one was first."""
+    """Return the id that was published last before the first version of this one."""
     row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
@@ -202,7 +202,7 @@ async def published_before(dialect: Dialect, session: ReadSession, resources_id:
 
 
 async def content(dialect: Dialect, session: ReadSession, position: int) -> dict[str, Any] | None:
-    """Return the resources that an event published, by name; None where its body was dropped."""
+    """Return the resources that an event published, by name; None if its body was removed."""
     found = await _payloads(dialect, session, [position])
     return found[position].get("resources", {}) if position in found else None
 

@@ -1,4 +1,4 @@
-"""Rollouts as rows of a table: what people sort and filter by, from the summary columns alone."""
+"""Rollouts as rows of a table, with sorting and filters, from the summary columns."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SORTS: Final = {
     "tokens": "tokens_out",
     "step": "step",
 }
-"""The column behind each order that is offered."""
+"""The column of each supported order."""
 NO_ERROR: Final = "(none)"
-"""As a type of error: the attempts that gave none."""
+"""The error type that stands for attempts without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """One rollout as a list shows it; times are microseconds since the epoch."""
+    """One rollout of a list. Times are microseconds since the epoch."""
 
     rollout_id: str
     status: str
@@ -59,7 +59,7 @@ class RolloutRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutListQuery:
-    """Which rollouts, in which order."""
+    """A selection of rollouts, and their order."""
 
     statuses: Sequence[str] = ()
     modes: Sequence[str] = ()
@@ -68,13 +68,13 @@ class RolloutListQuery:
     step: int | None = None
     resources_id: str | None = None
     worker_id: str | None = None
-    """Who made one of its attempts."""
+    """The worker of one of its attempts."""
     attempt_status: str | None = None
-    """Of one of its attempts."""
+    """The status of one of its attempts."""
     error_type: str | None = None
-    """What one of its attempts failed with; or `NO_ERROR`."""
+    """The error type of one of its attempts, or `NO_ERROR`."""
     label: str | None = None
-    """Which it carries."""
+    """A label of the rollout."""
     ranges: Sequence[Range] = ()
     id_contains: str | None = None
     sort: str = "started"
@@ -82,31 +82,31 @@ class RolloutListQuery:
     limit: int = 50
     offset: int = 0
     after: int | None = None
-    """In the order of `started` alone: only those past the rollout with this `first_position`."""
+    """Only rollouts after the one with this `first_position`; only in the order of `started`."""
     before: int | None = None
-    """As `after`, those on the near side of it; the nearest `limit` of them."""
+    """Only the nearest `limit` rollouts before the one with this `first_position`; only in the order of `started`."""
     upto: int | None = None
-    """Only those that began at this position of the log or earlier."""
+    """Only rollouts that began up to this position of the log."""
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its pages are found by a position, and so are as fast and as steady wherever they are."""
+        """Whether its pages are found by a position, so that every page is equally fast and stable."""
         return self.sort == "started"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """A page of rollouts, and what matches beside it."""
+    """A page of rollouts, and counts of its matches."""
 
     rows: Sequence[RolloutRow]
     by_status: dict[str, int]
-    """How many there are in each status that meet all the other conditions."""
+    """The number of rollouts by status that meet all other conditions."""
     newer: int
-    """How many began after `upto`."""
+    """The number of rollouts that began after `upto`."""
     has_more: bool
-    """Whether there are rows past this page, in the direction it was read."""
+    """Whether there are more rows after this page, in the direction of reading."""
     labels: dict[str, list[str]]
-    """Of those of its rows that carry any."""
+    """The labels of its rows that have any."""
 
 
 async def rollout_page(dialect: Dialect, session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
@@ -136,9 +136,9 @@ async def _rows(
     ordered = order.desc().nulls_last() if is_down else order.asc().nulls_last()
     orders = (ordered,) if wanted.is_keyed else (ordered, rollout.first_position.desc())
     if wanted.is_keyed:
-        # Without a word about nulls, which there are none of: else no index gives this order on Postgres.
+        # The order does not mention nulls, of which there are none. Otherwise Postgres could not use an index for it.
         orders = (order.desc() if is_down else order.asc(),)
-    # One row more than the page has says whether there is another page.
+    # One row more than the page shows whether there is another page.
     cut = (
         select(rollout.rollout_id)
         .where(matching, *_window(wanted))
@@ -193,7 +193,7 @@ def _matching(dialect: Dialect, wanted: RolloutListQuery) -> ColumnElement[bool]
 
 
 def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
-    """Return what one and the same attempt of a rollout has to be."""
+    """Return the conditions that a single attempt of a rollout has to meet."""
     attempt = core_tables.attempts.c
     found: list[ColumnElement[bool]] = []
     if wanted.worker_id is not None:
@@ -203,7 +203,7 @@ def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnEleme
     if wanted.error_type == NO_ERROR:
         found.append(or_(attempt.error.is_(None), dialect.contains(attempt.error, _of_type(""))))
     elif wanted.error_type is not None:
-        # Within a JSON text a quotation mark that is not escaped begins or ends a string: no message can hold this.
+        # An unescaped quotation mark begins or ends a string in JSON, so no message can contain this text.
         found.append(dialect.contains(attempt.error, _of_type(wanted.error_type)))
     return [*found, attempt.released_position.is_(None)] if found else []
 

@@ -1,4 +1,4 @@
-"""The history of one rollout: pages of its events, its status changes, and what it waits for, without bodies."""
+"""The history of one rollout without bodies: pages of its events, its status changes, and its place in the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 MOST_TURNS: Final = 1_000
-"""Of a rollout whose attempts took more turns the newest are shown."""
+"""The maximum number of status changes; of more, the newest are shown."""
 _TURNS: Final = "attempt.status_changed"
 _SIGNS: Final = "span.recorded"
 _END: Final = 2**62
@@ -48,17 +48,17 @@ async def events(
     limit: int,
     newest: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return events of a rollout in their order, as the fields of `HistoryEvent` without the body.
+    """Return events of a rollout in order, as the fields of `HistoryEvent` without the body.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        rollout_id: whose events.
-        types: only these; all if there are none.
-        after: only those beyond this number.
-        until: only those up to this position of the log.
-        limit: at most so many.
-        newest: the last of them, not the first.
+        rollout_id: the id of the rollout.
+        types: only events of these types; empty for all.
+        after: only events after this number.
+        until: only events up to this position of the log.
+        limit: the maximum number of events.
+        newest: whether to return the last of them instead of the first.
     """
     key = ("rollout_events", bool(types), newest)
     sql = compiled(dialect, key, lambda: _within(dialect, typed=bool(types), newest=newest))
@@ -76,7 +76,7 @@ async def events(
 async def event_types(
     dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None = None
 ) -> list[tuple[str, int]]:
-    """Return the types of a rollout's events, and how many there are of each."""
+    """Return the types of a rollout's events with their counts."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
@@ -95,28 +95,28 @@ async def event_types(
 async def turns(
     dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
 ) -> list[dict[str, Any]]:
-    """Return the events by which a rollout's attempts changed their status; with `signs` its spans' too."""
+    """Return the events that changed the status of a rollout's attempts; with `signs` also those of its spans."""
     types = (_TURNS, _SIGNS) if signs else (_TURNS,)
     return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutWait:
-    """What a rollout in the queue waits for, or when a running one is judged; times are microseconds."""
+    """The place of a queued rollout, or the next check of a running one. Times are microseconds since the epoch."""
 
     ahead: int | None
-    """How many rollouts stand before it in the queue; None where it is not in it."""
+    """The number of rollouts before it in the queue; None if it is not in the queue."""
     idle_workers: int
-    """How many workers are idle."""
+    """The number of idle workers."""
     workers: int
     asked_at: int | None
-    """When a worker last asked for work; None if none ever has."""
+    """When a worker last polled the queue; None if no worker has."""
     check_at: int | None
-    """When the watchdog looks at it again."""
+    """When the watchdog checks it next."""
 
 
 async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:
-    """Return what stands between a rollout and its next turn."""
+    """Return the place of a rollout in the queue and its next check."""
 
     def build() -> Select[*tuple[Any, ...]]:
         queue, worker, signal, watch = (

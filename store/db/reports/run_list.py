@@ -1,4 +1,4 @@
-"""Runs as rows of a table, and when the nodes of one began and ended."""
+"""Runs as rows of a table, and the times of events of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONE: Final[ColumnElement[int]] = literal_column("1", Integer)
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run as a list shows it; times are microseconds since the epoch."""
+    """One run of a list. Times are microseconds since the epoch."""
 
     rollout_id: str
     status: str
@@ -29,23 +29,23 @@ class RunRow:
     end_at: int | None
     attempts: int
     head: int | None
-    """The attempt whose view is the run's."""
+    """The attempt whose view is the view of the run."""
     tokens_in: int
     tokens_out: int
     error: str | None
     phases_done: int = 0
-    """Phases of scopes that were completed or skipped, by what was said of them last."""
+    """The number of phases of scopes whose last event is a completion or a skip."""
     phases_begun: int = 0
 
 
 async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None, limit: int) -> list[RunRow]:
-    """Return the newest rollouts that have said something as runs do, by their ids, which rise with time.
+    """Return the newest rollouts with run events, in descending order of their ids, which ascend with time.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        before: only those of smaller ids.
-        limit: at most so many.
+        before: only rollouts with smaller ids.
+        limit: the maximum number of rollouts.
     """
     params = {"page": limit} if before is None else {"page": limit, "before": before}
     rows = await session.fetch(dialect.sql(_ids(is_cut=before is not None)), params)
@@ -53,7 +53,7 @@ async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
-    """Return the statement that leaps from run to run, however many events each has, and past all other rollouts."""
+    """Return a statement that steps from run to run through the index, without reading the events of each."""
     said = core_tables.run_events.alias("said").c
     begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
     start: Select[Any] = select(*begun)
@@ -81,7 +81,7 @@ async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> l
 
 
 async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return of each run how many phases are done, and how many were begun."""
+    """Return for each run the number of completed phases and of started phases."""
     said = core_tables.run_events.c
 
     def last(*kinds: str) -> ColumnElement[Any]:
@@ -101,19 +101,19 @@ async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) ->
 
 
 def _is_any(column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
-    # Words of our own, so they may stand in the statement.
+    # These words are constants, so they may be part of the statement.
     return column.in_([literal_column(f"'{word}'", Text) for word in words])
 
 
 async def recorded_at(
     dialect: Dialect, session: ReadSession, rollout_id: str, versions: Sequence[int]
 ) -> dict[int, int]:
-    """Return when some events of a run were recorded, in microseconds, by their versions."""
+    """Return the recording times of some events of a run in microseconds, by version."""
     said, event = core_tables.run_events, core_tables.events
     shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
     found: dict[int, int] = {}
     for start in range(0, len(versions), _AT_ONCE):
-        # Versions are numbers of the database's own, so they may stand in the statement.
+        # Versions come from the database, so they may be part of the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(each))) for each in versions[start:][:_AT_ONCE]]
         of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
         source = said.join(event, event.c.position == said.c.position)

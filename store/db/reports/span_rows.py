@@ -1,4 +1,4 @@
-"""Spans as rows of a waterfall: what is drawn of each, from its row and its event's data, without the bodies."""
+"""Spans as rows of a waterfall, from their rows and their events' data, without the bodies."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _KINDS: Final = {
     semconv.ANNOTATION_SPAN: "annotation",
 }
 KINDS: Final = ("model", "tool", "reward", "annotation", "message", "object", "operation", "exception", "span")
-"""What `SpanRow.kind` may be."""
+"""The values of `SpanRow.kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """One span as a waterfall shows it; times are float seconds since the epoch, as they were sent."""
+    """One span of a waterfall. Times are float seconds since the epoch, as they were sent."""
 
     position: int
     span_id: str
@@ -51,7 +51,7 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True)
 class SpansWanted:
-    """Which spans of one attempt."""
+    """A selection of the spans of one attempt."""
 
     rollout_id: str
     attempt_id: str
@@ -106,7 +106,7 @@ _COLUMNS: Final = (
 def _row(row: Row) -> SpanRow:
     position, span_id, parent_id, name, start, end, status, sequence_id, type_, shape, data = row
     fact = upcast(type_, shape, orjson.loads(data))
-    assert isinstance(fact, SpanRecorded)  # a span's position is that of the event that recorded it
+    assert isinstance(fact, SpanRecorded)  # the position of a span is that of the event that recorded it
     reward = _reward(fact.rewards)
     return SpanRow(
         position,

@@ -16,7 +16,7 @@ from store.runtime.clock import MICROSECONDS
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS
-"""Attempts of one worker that begin so close together are one stretch of its lane."""
+"""The maximum gap between attempts of one worker that are drawn as one stretch of its lane."""
 MOST_STRETCHES: Final = 10_000
 MOST_ATTEMPTS: Final = 100
 _OPEN: Final = ("preparing", "running")
@@ -26,17 +26,17 @@ Outcome = Literal["succeeded", "failed", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The hour that is looked at, in microseconds since the epoch."""
+    """The hour that is shown, in microseconds since the epoch."""
 
     since: int
     until: int
     is_now: bool
-    """Whether it ends now; else it is the last hour in which anything was done."""
+    """Whether it ends now. Otherwise it is the last hour with activity."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyPeriod:
-    """Attempts of one worker that began close together and came to the same."""
+    """Attempts of one worker that began close together and ended with the same status."""
 
     worker_id: str
     outcome: Outcome
@@ -44,27 +44,27 @@ class BusyPeriod:
     end_at: int
     attempts: int
     rollout_id: str
-    """Of one of them."""
+    """The id of one of these attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTally:
-    """How many attempts of a worker ended within the window, and how."""
+    """The number of a worker's attempts that ended within the window, by outcome."""
 
     succeeded: int = 0
     failed: int = 0
-    """Failed, timed out, or not heard of any more."""
+    """The number that failed, timed out, or became unresponsive."""
 
     @property
     def failure_rate(self) -> float | None:
-        """The share that failed; None where none ended."""
+        """The share that failed; None if no attempt ended."""
         ended = self.succeeded + self.failed
         return self.failed / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt as the page of its worker shows it; times are microseconds since the epoch."""
+    """One attempt of a worker's page. Times are microseconds since the epoch."""
 
     rollout_id: str
     attempt_id: str
@@ -74,11 +74,11 @@ class AttemptRow:
     end_at: int | None
     rollout_status: str
     last_reward: float | None
-    """Of the rollout, whichever attempt gave it."""
+    """The last reward of the rollout, from any attempt."""
 
 
 async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
-    """Return the last hour; where nothing happened in it, the hour up to the last time anything did."""
+    """Return the last hour; without activity in it, the hour before the last activity."""
     attempt = core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         func.max(_ended(attempt)),
@@ -87,7 +87,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
     last, still_open = (await session.fetch(dialect.sql(select(*counted)), {}))[0]
     if last is not None and not still_open and last < now - HOUR:
         return Window(last - HOUR, last, is_now=False)
-    # A clock that runs behind the log's must not cut off what was just done.
+    # A clock that is behind the log's times must not hide the latest attempts.
     until = now if last is None else max(now, last)
     return Window(until - HOUR, until, is_now=True)
 
@@ -95,7 +95,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
 async def stretches(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
 ) -> list[BusyPeriod]:
-    """Return what some workers did within a window, the newest `MOST_STRETCHES` if there are more, oldest first."""
+    """Return the stretches of some workers within a window, at most the newest `MOST_STRETCHES`, oldest first."""
     if not worker_ids:
         return []
     attempt = core_tables.attempts.c
@@ -133,7 +133,7 @@ async def stretches(
 async def tallies(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
 ) -> dict[str, WorkerTally]:
-    """Return how the attempts of some workers ended that did so within a window."""
+    """Return the outcomes of the attempts of some workers that ended within a window."""
     if not worker_ids:
         return {}
     attempt = core_tables.attempts.c
@@ -155,7 +155,7 @@ async def tallies(
 
 
 async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:
-    """Return how many workers there are in each status."""
+    """Return the number of workers by status."""
     status = core_tables.workers.c.status
     counted: Sequence[ColumnElement[Any]] = (status, func.count())
     rows = await session.fetch(dialect.sql(select(*counted).group_by(status).order_by(status)), {})
@@ -165,7 +165,7 @@ async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:
 async def attempts_of(
     dialect: Dialect, session: ReadSession, worker_id: str
 ) -> tuple[list[AttemptRow], dict[str, int]]:
-    """Return the newest attempts of a worker, and how many it made in all by their status."""
+    """Return the newest attempts of a worker, and the number of all its attempts by status."""
     attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
     is_own = attempt.worker_id == literal(worker_id, Str)
     shown: Sequence[ColumnElement[Any]] = (
@@ -197,7 +197,7 @@ def _one() -> ColumnElement[int]:
 
 
 def _ended(attempt: Any) -> ColumnElement[int]:
-    # One that was given up has no end of its own: it ended with the last event that changed it.
+    # An attempt that was given up has no end time, so the time of the last event that changed it is used.
     event = core_tables.events.c
     given_up = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
     return func.coalesce(attempt.end_at, given_up)
