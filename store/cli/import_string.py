@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.errors import Invalid
+
+if TYPE_CHECKING:
+    from store.training import Pipeline
+
+_SHIPPED: Final = {"trading": "store.examples.trading.desk:pipeline"}
+"""The pipelines of the shipped examples, by their short names."""
 
 
 def imported(option: str, name: str) -> Any:
@@ -41,4 +47,16 @@ def named(option: str, target: str, kind: type[Any]) -> Any:
         found = found()
     if not isinstance(found, kind):
         raise Invalid(option, f"{target!r} is {'missing' if found is None else f'not a {kind.__name__}'}")
+    return found
+
+
+def pipeline_named(option: str, target: str) -> Pipeline:
+    """Return the pipeline that `package.module:NAME` names; `trading` names that of the shipped example.
+
+    Raises:
+        Invalid: there is no such object, or it is no pipeline.
+    """
+    from store.training import Pipeline
+
+    found: Pipeline = named(option, _SHIPPED.get(target, target), Pipeline)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import Enum
 from typing import Annotated, Any, Final, get_args
 
 import typer
@@ -81,3 +82,21 @@ OfAttempt = Annotated[
 RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id (that of its rollout), or the beginning.")]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, for the log.")]
+
+
+class OrphanChoice(Enum):
+    """What a pipeline's runner does with runs whose process died."""
+
+    RESUME = "resume"
+    FAIL = "fail"
+
+
+Orphans = Annotated[
+    OrphanChoice, typer.Option(help="With --pipeline: resume runs whose process died, or leave them failed.")
+]
+ConfirmResumes = Annotated[
+    bool,
+    typer.Option(
+        "--confirm-side-effects", help="With --pipeline: resume runs even if unsafe side effects may happen twice."
+    ),
+]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import resource
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
 from store import open_store
+from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
 from store.db.url import parse
+from store.interface.liveness import close_orphans
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
@@ -28,7 +33,14 @@ from store.server.process.workers import Seat
 from store.server.routes.operations import measures
 from store.sql.store import SQLStore
 
+if TYPE_CHECKING:
+    from store.training.execution.parts import End
+
+logger = logging.getLogger("store.server")
+
 _FILES: Final = 65_536
+_PIPELINE_SECONDS: Final = 15.0
+"""How long interrupted runs may take to end."""
 
 
 def run(
@@ -78,19 +90,51 @@ async def _serve(
             max_body_bytes=settings.max_body_bytes,
             ring=ring,
             is_local=is_local,
+            run_defaults=settings.run_defaults(),
         )
+        is_first = seat is None or seat.number == 0
+        if is_first:
+            await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()
-        if seat is None:
-            server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
-            await server.serve([listener])
-        else:
-            await _serve_seated(app, seat, settings.certificate)
+        async with _executing(root, settings if is_first else None):
+            if seat is None:
+                server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
+                await server.serve([listener])
+            else:
+                await _serve_seated(app, seat, settings.certificate)
     finally:
         if ring is not None:
             await ring.close()
         await partitions.close()
         await root.close()
+
+
+@asynccontextmanager
+async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGenerator[None]:
+    """Execute runs with the pipeline of the settings, in a thread, so that its functions cannot block requests."""
+    if settings is None or settings.pipeline is None:
+        yield
+        return
+    from store.training.execution.parts import ThreadPart
+    from store.training.pipeline_runner import PipelineBundle
+
+    side = PipelineBundle(pipeline_named("--pipeline", settings.pipeline), settings.pipeline_options)
+    stopped = threading.Event()
+    part = ThreadPart("pipeline", partial(side, store, 0, stopped), stopped)
+    part.start()
+    part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
+    try:
+        yield
+    finally:
+        # Runs that are interrupted are resumed by the next runner.
+        part.interrupt()
+        await asyncio.wait({part.ended}, timeout=_PIPELINE_SECONDS)
+
+
+def _log_end(end: End) -> None:
+    if end.error is not None:
+        logger.error("the pipeline has ended; runs are no longer executed here: %s", end.error, exc_info=end.error)
 
 
 async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | None) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
+from store.cli.import_string import named, pipeline_named
 from store.cli.output.printing import line
+from store.interface.liveness import UNRESPONSIVE_SECONDS
+from store.models import PhaseGraph
+from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate
 from store.server.request_ids import request_id
+from store.server.run_defaults import RunDefaults
 
 _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -32,6 +37,25 @@ class ServeSettings:
     insecure: bool
     workers: int = 1
     certificate: Certificate | None = None
+    pipeline: str | None = None
+    """The pipeline to execute in the server: `package.module:NAME`."""
+    pipeline_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    phase_graph: str | None = None
+    """The phase graph of posted runs: `package.module:NAME`, or `none`; None for the default."""
+    unresponsive_seconds: float = UNRESPONSIVE_SECONDS
+
+    def run_defaults(self) -> RunDefaults:
+        """Return what posted runs get.
+
+        Raises:
+            Invalid: the pipeline or the phase graph cannot be imported.
+        """
+        pipeline = None if self.pipeline is None else pipeline_named("--pipeline", self.pipeline)
+        if self.phase_graph is not None:
+            graph = None if self.phase_graph == "none" else named("--phase-graph", self.phase_graph, PhaseGraph)
+        else:
+            graph = TA if pipeline is None else pipeline.graph
+        return RunDefaults(graph=graph, unresponsive_seconds=self.unresponsive_seconds)
 
 
 def announce(text: str) -> None:

@@ -1,6 +1,10 @@
-"""The id of the current process, cached; a fork updates it."""
+"""Identity of processes: the id of the current one, cached, and whether another one of this machine still runs."""
 
 import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 number = os.getpid()
 """The id of this process."""
@@ -13,3 +17,37 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def this_process() -> dict[str, Any]:
+    """Return the fields that identify this process uniquely, even if its pid is reused."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
+
+
+def started_at(pid: int) -> int | None:
+    """Return when a process of this machine started, in the system's unit; None if it is gone or this is unknown.
+
+    The start time and the pid together identify a process, because pids are reused.
+    """
+    try:
+        # The name in parentheses may contain any character. The fields after it are numbered from 3; 22 is the start
+        # time.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_gone(process: Mapping[str, Any]) -> bool:
+    """Return whether a process, identified by `this_process`, was on this machine and no longer runs."""
+    host, pid, started = process.get("host"), process.get("pid"), process.get("pid_started")
+    if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
+        return False
+    if os.name == "posix":  # other systems have no signal 0
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+    now = started_at(pid)
+    return now is not None and started is not None and now != started

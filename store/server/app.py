@@ -36,6 +36,7 @@ from store.server.pending import Parked
 from store.server.routes import annotations, data, following, log, operations, queue, runs, viewer
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
+from store.server.run_defaults import RunDefaults
 from store.server.streaming.paths import SOCKETS
 from store.server.streaming.streams import StreamLayer
 from store.sql.store import SQLStore
@@ -110,6 +111,7 @@ def build_app(
     is_local: bool = False,
     is_read_only: bool = False,
     has_fast_path: bool = True,
+    run_defaults: RunDefaults | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -123,10 +125,12 @@ def build_app(
         is_read_only: whether the dashboard offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The answers are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
+        run_defaults: what posted runs get; None for a `RunDefaults()`.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
     app.state.ring = ring
+    app.state.run_defaults = run_defaults or RunDefaults()
     app.state.parked = Parked()
     app.state.metrics = Metrics()
     app.state.measured = Measured()

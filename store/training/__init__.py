@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from store.training.operations import operation
     from store.training.outcome import Outcome
     from store.training.phases import NodeCall, Pipeline, Step
+    from store.training.pipeline_runner import PipelineBundle, PipelineRunner
     from store.training.plan import Plan
     from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
     from store.training.rows import LeftOut, Trajectories, trajectories
@@ -81,6 +82,8 @@ _LATE = {
     "OpenAIMessages": "store.adapters.messages",
     "Outcome": "store.training.outcome",
     "Pipeline": "store.training.phases",
+    "PipelineBundle": "store.training.pipeline_runner",
+    "PipelineRunner": "store.training.pipeline_runner",
     "Plan": "store.training.plan",
     "ProxySettings": "store.llm_proxy",
     "RewardMatchPolicy": "store.adapters.rewards",
@@ -152,6 +155,8 @@ __all__ = [
     "OpenAIMessages",
     "Outcome",
     "Pipeline",
+    "PipelineBundle",
+    "PipelineRunner",
     "Plan",
     "ProxySettings",
     "RewardMatchPolicy",

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from store.errors import Incompatible, StoreError, Unsupported
-from store.training.outcome import WORKER_GONE
+from store.interface.liveness import WORKER_GONE
 
 if TYPE_CHECKING:
     from store.interface.store import Store

@@ -7,15 +7,17 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from store.errors import StoreError
+from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
-from store.training.machine import is_gone, snapshot
-from store.training.outcome import WORKER_GONE, Reason
+from store.runtime.process import is_gone
+from store.training.machine import snapshot
+from store.training.outcome import Reason
 from store.training.span_thread import span_thread
 
 logger = logging.getLogger(__name__)
@@ -51,10 +53,19 @@ class Heartbeat:
         jitter: how much each interval may vary, in seconds.
         mode: "thread" sends in a thread that agents cannot block, "asyncio" in this event loop.
         include_gpu: add the output of `nvidia-smi`.
+        about: further fields of each heartbeat.
     """
 
     def __init__(
-        self, store: Store, label: str, interval: float, jitter: float, mode: LaunchMode, *, include_gpu: bool
+        self,
+        store: Store,
+        label: str,
+        interval: float,
+        jitter: float,
+        mode: LaunchMode,
+        *,
+        include_gpu: bool,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = store
         self._label = label
@@ -62,6 +73,7 @@ class Heartbeat:
         self._jitter = jitter
         self._mode = mode
         self._include_gpu = include_gpu
+        self._about = dict(about or {})
         self._beating: dict[str, Beating] = {}
 
     def begin(self, beating: Beating) -> None:
@@ -121,7 +133,7 @@ class Heartbeat:
 
     async def _beat_worker(self) -> None:
         state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)
-        await self._store.update_worker(self._label, state)
+        await self._store.update_worker(self._label, state | self._about)
 
     async def _beat_attempt(self, beating: Beating) -> None:
         rollout_id, attempt_id = beating.rollout.rollout_id, beating.rollout.attempt.attempt_id

@@ -1,4 +1,4 @@
-"""State of the machine and the process, for a worker's heartbeat."""
+"""State of the machine, for a worker's heartbeat."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
+
+from store.runtime.process import this_process
 
 _GB: Final = 1024**3
 _MB: Final = 1024**2
@@ -52,11 +51,6 @@ def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
     return state
 
 
-def this_process() -> dict[str, Any]:
-    """Return the fields that identify this process uniquely, even if its pid is reused."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
-
-
 def _measured(psutil: Any) -> dict[str, Any]:
     memory, traffic = psutil.virtual_memory(), psutil.net_io_counters()
     return {
@@ -85,32 +79,3 @@ def _number(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
-
-
-def started_at(pid: int) -> int | None:
-    """Return when a process of this machine started, in the system's unit; None if it is gone or this is unknown.
-
-    The start time and the pid together identify a process, because pids are reused.
-    """
-    try:
-        # The name in parentheses may contain any character. The fields after it are numbered from 3; 22 is the start
-        # time.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def is_gone(process: Mapping[str, Any]) -> bool:
-    """Return whether a process, identified by `this_process`, was on this machine and no longer runs."""
-    host, pid, started = process.get("host"), process.get("pid"), process.get("pid_started")
-    if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
-        return False
-    if os.name == "posix":  # other systems have no signal 0
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
-    now = started_at(pid)
-    return now is not None and started is not None and now != started

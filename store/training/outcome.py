@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from store.models import AttemptStatus, Span
 
 Reason = Literal["error", "resources", "spool", "timeout", "interrupted", "cancelled", "superseded"]
-
-WORKER_GONE: Final = "WorkerGone"
-"""The error type of attempts whose runner's process died."""
 
 INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "cancelled", "superseded"})
 

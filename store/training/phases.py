@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from store.errors import CheckpointMissing, Invalid
+from store.interface.phase_graphs import graph_of, is_default, publish_default
 from store.interface.store import Store
-from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, RunEvent
+from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, Rollout, RunEvent
 
 __all__ = ["NodeCall", "Pipeline", "Step"]
 
@@ -81,6 +82,9 @@ class Step:
 
 PhaseFunction = Callable[[Step], Awaitable[None]]
 Function = TypeVar("Function", bound=PhaseFunction)
+Scopes = Mapping[str, Sequence[str]]
+"""The scopes of each kind."""
+ScopesOf = Callable[[Rollout], Scopes]
 
 
 class Pipeline:
@@ -88,11 +92,17 @@ class Pipeline:
 
     `run` runs the phases that are not completed in the attempt's view. It is therefore the same call for a first
     attempt, for a re-run that `runs.fork` started, for one that `runs.resume` started after a crash, and for a retry of
-    any of them.
+    any of them. `execute` does the same with the scopes that the run itself names, as a `PipelineRunner` does.
+
+    Args:
+        graph: the phase graph.
+        scopes: returns the scopes of a run from its rollout. None: the input names the scopes of a kind `ticker` under
+            `ticker`, `tickers`, `ticker_id` or `ticker_ids`. A kind with an empty list does not run.
     """
 
-    def __init__(self, graph: PhaseGraph) -> None:
+    def __init__(self, graph: PhaseGraph, *, scopes: ScopesOf | None = None) -> None:
         self.graph = graph
+        self._scopes = scopes
         self._functions: dict[str, PhaseFunction] = {}
 
     def phase(self, name: str) -> Callable[[Function], Function]:
@@ -110,6 +120,49 @@ class Pipeline:
 
         return register
 
+    async def execute(self, store: Store, rollout: AttemptedRollout) -> dict[str, dict[str, Any]]:
+        """Call `run` with the scopes of a run, as `scopes_of` returns them.
+
+        Raises:
+            Invalid: the run is of another phase graph, or names no scopes of some kind.
+            CheckpointMissing, ExceptionGroup: as `run`.
+        """
+        own = await graph_of(store, rollout)
+        if own is None or (own.name != self.graph.name and is_default(rollout.resources_id)):
+            # Then no program has chosen the graph of the run, and the pipeline that executes it does.
+            resources_id = await publish_default(store, self.graph)
+            await store.update_rollout(rollout.rollout_id, resources_id=resources_id)
+        elif own.name != self.graph.name:
+            raise Invalid("pipeline", f"run {rollout.rollout_id} is of graph {own.name!r}, not of {self.graph.name!r}")
+        scopes = await self.scopes_of(store, rollout, f"attempt:{rollout.attempt.sequence_id}")
+        return await self.run(store, rollout, scopes)
+
+    async def scopes_of(self, store: Store, rollout: Rollout, view: str) -> dict[str, list[str]]:
+        """Return the scopes of each kind of a run: those that its rollout names, else those of its events.
+
+        Args:
+            store: the store of the run.
+            rollout: the run.
+            view: the view with the events; if it has no scope of a kind, the events of the whole run are used.
+
+        Raises:
+            Invalid: a kind has no scopes.
+        """
+        named = self._scopes(rollout) if self._scopes is not None else _scopes_in_input(self.graph, rollout.input)
+        found = {kind: list(scopes) for kind, scopes in named.items()}
+        open_kinds = [kind for kind, declared in self.graph.scope_kinds.items() if declared.fixed is None]
+        for each in (view, "raw"):
+            if all(kind in found for kind in open_kinds):
+                break
+            seen = await _scopes_in_events(store, rollout.rollout_id, each, self.graph)
+            found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
+        missing = [kind for kind in open_kinds if kind not in found and self.graph.of_kind(kind)]
+        if missing:
+            raise Invalid(
+                "scopes", f"run {rollout.rollout_id} has no {missing[0]}: neither its input nor its events name one"
+            )
+        return found
+
     async def run(
         self,
         store: Store,
@@ -126,7 +179,7 @@ class Pipeline:
         Args:
             store: the store of the run.
             rollout: the run with the attempt to work on.
-            scopes: the scopes of each kind whose scope is not fixed.
+            scopes: the scopes of each kind whose scope is not fixed. A kind with an empty list does not run.
             state: the initial state of each scope.
 
         Raises:
@@ -149,7 +202,7 @@ class Pipeline:
     def _scopes_of(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
         declared = self.graph.scope_kinds[kind]
         if declared.fixed is not None:
-            return [declared.fixed]
+            return [] if kind in scopes and not scopes[kind] else [declared.fixed]
         if kind not in scopes:
             raise Invalid("scopes", f"name the scopes of kind {kind!r}")
         return list(dict.fromkeys(declared.spelled(scope) for scope in scopes[kind]))
@@ -244,3 +297,32 @@ def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]
             found.append(fork)
         fork = lineage[fork.base].fork if fork.kind == "resume" else None
     return found[::-1]
+
+
+# -- scopes ------------------------------------------------------------------------------------------------------------
+
+
+def _scopes_in_input(graph: PhaseGraph, given: Any) -> dict[str, list[str]]:
+    """Return the scopes that an input names under the name of their kind."""
+    named = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    found: dict[str, list[str]] = {}
+    for kind, declared in graph.scope_kinds.items():
+        for value in (named.get(f"{kind}{ending}") for ending in ("", "s", "_id", "_ids")):
+            texts = [value] if isinstance(value, str) else cast("list[Any]", value) if isinstance(value, list) else []
+            scopes = [each for each in texts if isinstance(each, str) and each]
+            if scopes and declared.fixed is None:
+                found[kind] = scopes
+                break
+    return found
+
+
+async def _scopes_in_events(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:
+    """Return the scopes of each kind in a view, in the order of their first events."""
+    page = await store.runs.query_events(run_id, view=view, limit=-1, bodies=False)
+    found: dict[str, dict[str, None]] = {}
+    for event in page.items:
+        phases = graph.phases_of(event.node_id) if event.node_id is not None else []
+        phase = phases[0] if len(phases) == 1 else graph.by_name.get(event.phase or "")
+        if phase is not None and event.scope is not None:
+            found.setdefault(phase.scope_kind, {})[event.scope] = None
+    return {kind: list(scopes) for kind, scopes in found.items()}

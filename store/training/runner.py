@@ -266,7 +266,7 @@ class Runner(Generic[T]):
 
     async def _serve(
         self,
-        desk: _Desk,
+        desk: Desk,
         running: set[asyncio.Task[Outcome | Exit]],
         event: ExecutionEvent | None,
         stopped: asyncio.Event,
@@ -298,7 +298,7 @@ class Runner(Generic[T]):
             stopping.cancel()
 
     async def _claim(
-        self, desk: _Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
+        self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
     ) -> list[AttemptedRollout]:
         """Return claimed rollouts; an empty list if none came in time or the runner is stopped."""
         jittered = self._poll_interval + random.uniform(-self._interval_jitter, self._interval_jitter)
@@ -317,8 +317,18 @@ class Runner(Generic[T]):
 
     # -- both --------------------------------------------------------------------------------------------------------
 
+    def _heartbeat_fields(self) -> dict[str, Any]:
+        """Return further fields of the worker's heartbeats."""
+        return {}
+
+    async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        """Return the resources with an id, or the latest for None."""
+        if resources_id is None:
+            return await self.store.get_latest_resources()
+        return await self.store.get_resources_by_id(resources_id)
+
     @contextlib.asynccontextmanager
-    async def _at_work(self) -> AsyncGenerator[_Desk]:
+    async def _at_work(self) -> AsyncGenerator[Desk]:
         interval = self._heartbeat_interval
         if self._worker_id is None and interval > 0:
             logger.warning("a worker without an id sends no heartbeats; call init_worker(worker_id, store)")
@@ -330,29 +340,24 @@ class Runner(Generic[T]):
             self._interval_jitter,
             self._launch_mode,
             include_gpu=self._include_gpu,
+            about=self._heartbeat_fields(),
         )
         watch = Watch(self.store)
         async with heartbeat.sent():
             try:
-                yield _Desk(self, heartbeat, watch)
+                yield Desk(self, heartbeat, watch)
             finally:
                 await watch.close()
 
 
-class _Desk:
+class Desk:
     """Executor of attempts, with heartbeats and a watch that stops attempts that are no longer wanted."""
 
     def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
         self._runner = runner
         self._heartbeat = heartbeat
         self._watch = watch
-        self._resources_of = SingleFlight(self._find_resources)
-
-    async def _find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
-        store = self._runner.store
-        if resources_id is None:
-            return await store.get_latest_resources()
-        return await store.get_resources_by_id(resources_id)
+        self._resources_of = SingleFlight(runner.find_resources)
 
     async def introduce(self) -> None:
         """Send the first heartbeat of the worker."""

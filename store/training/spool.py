@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from store.models import Span
-from store.training.machine import is_gone, this_process
+from store.runtime.process import is_gone, this_process
 
 logger = logging.getLogger(__name__)
 

@@ -48,10 +48,12 @@ class RerunBegun(Frozen):
     phase: str
     status: Literal["queued"]
     rerun_seq: int
-    attempt: int
-    """The sequence id of the new attempt."""
+    attempt: int | None
+    """The sequence id of the attempt that a runner has started; null while the request waits for one."""
     degraded: dict[str, Any] | None
     """Why more runs again than the request named; null if it does not."""
+    message: str | None
+    """What the request waits for; null once a runner has taken it. Until then the run stays as it is."""
 
 
 class RunsQuery(Frozen):

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from store import open_store
-from store.examples.trading.graph import FUND, MARKET, TA
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
+from store.run_folders.trading_phases import FUND, MARKET, TA
 from store.wire.paths import RUN_EVENTS
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.rollbook_side import Rollbook

@@ -15,10 +15,11 @@ import pytest
 
 from store import open_store
 from store.examples.trading.desk import Desk
-from store.examples.trading.graph import DEBATE, PORTFOLIO, RISK
 from store.examples.trading.runs import begin, drive
+from store.interface import rerun_requests
 from store.interface.store import Store
 from store.models import RunEvent
+from store.run_folders.trading_phases import DEBATE, PORTFOLIO, RISK, TA
 from tests import postgres
 from tests.cli.conftest import Rollbook, runner
 from tests.client.served import Served
@@ -226,13 +227,24 @@ def test_a_plan_tells_what_would_be_done_and_does_nothing(looking: Rollbook, sha
     assert len(looking("lineage", shared.rerun).table) == 2
 
 
-def test_a_rerun_starts_the_attempt_that_was_planned(rollbook: Rollbook, kept: Runs) -> None:
+def test_a_rerun_without_a_runner_is_requested_and_the_head_stays(rollbook: Rollbook, kept: Runs) -> None:
     options = ("--confirm-side-effects", "--reason", "once more", *SETS)
-    printed = rollbook("rerun", kept.rerun, "--phase", "risk", "--scope", "TSDD", *options)
+    again = ("rerun", kept.rerun, "--phase", "risk", "--scope", "TSDD", *options)
+    printed = rollbook(*again)
     assert printed.code == 0
     assert "sets        news_report" in printed.out
-    assert "attempt 3 has started: at-" in printed.out
+    assert "requested: " in printed.out
+    assert "No runner of this pipeline is live, so the run stays as it is" in printed.err
     assert "--with MODULE:PIPELINE executes it here" in printed.err
+    assert [row["#"] for row in rollbook("lineage", kept.rerun).table] == ["1", "2"]
+    assert "waits for a runner" in rollbook(*again).err
+
+    async def take(store: Store) -> None:
+        request = await rerun_requests.open_request(store, kept.rerun)
+        assert request is not None
+        assert await rerun_requests.take(store, kept.rerun, request, TA, "runner-1") is not None
+
+    ask(kept.url, take)
     node = ask(kept.url, lambda store: store.runs.list_lineage(kept.rerun))[-1]
     assert node.fork is not None
     assert (node.status, node.is_head, node.fork.base, node.fork.phase) == ("preparing", True, 2, "risk")
@@ -253,7 +265,7 @@ def test_what_a_pipeline_raises_is_told_and_the_attempt_has_failed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_desk.py").write_text(
-        "from store.examples.trading.graph import TA\n"
+        "from store.run_folders.trading_phases import TA\n"
         "from store.training import Pipeline\n"
         "pipeline = Pipeline(TA)\n"
         "async def work(step):\n"
@@ -300,8 +312,9 @@ def test_an_attempt_at_work_is_ended_only_when_that_is_asked_for(rollbook: Rollb
     printed = rollbook("rerun", kept.at_work, *options)
     assert printed.code == 1
     assert "give --supersede to end it" in printed.err
-    assert rollbook("rerun", kept.at_work, *options, "--supersede").code == 0
-    assert [row["status"] for row in rollbook("lineage", kept.at_work).table] == ["failed", "preparing"]
+    printed = rollbook("rerun", kept.at_work, *options, "--supersede", "--with", PIPELINE)
+    assert printed.code == 0, printed.err
+    assert [row["status"] for row in rollbook("lineage", kept.at_work).table] == ["failed", "succeeded"]
 
 
 def test_a_missing_checkpoint_is_refused_or_all_is_run(looking: Rollbook, shared: Runs) -> None:
@@ -313,11 +326,19 @@ def test_a_missing_checkpoint_is_refused_or_all_is_run(looking: Rollbook, shared
     assert "risk needs trader_checkpoint, which RIG does not have" in degraded
 
 
-def test_a_pipeline_is_not_begun_while_it_is_unknown_what_it_is_about(looking: Rollbook, shared: Runs) -> None:
-    options = ("--phase", "scan", "--supersede", "--with", PIPELINE)
+def test_a_pipeline_is_not_begun_while_it_is_unknown_what_it_is_about(
+    looking: Rollbook, shared: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare_desk.py").write_text(
+        "from store.run_folders.trading_phases import TA\n"
+        "from store.training import Pipeline\n"
+        "pipeline = Pipeline(TA)\n"
+    )
+    options = ("--phase", "scan", "--supersede", "--with", "bare_desk:pipeline")
     printed = looking("rerun", shared.at_work, *options)
     assert printed.code == 2
-    assert "the run has no portfolio yet" in printed.err
+    assert "has no portfolio: neither its input nor its events name one" in printed.err
     assert len(looking("lineage", shared.at_work).table) == 1
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from store.interface import rerun_requests
 from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.sql.store import SQLStore
 from tests.dashboard.given import HOSTILE, Read
-from tests.runs.given import auto_run, begin, do_phase, ended, say, seen, whole_rerun
+from tests.runs.given import auto_run, begin, claimed, do_phase, ended, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, phase
 from tests.server.api import Answer, Api
 
@@ -54,14 +55,18 @@ async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) ->
     reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
     answer = await confirm(api, run, await form_of(api, run), reason=HOSTILE, state_patch='{"news": "a strike"}')
     assert answer.status == 303
-    assert answer.headers["location"] == f"/ui/runs/{run.rollout_id}?view=attempt%3A2"
+    assert answer.headers["location"] == f"/ui/runs/{run.rollout_id}"
+    # Without a runner the head stays.
+    assert len(await store.runs.list_lineage(run.rollout_id)) == 1
+    assert "No runner of this pipeline is live" in Read((await api.get(f"//ui/runs/{run.rollout_id}")).body).text
+    await claimed(store, run)
     head = await seen(store, run)
     assert {(each.scope, each.node_id) for each in head.items if each.node_id not in {None, "tool_x"}} == reused
     (_, second) = await store.runs.list_lineage(run.rollout_id)
     assert second.fork is not None
     assert (second.fork.state_patch, second.fork.reason) == ({"news": "a strike"}, HOSTILE)
-    (forked,) = [event for event in await store.log.history(run.rollout_id) if event.type == "attempt.forked"]
-    assert forked.actor == "dashboard"
+    events = [event for event in await store.log.history(run.rollout_id) if event.type == "rollout.annotated"]
+    assert events[0].actor == "dashboard"
     assert HOSTILE in Read((await api.get(f"//ui/runs/{run.rollout_id}")).body).text
 
 
@@ -69,9 +74,9 @@ async def test_a_form_that_is_sent_twice_begins_one_attempt(api: Api, store: Sto
     run = await auto_run(store, tickers=["RIG"])
     form = await form_of(api, run)
     answers = await asyncio.gather(*(confirm(api, run, form) for _ in range(3)))
-    assert {(answer.status, answer.headers["location"]) for answer in answers} == {
-        (303, f"/ui/runs/{run.rollout_id}?view=attempt%3A2")
-    }
+    assert {(answer.status, answer.headers["location"]) for answer in answers} == {(303, f"/ui/runs/{run.rollout_id}")}
+    await claimed(store, run)
+    assert await rerun_requests.open_request(store, run.rollout_id) is None
     assert len(await store.runs.list_lineage(run.rollout_id)) == 2
 
 
@@ -110,6 +115,7 @@ async def test_an_attempt_at_work_is_ended_only_where_that_was_ticked(api: Api, 
     assert refused.status == 409
     assert "supersede" in Read(refused.body).marked("name")
     assert (await confirm(api, run, form, supersede="1")).status == 303
+    await claimed(store, run)
     first, second = await store.runs.list_lineage(run.rollout_id)
     assert (first.status, second.status) == ("failed", "preparing")
 

@@ -19,11 +19,11 @@ from store.errors import Invalid
 from store.examples.trading import model
 from store.examples.trading.desk import SCOPES, Desk
 from store.examples.trading.feeds import TICKERS
-from store.examples.trading.graph import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
 from store.examples.trading.job import run as show
 from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behind
 from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent, RunEventRow
+from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import COMMAND, environment
 from tests.client.served import Served
 from tests.conftest import SQLITE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from store.interface import rerun_requests
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, PhaseGraph, RolloutConfig, RunEvent, RunEventPage
 from tests.runs.trading import FUND, MARKET, TA, phase
@@ -89,3 +90,12 @@ async def seen(store: Store, run: AttemptedRollout, view: str = "head", **only: 
 def nodes_of(page: RunEventPage, scope: str) -> set[str]:
     """Return the nodes of a scope that a view holds."""
     return {event.node_id for event in page.items if event.scope == scope and event.node_id is not None}
+
+
+async def claimed(store: Store, run: AttemptedRollout, graph: PhaseGraph = TA) -> AttemptedRollout:
+    """Do what a runner does with a requested re-run, up to its start."""
+    request = await rerun_requests.open_request(store, run.rollout_id)
+    assert request is not None
+    started = await rerun_requests.take(store, run.rollout_id, request, graph, "runner-1")
+    assert started is not None
+    return started.rollout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from store.examples.trading.graph import (
+from store.models import PhaseGraph, RunEvent
+from store.run_folders.trading_phases import (
     ANALYSTS,
     DEBATE,
     FUND,
@@ -16,7 +17,6 @@ from store.examples.trading.graph import (
     TA,
     TA_COMPAT,
 )
-from store.models import PhaseGraph, RunEvent
 
 __all__ = [
     "ANALYSTS",

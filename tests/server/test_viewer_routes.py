@@ -17,12 +17,16 @@ from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
 from store.server.streaming.paths import VIEWER_SOCKET
 from store.testing import ManualClock
-from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
+from tests.runs.given import TICKER_PHASES, auto_run, begin, claimed, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA_COMPAT, node
 from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_given import Client, Json, serving, unused_partition
 
 DAY = "2026-11-20"
+NO_RUNNER = (
+    "No runner of this pipeline is live, so the run stays as it is until one takes the request;"
+    " start one with `rollbook runner --pipeline MODULE:PIPELINE`."
+)
 DONE = {"type": "system", "message": "Run completed."}
 REPLACED = {"review_holdings", "make_pm_decision"}
 RESET = {"type": "system", "message": "Replay reset.", "reset": True}
@@ -273,14 +277,17 @@ async def test_a_viewer_of_a_run_that_is_run_again_is_reset_and_shown_what_is_le
                 "phase": "risk",
                 "status": "queued",
                 "rerun_seq": 1,
-                "attempt": 2,
+                "attempt": None,
                 "degraded": None,
+                "message": NO_RUNNER,
             },
         )
+        # Without a runner, the head and the view stay.
+        assert (await client.get("/api/run/f"))[1]["status"] == "completed"
+        assert (await seen(store, run)).items == before
+        again = await claimed(store, run)
         assert (await client.get("/api/run/f"))[1]["status"] == "running"
         assert await stream.frame() == RESET
-        again = await store.get_rollout_by_id(run.rollout_id)
-        assert isinstance(again, AttemptedRollout)
         await do_phase(store, again, "risk", "RIG", tokens=20)
         await do_phase(store, again, "portfolio", FUND, tokens=20)
         await ended(store, again)
@@ -306,6 +313,7 @@ async def test_a_run_that_nobody_has_looked_at_since_a_restart_is_run_again_and_
     before = (await seen(store, run)).items
     async with serving(store) as client:
         assert (await post(client, "rerun-node", run_id="f", node_id="Trader", identifier="RIG"))[0] == 200
+        await claimed(store, run)
         events = (await client.get("/api/run/f"))[1]["events"]
     hidden = {"Bull Researcher", "Bear Researcher", "Research Manager", "Trader"}
     assert {event["identifier"] for event in events} == {MARKET, "RIG", "TSDD", FUND}
@@ -322,6 +330,7 @@ async def test_without_a_checkpoint_all_of_the_ticker_runs_again_and_the_answer_
     asked = {"run_id": run.rollout_id, "node_id": "Aggressive Analyst", "identifier": "RIG"}
     status, answer = await post(client, "rerun-node", **asked)
     assert (status, answer["phase"], answer["degraded"]["reason"]) == (200, "risk", "checkpoint_missing")
+    await claimed(store, run)
     assert (await client.get(f"/api/run/{run.rollout_id}"))[1]["events"] == []
 
 
@@ -349,14 +358,19 @@ async def test_a_rerun_that_is_asked_for_again_is_answered_again_and_begun_once(
         async with client.session.post(url, json=asked | more, headers=key) as answer:
             return answer.status, await answer.json()
 
+    waiting = await once()
+    assert (waiting[0], waiting[1]["attempt"], waiting[1]["rerun_seq"]) == (200, None, 1)
+    assert await once() == waiting
+    status, answer = await post(client, "rerun-node", **asked)
+    assert (status, answer["error_type"]) == (409, "Conflict"), "another request is open"
+    again = await claimed(store, run)
     first = await once()
     assert (first[0], first[1]["attempt"], first[1]["rerun_seq"]) == (200, 2, 1)
     # While the attempt is at work, and when others have come after it.
     assert await once() == first
-    again = await store.get_rollout_by_id(run.rollout_id)
-    assert isinstance(again, AttemptedRollout)
     await ended(store, again)
     assert (await post(client, "rerun-node", **asked))[1]["rerun_seq"] == 2
+    await claimed(store, run)
     assert await once() == first
     assert (await once(node_id="Market Analyst"))[0] == 409
     assert len(await store.query_attempts(run.rollout_id)) == 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import AttemptError, AttemptStatus
 from store.training.continuous import newest_cursor
 from store.training.failing import PATIENCE, first_attempts_fail
-from store.training.outcome import WORKER_GONE
 from tests.training.given import started
 
 

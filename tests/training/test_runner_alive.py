@@ -16,10 +16,11 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import RolloutConfig
+from store.runtime.process import is_gone, this_process
 from store.training import (
     Runner,
 )
-from store.training.machine import is_gone, snapshot, this_process
+from store.training.machine import snapshot
 from tests.training.doing import (
     Doing,
     Gate,

@@ -1,8 +1,9 @@
-"""`rollbook rerun`: the plan of a partial re-run, its start, and its execution with a pipeline."""
+"""`rollbook rerun`: the plan of a partial re-run, its request, and its execution with a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -12,6 +13,7 @@ import typer
 
 from store.cli import lookup
 from store.cli.errors import FAILED, OK
+from store.cli.import_string import pipeline_named
 from store.cli.options import DEFAULT_DB, AsJson, Db, Reason, RunId
 from store.cli.output.printing import json_document, line, note, printable
 from store.cli.store_context import run_reading, run_writing
@@ -24,8 +26,9 @@ from store.errors import (
     Invalid,
     SideEffectsUnconfirmed,
 )
+from store.interface.rerun_requests import request_rerun
 from store.interface.store import Store
-from store.models import AttemptStatus, ForkPlan, ForkResult, PhaseGraph
+from store.models import AttemptedRollout, ForkPlan, ForkResult
 from store.models import runs as run_models
 from store.planning.plan import of_plan
 
@@ -89,7 +92,11 @@ def rerun(
     ] = None,
     runs_it: Annotated[
         str | None,
-        typer.Option("--with", metavar="MODULE:PIPELINE", help="Also execute it, in this process, with this Pipeline."),
+        typer.Option(
+            "--with",
+            metavar="MODULE:PIPELINE",
+            help="Also execute it here, with this Pipeline; `trading` names the example's.",
+        ),
     ] = None,
     reason: Reason = None,
     confirm_side_effects: Annotated[
@@ -108,7 +115,7 @@ def rerun(
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Re-run a part of a run: print the plan and start the attempt."""
+    """Re-run a part of a run: print the plan, and ask a runner of its pipeline to start it."""
     selection = _Selection(
         node=node,
         phase=phase,
@@ -171,40 +178,25 @@ def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) ->
 
 
 def _start(db: str, given: str, selection: _Selection, options: _Options, runs_it: str | None, *, json: bool) -> int:
-    """Start a re-run, execute it if a pipeline is given, and return the exit code."""
-    pipeline = None if runs_it is None else _pipeline(runs_it)
+    """Request a re-run, or execute it if a pipeline is given, and return the exit code."""
+    pipeline = None if runs_it is None else pipeline_named("--with", runs_it)
 
-    async def work(store: Store) -> tuple[ForkResult, str | None]:
+    async def work(store: Store) -> int:
         run_id = await lookup.rollout(store, given)
         planned = await store.runs.plan_fork(run_id, **asdict(selection))
         if not json:
             _print_plan(planned)
             if options.state_patch:
                 line(f"{'sets':<10}  {printable(', '.join(options.state_patch))}")
-        scopes = {} if pipeline is None else await _scopes(store, planned, pipeline.graph)
-        started = await store.runs.fork(
-            run_id,
-            **asdict(selection),
-            expected_head=planned.head,
-            state_patch=options.state_patch,
-            reason=options.reason,
-            confirm_side_effects=options.confirm_side_effects,
-            allow_graph_change=options.allow_graph_change,
-            on_active="supersede" if options.supersede else "reject",
-        )
-        if not json:
-            _print_started(started, is_run=pipeline is not None)
-        return started, None if pipeline is None else await _run(store, started, pipeline, scopes)
+        if pipeline is None:
+            await _request(store, planned, selection, options, json=json)
+            return OK
+        return await _execute(store, planned, selection, options, pipeline, json=json)
 
     try:
-        started, status = run_writing(db, work)
+        return run_writing(db, work)
     except Conflict as error:
         raise _curable(error) from error
-    if json:
-        json_document(started.model_dump() | {"status": status})
-    elif status is not None:
-        line(f"attempt {started.attempt.sequence_id} {status}")
-    return FAILED if status == "failed" else OK
 
 
 def _curable(error: Conflict) -> Conflict:
@@ -216,69 +208,78 @@ def _print_plan(found: ForkPlan) -> None:
         line(f"{name:<10}  {printable(text)}")
 
 
-def _print_started(started: ForkResult, *, is_run: bool) -> None:
-    number = started.attempt.sequence_id
-    line(f"attempt {number} has started: {started.attempt.attempt_id}")
-    if not is_run:
-        note("the program of this pipeline continues it with Pipeline.run; --with MODULE:PIPELINE executes it here")
-
-
 # -- execution -------------------------------------------------------------------------------------------------------
 
 
-def _pipeline(target: str) -> Pipeline:
-    from store.cli.import_string import named
-    from store.training import Pipeline
+async def _request(store: Store, planned: ForkPlan, selection: _Selection, options: _Options, *, json: bool) -> None:
+    """Ask the runners of the pipeline for the re-run."""
+    answer = await request_rerun(
+        store, planned.rollout_id, **asdict(selection), **asdict(options), expected_head=planned.head
+    )
+    if json:
+        json_document(answer.model_dump() | {"message": answer.message})
+    elif answer.attempt is not None:
+        line(f"attempt {answer.attempt} has started, by a runner of the pipeline")
+    else:
+        line(f"requested: {answer.request_id}")
+    if answer.message is not None:
+        note(answer.message)
+        note("--with MODULE:PIPELINE executes it here")
 
-    found: Pipeline = named("--with", target, Pipeline)
-    return found
+
+async def _execute(
+    store: Store, planned: ForkPlan, selection: _Selection, options: _Options, pipeline: Pipeline, *, json: bool
+) -> int:
+    """Execute the re-run in this process, and return the exit code."""
+    from store.training.pipeline_runner import PipelineRunner
+
+    await _check_scopes(store, planned, pipeline)
+    forked: list[ForkResult] = []
+
+    async def start(worker_id: str) -> AttemptedRollout:
+        arguments = asdict(options)
+        on_active: run_models.OnActive = "supersede" if arguments.pop("supersede") else "reject"
+        forked.append(
+            await store.runs.fork(
+                planned.rollout_id,
+                **asdict(selection),
+                **arguments,
+                on_active=on_active,
+                expected_head=planned.head,
+                worker_id=worker_id,
+            )
+        )
+        if not json:
+            line(f"attempt {forked[0].attempt.sequence_id} has started: {forked[0].attempt.attempt_id}")
+        return forked[0].rollout
+
+    # What the pipeline raises is printed here, without its traceback.
+    logging.getLogger("store.training.attempt").setLevel(logging.CRITICAL)
+    outcome = await PipelineRunner(pipeline).execute(store, start)
+    for error in _causes(outcome.error):
+        note(f"rollbook: {type(error).__name__}: {error}")
+    if json:
+        json_document(forked[0].model_dump() | {"status": outcome.status})
+    else:
+        line(f"attempt {forked[0].attempt.sequence_id} {outcome.status}")
+    return OK if outcome.status == "succeeded" else FAILED
 
 
-async def _run(store: Store, started: ForkResult, pipeline: Pipeline, scopes: Mapping[str, Sequence[str]]) -> str:
-    """Execute the attempt, report its final status, and return that."""
-    status: AttemptStatus = "failed"
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """Return the exceptions that several phases raised at once, or the only one."""
+    if error is None:
+        return []
+    group = error.__cause__ if isinstance(error.__cause__, BaseExceptionGroup) else error
+    if not isinstance(group, BaseExceptionGroup):
+        return [group]
+    several = cast("BaseExceptionGroup[BaseException]", group)
+    return [cause for each in several.exceptions for cause in _causes(each)]
+
+
+async def _check_scopes(store: Store, planned: ForkPlan, pipeline: Pipeline) -> None:
+    rollout = await store.get_rollout_by_id(planned.rollout_id)
+    assert rollout is not None  # it was planned
     try:
-        await pipeline.run(store, started.rollout, scopes)
-        status = "succeeded"
-    except Exception as error:  # noqa: BLE001 - the user's functions may raise anything
-        for each in _causes(error):
-            note(f"rollbook: {type(each).__name__}: {each}")
-    finally:
-        await store.update_attempt(started.rollout.rollout_id, started.attempt.attempt_id, status=status)
-    return status
-
-
-def _causes(error: Exception) -> list[Exception]:
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    group = cast("ExceptionGroup[Exception]", error)
-    return [cause for each in group.exceptions for cause in _causes(each)]
-
-
-async def _scopes(store: Store, planned: ForkPlan, graph: PhaseGraph) -> dict[str, list[str]]:
-    """Return the scopes of each kind in the base attempt, in the order of their first events.
-
-    If the base has no scope of a kind yet, the scopes of the whole run are used.
-
-    Raises:
-        Invalid: the run has no scope of some kind.
-    """
-    found: dict[str, list[str]] = {}
-    for view in (f"attempt:{planned.base}", "raw"):
-        seen = await _scopes_in(store, planned.rollout_id, view, graph)
-        found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
-    for phase in graph.phases:
-        if phase.scope_kind not in found and graph.scope_kinds[phase.scope_kind].fixed is None:
-            raise Invalid("--with", f"the run has no {phase.scope_kind} yet, so its phases cannot be re-run")
-    return found
-
-
-async def _scopes_in(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:
-    page = await store.runs.query_events(run_id, view=view, limit=-1, bodies=False)
-    found: dict[str, dict[str, None]] = {}
-    for event in page.items:
-        phases = graph.phases_of(event.node_id) if event.node_id is not None else []
-        phase = phases[0] if len(phases) == 1 else graph.by_name.get(event.phase or "")
-        if phase is not None and event.scope is not None:
-            found.setdefault(phase.scope_kind, {})[event.scope] = None
-    return {kind: list(scopes) for kind, scopes in found.items()}
+        await pipeline.scopes_of(store, rollout, f"attempt:{planned.base}")
+    except Invalid as error:
+        raise Invalid("--with", error.reason) from None

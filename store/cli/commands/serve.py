@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from store.cli.options import DEFAULT_DB, Db
+from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, OrphanChoice, Orphans
 from store.cli.server_settings import ServeSettings, announce, log_as_json
 from store.db.url import parse
 from store.errors import Invalid
+from store.interface.liveness import UNRESPONSIVE_SECONDS
 from store.server.auth.tls import Certificate
 from store.server.process.listener import bind, is_loopback, url_of
 from store.server.process.workers import Seat, Workers
@@ -69,6 +70,23 @@ def serve(
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The private key of the certificate (PEM, not encrypted).")
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:PIPELINE", help="Also execute runs here, with this Pipeline, on one machine."),
+    ] = None,
+    orphans: Orphans = OrphanChoice.RESUME,
+    confirm_side_effects: ConfirmResumes = False,
+    phase_graph: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:GRAPH|none",
+            help="The phase graph of posted runs; by default the pipeline's, or else that of the trading front end.",
+        ),
+    ] = None,
+    unresponsive_seconds: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="How long a posted run may show no sign of life."),
+    ] = UNRESPONSIVE_SECONDS,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     if (tls_cert is None) != (tls_key is None):
@@ -76,7 +94,13 @@ def serve(
     settings = ServeSettings(
         *(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure, workers),
         certificate=None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key),
+        pipeline=pipeline,
+        pipeline_options={"orphans": orphans.value, "confirm_side_effects": confirm_side_effects},
+        phase_graph=phase_graph,
+        unresponsive_seconds=unresponsive_seconds,
     )
+    # What cannot be imported is refused before the server listens.
+    settings.run_defaults()
     log_as_json(settings.log_level)
     url = parse(settings.db)
     _check_host(settings)

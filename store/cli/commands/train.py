@@ -13,13 +13,15 @@ import orjson
 import typer
 
 from store.cli.errors import FAILED
-from store.cli.import_string import imported, named
+from store.cli.import_string import imported, named, pipeline_named
+from store.cli.options import ConfirmResumes, OrphanChoice, Orphans
 from store.cli.output.printing import line, note
 from store.errors import Invalid
 from store.training.agent import LitAgent
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.training.execution.strategy import RunnerSide
     from store.training.trainer import Trainer
 
 app = typer.Typer()
@@ -67,23 +69,42 @@ def train(
 
 @app.command(rich_help_panel="Train")
 def runner(
-    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The agent: package.module:NAME.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="MODULE:AGENT", help="The agent: package.module:NAME.")
+    ] = None,
     *,
     store: Annotated[str, typer.Option(metavar="URL", help="The server or the database with the tasks.")],
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:PIPELINE", help="Execute runs with this Pipeline; `trading` is the example's."),
+    ] = None,
+    orphans: Orphans = OrphanChoice.RESUME,
+    confirm_side_effects: ConfirmResumes = False,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
 ) -> None:
-    """Run an agent on the tasks of a store until Ctrl+C or SIGTERM."""
+    """Run an agent on the tasks of a store, or a pipeline on its runs, until Ctrl+C or SIGTERM.
+
+    A pipeline's runner claims posted runs and requested re-runs, and resumes runs whose process died.
+    """
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
+    from store.training.pipeline_runner import PipelineBundle
 
-    acting: LitAgent[Any] = named("MODULE:AGENT", target, LitAgent)
+    if (target is None) == (pipeline is None):
+        raise Invalid("MODULE:AGENT", "give either an agent or --pipeline MODULE:PIPELINE")
+    if pipeline is not None:
+        options = {"orphans": orphans.value, "confirm_side_effects": confirm_side_effects}
+        side: RunnerSide = PipelineBundle(pipeline_named("--pipeline", pipeline), options)
+    else:
+        acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)
+        side = RunnerBundle(acting)
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
     with _exit_codes(), contextlib.ExitStack() as stack:
         if sys.stderr.isatty():
             watched = _opened(store)
             stack.callback(watched.sync.close)
             stack.enter_context(_progress(watched))
-        strategy.run_runners(RunnerBundle(acting), store)
+        strategy.run_runners(side, store)
 
 
 def _opened(url: str) -> Store:

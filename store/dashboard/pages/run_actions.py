@@ -25,6 +25,7 @@ from store.errors import (
     NotFound,
     SideEffectsUnconfirmed,
 )
+from store.interface.rerun_requests import request_rerun
 from store.models import Rollout
 from store.models.runs import ForkPlan, OnMissing
 
@@ -89,14 +90,15 @@ async def preview(request: PageRequest) -> PageContent:
 
 @pages.post("/ui/runs/{rollout_id}/rerun")
 async def rerun(request: PageRequest) -> PageContent | Done:
-    """Start the previewed re-run; a repeated request does not start a second one."""
+    """Ask for the previewed re-run; a repeated request does not ask a second time."""
     rollout_id, what = request.ids["rollout_id"], _what(request)
     try:
-        started = await request.store.runs.fork(
+        begun = await request_rerun(
+            request.store,
             rollout_id,
             **what.arguments(),
             state_patch=_patch(request.one("state_patch")),
-            on_active="supersede" if request.one("supersede") else "reject",
+            supersede=bool(request.one("supersede")),
             expected_head=request.maybe_whole("expected_head", least=1),
             request_id=request.one("request_id") or None,
             reason=request.one("reason").strip() or None,
@@ -105,9 +107,10 @@ async def rerun(request: PageRequest) -> PageContent | Done:
         )
     except (Conflict, Invalid) as error:
         return await _preview(request, refused=error)
-    number = started.attempt.sequence_id
-    message = f"Attempt {number} has started. It waits for the program of this pipeline to continue it."
-    return Done(request.url("runs", rollout_id, view=f"attempt:{number}"), message)
+    if begun.attempt is None:
+        return Done(request.url("runs", rollout_id), f"The re-run is requested. {begun.message}")
+    message = f"Attempt {begun.attempt} has started, by a runner of the pipeline."
+    return Done(request.url("runs", rollout_id, view=f"attempt:{begun.attempt}"), message)
 
 
 @pages.post("/ui/runs/{rollout_id}/head")

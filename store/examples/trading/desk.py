@@ -9,17 +9,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from store.examples.trading import feeds, model
-from store.examples.trading.graph import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, TA
+from store.models import Rollout
+from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, TA
+from store.semconv import GROUP_KEY
 from store.training import NodeCall, Pipeline, Step
 
 SCOPES: Final[Mapping[str, Sequence[str]]] = {"market": [MARKET], "ticker": feeds.TICKERS, "portfolio": [FUND]}
-"""The scopes of a run, by kind."""
+"""The scopes of the example's run, by kind."""
 MOST_SHARES: Final = 50
 
+_KINDS: Final = {"scan": ("market",), "pipeline": ("ticker",), "portfolio": ("portfolio",)}
+"""The kinds of scopes of a run, by its type; any other type has all of them."""
 _TOOLS: Final = dict(zip(ANALYSTS, ("get_prices", "get_posts", "get_news", "get_filings"), strict=True))
+
+
+def scopes_of(rollout: Rollout) -> dict[str, Sequence[str]]:
+    """Return the scopes of a posted run: by its type, for its tickers and its portfolio, or else the example's."""
+    given = _params(rollout)
+    kinds = _KINDS.get((rollout.metadata or {}).get("type", ""), tuple(SCOPES))
+    named = {**SCOPES, "ticker": tickers_of(rollout), "portfolio": [given.get("portfolio_id") or FUND]}
+    return {kind: scopes if kind in kinds else [] for kind, scopes in named.items()}
+
+
+def tickers_of(rollout: Rollout) -> Sequence[str]:
+    """Return the tickers of a run in the spelling of the log."""
+    given = _params(rollout)
+    named: list[str] = given.get("tickers") or ([given["ticker"]] if given.get("ticker") else [*feeds.TICKERS])
+    return [ticker.upper() for ticker in named]
 
 
 class Desk:
@@ -31,7 +50,7 @@ class Desk:
     """
 
     def __init__(self, *, pace: float = 0.0, on_node: Callable[[str, str], None] | None = None) -> None:
-        self.pipeline = Pipeline(TA)
+        self.pipeline = Pipeline(TA, scopes=scopes_of)
         self._pace = pace
         self._on_node = on_node
         phases = (self._scan, self._analyse, self._debate, self._weigh, self._trade)
@@ -47,7 +66,9 @@ class Desk:
         await _keep(step, "macro_scan_summary", summary)
 
     async def _analyse(self, step: Step) -> None:
-        step.state["macro_regime_report"] = await _kept(step, MARKET, "macro_scan_summary")
+        step.state["company_of_interest"] = step.scope
+        step.state["trade_date"] = _params(step.rollout).get("date", feeds.DATE)
+        step.state["macro_regime_report"] = await _kept(step, MARKET, "macro_scan_summary", "")
         for (name, tool), report in zip(_TOOLS.items(), REPORTS, strict=True):
             task = f"Report on {step.scope}"
             async with self._node(step, name, prompt=task) as call:
@@ -84,14 +105,15 @@ class Desk:
         await _keep(step, "final_trade_decision", decision)
 
     async def _trade(self, step: Step) -> None:
-        decisions = {ticker: await _kept(step, ticker, "final_trade_decision") for ticker in feeds.TICKERS}
+        tickers = tickers_of(step.rollout)
+        decisions = {ticker: await _kept(step, ticker, "final_trade_decision") for ticker in tickers}
         orders = {ticker: each for ticker, each in decisions.items() if each["shares"]}
         responses = {
             "load_portfolio": _listed(feeds.HOLDINGS),
             "compute_risk": f"{sum(each['shares'] for each in orders.values())} shares move",
             "review_holdings": _listed({ticker: each["action"] for ticker, each in decisions.items()}),
             "prioritize_candidates": ", ".join(sorted(orders, key=lambda ticker: -orders[ticker]["shares"])) or "none",
-            "macro_summary": await _kept(step, MARKET, "macro_scan_summary"),
+            "macro_summary": await _kept(step, MARKET, "macro_scan_summary", ""),
             "micro_summary": f"{len(orders)} of {len(decisions)} tickers are traded",
             "make_pm_decision": _listed(
                 {ticker: f"{each['action']} {each['shares']}" for ticker, each in orders.items()}
@@ -133,6 +155,10 @@ pipeline: Final = Desk().pipeline
 """The desk's pipeline with default settings."""
 
 
+def _params(rollout: Rollout) -> dict[str, Any]:
+    return cast("dict[str, Any]", rollout.input) if isinstance(rollout.input, dict) else {}
+
+
 async def _keep(step: Step, name: str, content: Any) -> None:
     await step.store.runs.save_artifact(
         step.rollout.rollout_id,
@@ -144,11 +170,25 @@ async def _keep(step: Step, name: str, content: Any) -> None:
     )
 
 
-async def _kept(step: Step, scope: str, name: str) -> Any:
-    """Return the latest artifact of another scope in the view of this attempt."""
-    view = f"attempt:{step.rollout.attempt.sequence_id}"
-    found = await step.store.runs.query_artifacts(step.rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
-    return found[-1].content
+async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any:
+    """Return the latest artifact of another scope in the view of this attempt, or else of its flow.
+
+    Raises:
+        LookupError: there is none, and no other value is given.
+    """
+    runs, rollout = step.store.runs, step.rollout
+    view = f"attempt:{rollout.attempt.sequence_id}"
+    found = await runs.query_artifacts(rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
+    if found:
+        return found[-1].content
+    flow = (rollout.metadata or {}).get(GROUP_KEY)
+    others = [each for each in await runs.scope_history(scope, name=name) if each.rollout_id != rollout.rollout_id]
+    for each in reversed([each for each in others if flow is not None and each.group_id == flow]):
+        if made := await runs.query_artifacts(each.rollout_id, scope=scope, name=name, limit=1):
+            return made[-1].content
+    if otherwise is None:
+        raise LookupError(f"no run of this flow has a {name} of {scope}; run the phase that makes it first")
+    return otherwise
 
 
 def _prompt(task: str, *material: str) -> str:

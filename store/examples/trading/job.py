@@ -128,7 +128,6 @@ class _Show:
             expected_head=plan.head,
             confirm_side_effects=True,
             reason="the news was old",
-            worker_id=run.attempt.worker_id,
         )
         self._paper.line(f'Attempt {again.attempt.sequence_id} reads: "{_NEWS["news_report"]}"')
         await drive(store, again.rollout, self._desk)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from typing import Final
 
 from store.errors import Invalid
 from store.examples.trading.desk import SCOPES, Desk
 from store.examples.trading.feeds import DATE, TICKERS
-from store.examples.trading.graph import TA
+from store.interface.liveness import is_orphan
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
-from store.training.machine import is_gone, this_process
+from store.run_folders.trading_phases import TA
+from store.training.pipeline_runner import PipelineRunner
 
 _NAME: Final = "trading"
 _PREFIX: Final = "trading-"
@@ -25,20 +25,22 @@ async def begin(store: Store) -> AttemptedRollout:
     resources_id = _PREFIX + TA.digest[:12]
     if await store.get_resources_by_id(resources_id) is None:
         await store.update_resources(resources_id, {"phases": TA})
-    worker_id = await _register_worker(store)
     task_input = {"example": _NAME, "date": DATE, "tickers": list(TICKERS)}
     metadata = {"rollbook.group": _PREFIX + DATE}
-    return await store.start_rollout(task_input, resources_id=resources_id, metadata=metadata, worker_id=worker_id)
+    return await store.start_rollout(task_input, resources_id=resources_id, metadata=metadata)
 
 
 async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
-    """Run the phases of the attempt, and report its status."""
-    status = "failed"
-    try:
-        await desk.pipeline.run(store, run, SCOPES)
-        status = "succeeded"
-    finally:
-        await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status=status)
+    """Execute the attempt with a runner of this process, which sends heartbeats and reports the status."""
+
+    async def start(worker_id: str) -> AttemptedRollout:
+        # The worker's heartbeats name this process, so that other processes can detect that it is gone.
+        await store.update_attempt(run.rollout_id, run.attempt.attempt_id, worker_id=worker_id)
+        return run
+
+    outcome = await PipelineRunner(desk.pipeline).execute(store, start)
+    if outcome.error is not None:
+        raise outcome.error
 
 
 async def left_behind(store: Store) -> AttemptedRollout | None:
@@ -47,11 +49,9 @@ async def left_behind(store: Store) -> AttemptedRollout | None:
         status_in=["preparing", "running"], sort_by="start_time", sort_order="desc", limit=100
     )
     for run in at_work:
-        is_ours = (run.resources_id or "").startswith(_PREFIX)
-        if is_ours and isinstance(run, AttemptedRollout) and run.attempt.worker_id:
-            worker = await store.get_worker_by_id(run.attempt.worker_id)
-            if worker is not None and is_gone(worker.heartbeat_stats or {}):
-                return run
+        is_desks = (run.resources_id or "").startswith(_PREFIX)
+        if is_desks and isinstance(run, AttemptedRollout) and await is_orphan(store, run):
+            return run
     return None
 
 
@@ -65,9 +65,7 @@ async def go_on(store: Store, run: AttemptedRollout) -> AttemptedRollout:
     lost = AttemptError(type="Killed", message="its process is gone")
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=lost)
     # The broker is simulated, so trades that had begun may be repeated.
-    resumed = await store.runs.resume(
-        run.rollout_id, confirm_side_effects=True, reason=lost.message, worker_id=await _register_worker(store)
-    )
+    resumed = await store.runs.resume(run.rollout_id, confirm_side_effects=True, reason=lost.message)
     return resumed.rollout
 
 
@@ -99,10 +97,3 @@ def dying_at(place: str | None) -> Callable[[str, str], None] | None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return reached
-
-
-async def _register_worker(store: Store) -> str:
-    """Register this process as a worker, so that other processes can detect that it is gone."""
-    worker_id = f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
-    await store.update_worker(worker_id, this_process())
-    return worker_id

@@ -1,8 +1,8 @@
 """Routes for web front ends that are older than Rollbook: post a run, list runs, run a node of one again.
 
-A posted run is a rollout in the queue, which any runner takes. A re-run is a fork without a runner: the pipeline's
-process learns of it from the log. A run is named by its rollout, by the id under which it was imported, or by a flow
-that has no other run.
+A posted run is a rollout in the queue, which a runner of its pipeline takes. A re-run is a request: the run keeps its
+head until such a runner forks it, and the answer says so if none is live. A run is named by its rollout, by the id
+under which it was imported, or by a flow that has no other run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from uuid import uuid4
 from fastapi import APIRouter, Query
 
 from store.errors import Conflict, Invalid
-from store.models import AttemptedRollout, Rollout
+from store.interface.phase_graphs import graph_of
+from store.interface.rerun_requests import request_rerun
+from store.models import AttemptedRollout, Fork, Rollout
 from store.planning.run_state import CUT_OFF
 from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
@@ -23,6 +25,7 @@ from store.server.call import Call
 from store.server.response_spool import Spool
 from store.server.routes.runs import request_id
 from store.server.routing import Created, Id, OwnStatusRoute, needs
+from store.server.run_defaults import RunDefaults
 from store.server.streaming import viewer_events
 from store.server.streaming.viewer_feed import viewed_store
 from store.sql.store import SQLStore
@@ -82,34 +85,44 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
     if body.date is not None and body.date != viewer_events.date_of(rollout):
         raise Invalid("date", f"{body.date!r} is not the run's; post a run of that day")
     portfolio = "" if body.portfolio_id is None else f", with {body.portfolio_id}"
-    begun = await store.runs.fork(
+    part: dict[str, Any] = {"node": body.node_id, "scopes": [body.identifier], "on_missing": "full"}
+    graph = _defaults(call).graph
+    begun = await request_rerun(
+        store,
         rollout_id,
-        node=body.node_id,
-        scopes=[body.identifier],
-        on_missing="full",
+        **part,
         # Such front ends cannot confirm side effects; the log records that they count as confirmed.
         confirm_side_effects=True,
         allow_graph_change=True,
         request_id=request_id(),
         reason=f"{RERUN_NODE}: {body.node_id} of {body.identifier}{portfolio}",
+        default_graph=graph,
     )
-    # For a repeated request, this attempt may not be the latest any more.
-    (rerun_seq,) = [
-        each.rerun_seq
-        for each in await store.runs.list_lineage(rollout_id)
-        if each.sequence_id == begun.attempt.sequence_id
-    ]
-    degraded = begun.fork.degraded
+    lineage = {each.sequence_id: each for each in await store.runs.list_lineage(rollout_id)}
+    if begun.attempt is None:
+        own = await graph_of(store, rollout)
+        plan: Fork = begun.plan or await store.runs.plan_fork(rollout_id, **part, graph=None if own else graph)
+        rerun_seq = 1 + max(each.rerun_seq for each in lineage.values())
+    else:
+        # For a repeated request, this attempt may not be the latest any more.
+        node = lineage[begun.attempt]
+        assert node.fork is not None  # a request starts a fork
+        plan, rerun_seq = node.fork, node.rerun_seq
     return dumps(
         {
             "run_id": body.run_id,
-            "phase": begun.fork.phase if degraded is None else degraded.phase,
+            "phase": plan.phase if plan.degraded is None else plan.degraded.phase,
             "status": "queued",
             "rerun_seq": rerun_seq,
-            "attempt": begun.attempt.sequence_id,
-            "degraded": degraded,
+            "attempt": begun.attempt,
+            "degraded": plan.degraded,
+            "message": begun.message,
         }
     )
+
+
+def _defaults(call: Call) -> RunDefaults:
+    return call.app.state.run_defaults
 
 
 @posted.post(RUN, response_model=PostedRun)
@@ -129,7 +142,11 @@ async def post_run(call: Call, run: Id, body: PostRunBody) -> bytes:
     metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": run}
     if isinstance(user := params.get("user_id"), str):
         metadata["user_id"] = user
-    rollout = await call.store.enqueue_rollout(params, metadata=metadata)
+    defaults = _defaults(call)
+    resources_id = await defaults.resources_id(call.store)
+    rollout = await call.store.enqueue_rollout(
+        params, resources_id=resources_id, config=defaults.config, metadata=metadata
+    )
     return dumps({"run_id": rollout.rollout_id, "flow_id": flow_id, "status": "queued"})
 
 

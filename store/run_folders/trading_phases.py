@@ -1,4 +1,4 @@
-"""Phase graph of the desk: the nodes of each phase, what it requires, and what follows it."""
+"""Phase graph of trading runs, as their run folders and front ends know it: nodes, requirements, and what follows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from store.models import CascadeMask, Checkpoint, Overlay, Phase, PhaseGraph, ScopeKind, all_of, any_of
 
 REPORTS: Final = ("market_report", "sentiment_report", "news_report", "fundamentals_report")
+SUBJECT: Final = ("company_of_interest", "trade_date")
 SCAN: Final = (
     "geopolitical_scanner",
     "market_movers_scanner",
@@ -52,7 +53,7 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
                     # One report is enough, so that a missing analyst does not make the others' reports unusable.
                     Checkpoint(
                         name="analysts_checkpoint",
-                        keys=[*REPORTS, "macro_regime_report", "messages"],
+                        keys=[*SUBJECT, *REPORTS, "macro_regime_report", "messages"],
                         when=any_of(*REPORTS),
                     )
                 ],

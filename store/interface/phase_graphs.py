@@ -1,0 +1,42 @@
+"""Phase graphs of runs, which are among their resources."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.interface.store import Store
+from store.models import PhaseGraph, ResourcesUpdate, Rollout
+from store.runtime import context
+
+_PREFIX: Final = "phases-"
+
+
+async def graph_of(store: Store, rollout: Rollout) -> PhaseGraph | None:
+    """Return the phase graph among the resources of a run; None if there is none."""
+    if rollout.resources_id is None:
+        return None
+    found = await store.get_resources_by_id(rollout.resources_id)
+    return None if found is None else phase_graph_in(found)
+
+
+def phase_graph_in(resources: ResourcesUpdate) -> PhaseGraph | None:
+    """Return the phase graph among resources; None if there is none."""
+    return next((each for each in resources.resources.values() if isinstance(each, PhaseGraph)), None)
+
+
+async def publish_default(store: Store, graph: PhaseGraph) -> str:
+    """Return the id of resources that hold only this graph, for runs whose graph no program has published."""
+    resources_id = _PREFIX + graph.digest[:12]
+    if await store.get_resources_by_id(resources_id) is None:
+        # The idempotency key of a request belongs to its run.
+        key = context.idempotency_key.set(None)
+        try:
+            await store.update_resources(resources_id, {"phases": graph})
+        finally:
+            context.idempotency_key.reset(key)
+    return resources_id
+
+
+def is_default(resources_id: str | None) -> bool:
+    """Return whether resources were published by `publish_default`."""
+    return resources_id is not None and resources_id.startswith(_PREFIX)

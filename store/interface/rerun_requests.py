@@ -1,0 +1,304 @@
+"""Requests to run a part of a run again, which wait for a runner of the run's pipeline.
+
+A request is an annotation of the run: a label, and a note with the arguments. So the run keeps its head, its status and
+its view until a runner forks it. The runner takes the label off again, with a note that names the attempt or the reason
+why there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from pydantic import Field, ValidationError
+
+from store.errors import (
+    AttemptActive,
+    Conflict,
+    GraphChanged,
+    HeadMoved,
+    Invalid,
+    NotFound,
+    SideEffectsUnconfirmed,
+)
+from store.interface.liveness import UNRESPONSIVE_SECONDS, is_orphan, live_runners
+from store.interface.phase_graphs import graph_of
+from store.interface.store import Store
+from store.models import AttemptedRollout, ForkPlan, ForkResult, OnMissing, PhaseGraph, Rollout
+from store.models.annotations import Annotations
+from store.models.enums import Frozen
+from store.planning.plan import of_fork
+
+LABEL: Final = "rerun requested"
+"""The label of runs with an open request."""
+CLAIM_SECONDS: Final = 5.0
+"""How long a request waits for a live runner to take it, before it is answered as open."""
+
+_ACTIVE: Final = ("preparing", "running")
+_LOOK_SECONDS: Final = 0.05
+
+
+class RerunRequest(Frozen):
+    """The part to run again, as arguments of `runs.fork`, and the pipeline that has to do it."""
+
+    request_id: str
+    pipeline: str
+    """The name of the phase graph."""
+    node: str | None = None
+    phase: str | None = None
+    scopes: list[str] = Field(default_factory=list[str])
+    base: str = "head"
+    on_missing: OnMissing = "error"
+    cascade: bool = True
+    state_patch: dict[str, Any] | None = None
+    supersede: bool = False
+    expected_head: int | None = None
+    reason: str | None = None
+    confirm_side_effects: bool = False
+    allow_graph_change: bool = False
+
+
+class RequestEnd(Frozen):
+    """The end of a request: the attempt that a runner has started, or the reason why it has started none."""
+
+    request_id: str
+    attempt: int | None = None
+    refused: str | None = None
+
+
+M = TypeVar("M", RerunRequest, RequestEnd)
+
+
+class RerunAnswer(Frozen):
+    """The state of a request after it was made."""
+
+    request_id: str
+    plan: ForkPlan | None
+    """What runs again; None if the request was made before, and so the plan may no longer be made."""
+    attempt: int | None
+    """The sequence id of the attempt that a runner has started; None while the request is open."""
+    runners: list[str]
+    """The live runners of the pipeline."""
+
+    @property
+    def message(self) -> str | None:
+        """What the request waits for, and what to do about it; None once an attempt has started."""
+        if self.attempt is not None:
+            return None
+        if self.runners:
+            return f"The request is open: {len(self.runners)} live runners of the pipeline have not taken it yet."
+        return (
+            "No runner of this pipeline is live, so the run stays as it is until one takes the request;"
+            " start one with `rollbook runner --pipeline MODULE:PIPELINE`."
+        )
+
+
+async def request_rerun(
+    store: Store,
+    rollout_id: str,
+    *,
+    request_id: str | None = None,
+    state_patch: Mapping[str, Any] | None = None,
+    supersede: bool = False,
+    expected_head: int | None = None,
+    reason: str | None = None,
+    confirm_side_effects: bool = False,
+    allow_graph_change: bool = False,
+    default_graph: PhaseGraph | None = None,
+    wait_seconds: float = CLAIM_SECONDS,
+    **part: Any,
+) -> RerunAnswer:
+    """Ask for a re-run of a part of a run, and return once a runner has started it or none is live.
+
+    An attempt whose process is gone is superseded; so is any active one with `supersede`.
+
+    Args:
+        store: the store of the run.
+        rollout_id: the run.
+        request_id: a repeated request with the same id is made once.
+        state_patch: as for `runs.fork`, and so are the next ones up to `allow_graph_change`.
+        supersede: end an attempt that is active.
+        expected_head: the head that the caller has seen.
+        reason: why.
+        confirm_side_effects: repeat phases with unsafe side effects.
+        allow_graph_change: start from checkpoints of another phase graph.
+        default_graph: the phase graph of a run whose resources hold none.
+        wait_seconds: how long to wait for a live runner.
+        part: the arguments of `runs.plan_fork`.
+
+    Raises:
+        AttemptActive: an attempt is active, and its process may still run.
+        Conflict: another request is open, or `runs.fork` would raise it.
+        Invalid: `runs.fork` would raise it.
+        NotFound: there is no such run.
+    """
+    request_id = request_id or uuid4().hex
+    noted = await store.annotations.query(rollout_id)
+    known = [each for note in noted.notes if (each := _parsed(RerunRequest, note.text)) is not None]
+    before = next((each for each in known if each.request_id == request_id), None)
+    if before is not None:
+        runners = await live_runners(store, before.pipeline)
+        attempt = await _claimed(store, rollout_id, request_id, wait_seconds if runners else 0.0)
+        return RerunAnswer(request_id=request_id, plan=None, attempt=attempt, runners=runners)
+    rollout = await _attempted(store, rollout_id)
+    graph = await graph_of(store, rollout)
+    if rollout.attempt.status in _ACTIVE and rollout.status in _ACTIVE and not supersede:
+        supersede = await is_orphan(store, rollout)
+        if not supersede:
+            raise AttemptActive(rollout_id, rollout.attempt.sequence_id)
+    plan = await store.runs.plan_fork(rollout_id, **part, graph=None if graph is not None else default_graph)
+    if expected_head not in {None, plan.head}:
+        raise HeadMoved(rollout_id, expected_head or 0, plan.head)
+    if plan.graph_changed and not allow_graph_change:
+        raise GraphChanged(plan.graph_changed)
+    if plan.unsafe and not confirm_side_effects:
+        raise SideEffectsUnconfirmed(plan.unsafe)
+    if LABEL in noted.labels:
+        raise Conflict(
+            f"a re-run of {rollout_id} was requested before and waits for a runner",
+            f"start a runner, or withdraw the request by removing the label {LABEL!r}",
+        )
+    graph = graph or default_graph
+    assert graph is not None  # the plan has one
+    request = RerunRequest(
+        request_id=request_id,
+        pipeline=graph.name,
+        state_patch=None if state_patch is None else dict(state_patch),
+        supersede=supersede,
+        expected_head=expected_head,
+        reason=reason,
+        confirm_side_effects=confirm_side_effects,
+        allow_graph_change=allow_graph_change,
+        **part,
+    )
+    text = f"Re-run requested: {of_fork(plan)}.\n{request.model_dump_json(exclude_defaults=True)}"
+    await store.annotations.annotate(rollout_id, text, add_labels=[LABEL])
+    runners = await live_runners(store, graph.name)
+    attempt = await _claimed(store, rollout_id, request_id, wait_seconds if runners else 0.0)
+    return RerunAnswer(request_id=request_id, plan=plan, attempt=attempt, runners=runners)
+
+
+async def open_request(store: Store, rollout_id: str) -> RerunRequest | None:
+    """Return the oldest open request of a run, if there is one."""
+    noted = await store.annotations.query(rollout_id)
+    return next(iter(_open(noted)), None) if LABEL in noted.labels else None
+
+
+async def take(
+    store: Store,
+    rollout_id: str,
+    request: RerunRequest,
+    graph: PhaseGraph,
+    worker_id: str,
+    silence: float = UNRESPONSIVE_SECONDS,
+) -> ForkResult | None:
+    """Start the attempt of a request as a worker, and close the request.
+
+    Returns None if another worker has started it, or if the run does not allow it any more; then the note says why.
+
+    Args:
+        store: the store of the run.
+        rollout_id: the run.
+        request: its open request.
+        graph: the phase graph of the worker's pipeline, for a run whose resources hold none.
+        worker_id: the worker.
+        silence: the limit of silence for a run without one, in seconds.
+
+    Raises:
+        Unavailable: the store cannot be reached; the request stays open.
+    """
+    try:
+        rollout = await _attempted(store, rollout_id)
+        await limit_silence(store, rollout, silence)
+        own = await graph_of(store, rollout)
+        result = await store.runs.fork(
+            rollout_id,
+            **request.model_dump(exclude={"request_id", "pipeline", "supersede"}),
+            on_active="supersede" if request.supersede else "reject",
+            request_id=request.request_id,
+            worker_id=worker_id,
+            graph=None if own is not None else graph,
+        )
+    except (Conflict, Invalid, NotFound) as error:
+        end = RequestEnd(request_id=request.request_id, refused=str(error))
+        await _close(store, rollout_id, f"Re-run refused: {error}", end)
+        return None
+    is_ours = result.attempt.worker_id == worker_id
+    text = f"Attempt {result.attempt.sequence_id} runs it, by {result.attempt.worker_id}."
+    await _close(store, rollout_id, text, RequestEnd(request_id=request.request_id, attempt=result.attempt.sequence_id))
+    return result if is_ours else None
+
+
+async def limit_silence(store: Store, rollout: Rollout, seconds: float = UNRESPONSIVE_SECONDS) -> None:
+    """Give a rollout a limit of silence if it has none, so that an attempt whose process dies is noticed."""
+    if rollout.config.unresponsive_seconds is None:
+        config = rollout.config.model_copy(update={"unresponsive_seconds": seconds})
+        await store.update_rollout(rollout.rollout_id, config=config)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+async def _attempted(store: Store, rollout_id: str) -> AttemptedRollout:
+    rollout = await store.get_rollout_by_id(rollout_id)
+    if rollout is None:
+        raise NotFound.rollout(rollout_id)
+    if not isinstance(rollout, AttemptedRollout):
+        raise Conflict(f"run {rollout_id} has not begun", "wait until a runner has taken it")
+    return rollout
+
+
+async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds: float) -> int | None:
+    """Return the attempt that a runner has started for a request; None if none has within some seconds.
+
+    Raises:
+        Conflict: a runner has refused it.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_seconds
+    while True:
+        noted = await store.annotations.query(rollout_id)
+        for note in reversed(noted.notes):
+            end = _parsed(RequestEnd, note.text)
+            if end is None or end.request_id != request_id:
+                continue
+            if end.refused is not None:
+                raise Conflict(f"the re-run was refused: {end.refused}", "check the plan again")
+            # A note with neither is the request itself.
+            if end.attempt is not None:
+                return end.attempt
+        if loop.time() >= deadline:
+            return None
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _close(store: Store, rollout_id: str, text: str, end: RequestEnd) -> None:
+    """Note the end of a request, and take the label off unless another request is open."""
+    try:
+        noted = await store.annotations.query(rollout_id)
+        others = [each for each in _open(noted) if each.request_id != end.request_id]
+        note = f"{text}\n{end.model_dump_json(exclude_none=True)}"
+        await store.annotations.annotate(rollout_id, note, remove_labels=[] if others else [LABEL])
+    except NotFound:
+        return
+
+
+def _open(noted: Annotations) -> list[RerunRequest]:
+    """Return the requests that have no end yet, oldest first."""
+    found: dict[str, RerunRequest] = {}
+    for note in noted.notes:
+        if (request := _parsed(RerunRequest, note.text)) is not None:
+            found.setdefault(request.request_id, request)
+        elif (end := _parsed(RequestEnd, note.text)) is not None:
+            found.pop(end.request_id, None)
+    return list(found.values())
+
+
+def _parsed(kind: type[M], text: str | None) -> M | None:
+    """Return what the last line of a note holds; None for other notes."""
+    try:
+        return kind.model_validate_json((text or "").rpartition("\n")[2])
+    except ValidationError:
+        return None

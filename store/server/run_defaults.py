@@ -1,0 +1,39 @@
+"""Defaults of runs that web front ends post."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store.interface.liveness import UNRESPONSIVE_SECONDS
+from store.interface.phase_graphs import is_default, phase_graph_in, publish_default
+from store.interface.store import Store
+from store.models import PhaseGraph, RolloutConfig
+from store.run_folders.trading_phases import TA
+
+
+@dataclass(frozen=True, slots=True)
+class RunDefaults:
+    """Defaults of posted runs."""
+
+    graph: PhaseGraph | None = TA
+    """The phase graph; None for the one among the latest resources only."""
+    unresponsive_seconds: float = UNRESPONSIVE_SECONDS
+    """How long a run may show no sign of life before it fails."""
+
+    @property
+    def config(self) -> RolloutConfig:
+        """The config of a posted run."""
+        return RolloutConfig(unresponsive_seconds=self.unresponsive_seconds)
+
+    async def resources_id(self, store: Store) -> str | None:
+        """Return the resources of a posted run, which hold its phase graph; None for the latest ones.
+
+        The latest resources are used if they hold a phase graph that a program has published. Otherwise the default
+        graph is published under an id of its own.
+        """
+        if self.graph is None:
+            return None
+        latest = await store.get_latest_resources()
+        if latest is not None and not is_default(latest.resources_id) and phase_graph_in(latest) is not None:
+            return None
+        return await publish_default(store, self.graph)

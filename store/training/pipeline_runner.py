@@ -1,0 +1,351 @@
+"""Runner of a pipeline: it claims posted runs and requested re-runs, and resumes runs whose process died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from store.errors import Closed, Conflict, Invalid, NotFound, SideEffectsUnconfirmed, StoreError, Unsupported
+from store.interface import rerun_requests
+from store.interface.liveness import close_orphans, pipeline_of
+from store.interface.phase_graphs import graph_of
+from store.interface.store import Store
+from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
+from store.training.agent import LitAgent
+from store.training.attempt import Exit
+from store.training.outcome import Outcome
+from store.training.phases import Pipeline
+from store.training.runner import Desk, ExecutionEvent, Runner
+
+logger = logging.getLogger(__name__)
+
+OrphanPolicy = Literal["resume", "fail"]
+
+_ANNOTATED: Final = "rollout.annotated"
+_PAUSE_SECONDS: Final = 0.5
+_RECENT: Final = 100
+"""How many of the runs that failed last are checked for orphans."""
+_SILENT_BEATS: Final = 6
+"""How many heartbeats of its runner an attempt may miss before it is unresponsive."""
+_LEAST_SILENCE_SECONDS: Final = 1.0
+
+
+class PipelineRunner(Runner[Any]):
+    """Runner that executes the runs of one pipeline: posted runs of the queue, requested re-runs, and orphaned runs.
+
+    A run is orphaned if the runner that executed it died or was stopped. Its attempt is then unresponsive, or failed
+    with the reason `interrupted`. Any number of these runners may work on one store; each run is executed by one.
+
+    Args:
+        pipeline: the phases and their functions.
+        orphans: "resume" continues orphaned runs in a new attempt, "fail" leaves them failed.
+        confirm_side_effects: resume also runs that stopped in a phase with unsafe side effects, which may then happen
+            twice.
+        resumes: how often one run is resumed before it stays failed.
+        concurrency: how many runs are executed at once.
+        heartbeat_interval: seconds between two heartbeats of the runner and its attempts. A run without a limit of its
+            own counts as unresponsive after six of them.
+        others: the other arguments of `Runner`.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        orphans: OrphanPolicy = "resume",
+        confirm_side_effects: bool = False,
+        resumes: int = 3,
+        concurrency: int = 4,
+        heartbeat_interval: float = 10.0,
+        **others: Any,
+    ) -> None:
+        if orphans not in {"resume", "fail"}:
+            raise Invalid("orphans", f"{orphans!r} is neither 'resume' nor 'fail'")
+        super().__init__(heartbeat_interval=heartbeat_interval, concurrency=concurrency, **others)
+        self.pipeline = pipeline
+        self._policy = orphans
+        self._confirms = confirm_side_effects
+        self._resumes = resumes
+        self._silence = max(_LEAST_SILENCE_SECONDS, _SILENT_BEATS * heartbeat_interval)
+        self._requests: _OpenRequests | None = None
+        self._orphans_looked_at = float("-inf")
+        self._left_failed: set[str] = set()
+
+    @property
+    def label(self) -> str:
+        """The name of the worker in the store, unique to this process."""
+        number = 0 if self._worker_id is None else self._worker_id
+        return f"{self.pipeline.graph.name}-{socket.gethostname()}-{os.getpid()}-{number}"
+
+    async def serve(self, store: Store, worker_id: int = 0, event: ExecutionEvent | None = None) -> None:
+        """Execute the runs of a store until the event is set, or `max_rollouts` were executed; see `Runner.iter`."""
+        with self.run_context(agent=PipelineAgent(self.pipeline), store=store, worker_id=worker_id):
+            await self.iter(event=event)
+
+    async def execute(
+        self, store: Store, start: Callable[[str], Awaitable[AttemptedRollout]], worker_id: int = 0
+    ) -> Outcome:
+        """Start one attempt as a worker of a store, execute it, report its status, and return the outcome.
+
+        Args:
+            store: the store.
+            start: starts the attempt for the worker of the given name, for example with `runs.fork`.
+            worker_id: the number of the worker in this process.
+
+        Raises:
+            Exception: `start` raised it.
+        """
+        with self.run_context(agent=PipelineAgent(self.pipeline), store=store, worker_id=worker_id):
+            async with self._at_work() as desk:
+                await desk.introduce()
+                rollout = await start(self.label)
+                await rerun_requests.limit_silence(store, rollout, self._silence)
+                return await desk.run(rollout)
+
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        self._requests = _OpenRequests(self.store)
+        try:
+            await super().iter(event=event)
+        finally:
+            await self._requests.close()
+            self._requests = None
+
+    def _heartbeat_fields(self) -> dict[str, Any]:
+        graph = self.pipeline.graph
+        return {"pipeline": graph.name, "graph": graph.digest, "heartbeat_interval": self._heartbeat_interval}
+
+    async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        # A pipeline needs none.
+        found = await super().find_resources(resources_id)
+        return found or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
+
+    async def _claim(
+        self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
+    ) -> list[AttemptedRollout]:
+        requests = self._requests
+        assert requests is not None  # `iter` has made it
+        if taken := await self._requested(requests, limit) or await self._orphaned(limit):
+            return taken
+        waking = asyncio.ensure_future(requests.arrived.wait())
+        either = asyncio.ensure_future(asyncio.wait({waking, stopping}, return_when=asyncio.FIRST_COMPLETED))
+        try:
+            claimed = await super()._claim(desk, limit, running, either)
+        finally:
+            waking.cancel()
+            either.cancel()
+        for rollout in claimed:
+            try:
+                await rerun_requests.limit_silence(self.store, rollout, self._silence)
+            except StoreError as error:
+                logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
+        return claimed
+
+    async def _requested(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:
+        """Start the attempts of requested re-runs."""
+        taken: list[AttemptedRollout] = []
+        for rollout_id in requests.take(limit):
+            try:
+                started = await self._fork(rollout_id)
+            except StoreError:
+                requests.put_back(rollout_id)
+                if not taken:
+                    raise
+                break
+            if started is not None:
+                taken.append(started)
+        return taken
+
+    async def _fork(self, rollout_id: str) -> AttemptedRollout | None:
+        """Answer the open requests of a run; return the attempt that this has started, if it has."""
+        found: AttemptedRollout | None = None
+        graph = self.pipeline.graph
+        try:
+            while (request := await rerun_requests.open_request(self.store, rollout_id)) is not None:
+                if request.pipeline != graph.name:
+                    break
+                # If there are several, those after the first are refused, since an attempt is active.
+                started = await rerun_requests.take(self.store, rollout_id, request, graph, self.label, self._silence)
+                found = found or (None if started is None else started.rollout)
+        except NotFound:
+            return None
+        except StoreError:
+            if found is None:
+                raise
+        return found
+
+    # -- orphans -----------------------------------------------------------------------------------------------------
+
+    async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
+        """Close the attempts of dead processes, and start attempts that resume them if the policy says so."""
+        now = asyncio.get_running_loop().time()
+        if now - self._orphans_looked_at < min(self._silence, max(self._heartbeat_interval, _PAUSE_SECONDS)):
+            return []
+        self._orphans_looked_at = now
+        await close_orphans(self.store)
+        if self._policy == "fail":
+            return []
+        resumed: list[AttemptedRollout] = []
+        failed = await self.store.query_rollouts(
+            status_in=["failed"], sort_by="end_time", sort_order="desc", limit=_RECENT
+        )
+        for rollout in failed:
+            if len(resumed) < limit and isinstance(rollout, AttemptedRollout) and await self._is_ours(rollout):
+                started = await self._resume(rollout)
+                resumed += [] if started is None else [started]
+        if len(resumed) == limit:
+            # There may be more.
+            self._orphans_looked_at = float("-inf")
+        return resumed
+
+    async def _is_ours(self, rollout: AttemptedRollout) -> bool:
+        attempt = rollout.attempt
+        is_orphan = attempt.status == "unresponsive" or (
+            attempt.status == "failed" and (attempt.metadata or {}).get("reason") == "interrupted"
+        )
+        if not is_orphan or attempt.worker_id is None or attempt.attempt_id in self._left_failed:
+            return False
+        worker = await self.store.get_worker_by_id(attempt.worker_id)
+        return worker is not None and pipeline_of(worker) == self.pipeline.graph.name
+
+    async def _resume(self, rollout: AttemptedRollout) -> AttemptedRollout | None:
+        """Start an attempt that resumes a run; return None if the run does not allow it, or another runner has."""
+        store, attempt = self.store, rollout.attempt
+        try:
+            lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
+            own = lineage[attempt.sequence_id]
+            resumes, node = 0, own
+            while node.kind == "resume" and node.base is not None:
+                resumes, node = resumes + 1, lineage[node.base]
+            if not own.is_head or resumes >= self._resumes:
+                why = "it is not the head" if not own.is_head else f"it was resumed {resumes} times"
+                logger.warning("run %s stays failed: %s", rollout.rollout_id, why)
+                self._left_failed.add(attempt.attempt_id)
+                return None
+            await rerun_requests.limit_silence(store, rollout, self._silence)
+            resumed = await store.runs.resume(
+                rollout.rollout_id,
+                confirm_side_effects=self._confirms,
+                request_id=f"resume-{attempt.attempt_id}",
+                reason=f"attempt {attempt.sequence_id} was orphaned",
+                worker_id=self.label,
+                graph=None if await graph_of(store, rollout) is not None else self.pipeline.graph,
+            )
+        except SideEffectsUnconfirmed as error:
+            logger.warning("run %s stays failed, because it cannot be resumed safely: %s", rollout.rollout_id, error)
+            self._left_failed.add(attempt.attempt_id)
+            return None
+        except (Conflict, Invalid, NotFound) as error:
+            logger.info("run %s was not resumed: %s", rollout.rollout_id, error)
+            self._left_failed.add(attempt.attempt_id)
+            return None
+        return resumed.rollout if resumed.attempt.worker_id == self.label else None
+
+
+class PipelineAgent(LitAgent[Any]):
+    """Agent that executes the run of its attempt.
+
+    Args:
+        pipeline: the pipeline.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
+        """Run the open phases of a run.
+
+        Raises:
+            Exception: a phase raised it.
+        """
+        del task, resources
+        try:
+            await self._pipeline.execute(self.runner.store, cast("AttemptedRollout", rollout))
+        except ExceptionGroup as group:
+            # The status names one error, and a group would name none.
+            raise _first(group) from group
+
+
+@dataclass
+class PipelineBundle:
+    """Runners' side of a pipeline, for an execution strategy. Each call is one worker with its own runner.
+
+    Attributes:
+        pipeline: the pipeline; for runners in other processes, its functions are defined at the top level of modules.
+        options: the other arguments of `PipelineRunner`.
+    """
+
+    pipeline: Pipeline
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
+        """Execute the runs of a store as one worker until the event is set."""
+        await PipelineRunner(self.pipeline, **self.options).serve(store, worker_id, event)
+
+
+class _OpenRequests:
+    """The runs with a requested re-run, from the log; the first call of `take` starts to follow it.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.arrived = asyncio.Event()
+        self._store = store
+        self._open: dict[str, None] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    def take(self, limit: int) -> list[str]:
+        """Return at most so many runs, and forget them."""
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow())
+        taken = list(self._open)[:limit]
+        for rollout_id in taken:
+            del self._open[rollout_id]
+        if not self._open:
+            self.arrived.clear()
+        return taken
+
+    def put_back(self, rollout_id: str) -> None:
+        """Take a run up again, since it could not be read."""
+        self._open[rollout_id] = None
+
+    async def close(self) -> None:
+        """Stop following the log."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        cursor: str | None = None
+        while True:
+            try:
+                events = cast("AsyncGenerator[Any]", self._store.log.tail(cursor, follow=True, types=[_ANNOTATED]))
+                async with contextlib.aclosing(events):
+                    async for event in events:
+                        cursor = event.cursor
+                        rollout_id = event.stream.removeprefix("rollout/")
+                        if rerun_requests.LABEL in event.data["removed"]:
+                            self._open.pop(rollout_id, None)
+                        if rerun_requests.LABEL in event.data["added"]:
+                            self._open[rollout_id] = None
+                            self.arrived.set()
+            except (Unsupported, Closed):
+                return
+            except StoreError as error:
+                logger.warning("the log cannot be followed, retrying: %s", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    return error

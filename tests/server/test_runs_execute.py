@@ -1,0 +1,120 @@
+"""Posted runs are executed by runners of a pipeline, which may be killed with the server; no run stays `running`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from store.planning.run_state import CUT_OFF
+from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
+from tests.cli.conftest import COMMAND, environment
+
+PIPELINE = "from store.examples.trading.desk import Desk\npipeline = Desk(pace=0.03).pipeline\n"
+POSTED = {"date": "2026-11-20", "tickers": ["RIG", "TSDD"], "portfolio_id": FUND}
+NODES = len(SCAN) + 2 * len((*ANALYSTS, *DEBATE, *RISK)) + len(PORTFOLIO)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a pipeline."""
+    (tmp_path / "slow.py").write_text(PIPELINE)
+    return tmp_path
+
+
+@asynccontextmanager
+async def process(place: Path, *arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run the command; it is killed at the end at the latest."""
+    started = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, cwd=place, env=environment("sqlite:///unused.db"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+@asynccontextmanager
+async def server(place: Path, db: str, *options: str) -> AsyncGenerator[tuple[Front, asyncio.subprocess.Process]]:
+    async with process(place, "serve", "--db", db, "--port", "0", *options) as started:
+        assert started.stdout is not None
+        line = (await started.stdout.readline()).decode()
+        url = line.split(" at ")[1].split()[0]
+        async with aiohttp.ClientSession(url) as session:
+            yield Front(session, url), started
+
+
+class Front:
+    """A web front end."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self.url = url
+
+    async def post(self, what: str, **body: Any) -> Any:
+        async with self._session.post(f"/api/run/{what}", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+    async def run(self, run_id: str) -> Any:
+        async with self._session.get(f"/api/run/{run_id}") as answer:
+            assert answer.status == 200
+            return await answer.json()
+
+    async def until(self, run_id: str, status: str) -> Any:
+        while True:
+            run = await self.run(run_id)
+            if run["status"] == status:
+                return run
+            await asyncio.sleep(0.1)
+
+    async def frames(self, run_id: str) -> AsyncIterator[Any]:
+        """Yield what a viewer of a run is shown."""
+        async with self._session.ws_connect(f"/ws/stream/{run_id}") as socket:
+            async for message in socket:
+                yield message.json()
+
+
+def kill(*processes: asyncio.subprocess.Process) -> None:
+    for each in processes:
+        each.send_signal(signal.SIGKILL)
+
+
+def answered(run: Any) -> list[tuple[str, str]]:
+    return [(event["identifier"], event["node_id"]) for event in run["events"] if event["type"] == "result"]
+
+
+@pytest.mark.timeout(120)
+async def test_no_run_stays_running_after_a_kill_of_runner_and_server(place: Path, durable_url: str) -> None:
+    """SIGKILL of both, at once: the run is failed after the restart, then resumed, then a part of it is run again."""
+    async with server(place, durable_url) as (front, serving):
+        run_id = (await front.post("auto", **POSTED))["run_id"]
+        runner = ("runner", "--pipeline", "slow:pipeline", "--store", front.url)
+        async with process(place, *runner) as running:
+            async for frame in front.frames(run_id):
+                if frame.get("node_id") == "Trader":
+                    break
+            kill(running, serving)
+    async with server(place, durable_url) as (front, serving):
+        # A dead process of this machine is noticed at once, and it is an event.
+        run = await front.run(run_id)
+        assert (run["status"], run["error"]) == ("failed", CUT_OFF)
+        before = answered(run)
+        assert 0 < len(before) < NODES
+        async with process(place, "runner", "--pipeline", "slow:pipeline", "--store", front.url):
+            run = await front.until(run_id, "completed")
+            assert len(answered(run)) == len(set(answered(run))) == NODES
+            asked = {"run_id": run_id, "node_id": "Aggressive Analyst", "identifier": "RIG"}
+            again = await front.post("rerun-node", **asked)
+            assert (again["phase"], again["rerun_seq"], again["attempt"], again["message"]) == ("risk", 1, 3, None)
+            run = await front.until(run_id, "completed")
+            assert len(answered(run)) == NODES
+            assert {event["rerun_seq"] for event in run["events"]} == {0, 1}
