@@ -62,7 +62,7 @@ def pipeline_of(worker: Worker) -> str | None:
 
 
 async def live_runners(store: Store, pipeline: str) -> list[str]:
-    """Return the workers that execute runs of a phase graph of this name, and whose heartbeats are recent."""
+    """Return the workers that take requests for runs of a phase graph of this name, and whose heartbeats are recent."""
     now = time.time()
     return [
         worker.worker_id
@@ -75,4 +75,8 @@ def _is_live(worker: Worker, now: float) -> bool:
     stats = worker.heartbeat_stats or {}
     interval: Any = stats.get("heartbeat_interval")
     patience = max(_LEAST_SECONDS, _BEATS * interval) if isinstance(interval, int | float) else UNRESPONSIVE_SECONDS
-    return not is_gone(stats) and now - (worker.last_heartbeat_time or 0.0) <= patience
+    return (
+        bool(stats.get("takes_requests"))
+        and not is_gone(stats)
+        and now - (worker.last_heartbeat_time or 0.0) <= patience
+    )

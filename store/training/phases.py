@@ -304,7 +304,7 @@ def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]
 
 def _scopes_in_input(graph: PhaseGraph, given: Any) -> dict[str, list[str]]:
     """Return the scopes that an input names under the name of their kind."""
-    named = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    named = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
     found: dict[str, list[str]] = {}
     for kind, declared in graph.scope_kinds.items():
         for value in (named.get(f"{kind}{ending}") for ending in ("", "s", "_id", "_ids")):

@@ -17,6 +17,7 @@ from store.interface.liveness import close_orphans, pipeline_of
 from store.interface.phase_graphs import graph_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
+from store.runtime.process import this_process
 from store.training.agent import LitAgent
 from store.training.attempt import Exit
 from store.training.outcome import Outcome
@@ -109,16 +110,25 @@ class PipelineRunner(Runner[Any]):
                 return await desk.run(rollout)
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
-        self._requests = _OpenRequests(self.store)
+        self._requests = requests = _OpenRequests(self.store)
         try:
             await super().iter(event=event)
         finally:
-            await self._requests.close()
             self._requests = None
+            await requests.close()
+            # From now on requests are answered without waiting for this runner.
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_PAUSE_SECONDS):
+                    await self.store.update_worker(self.label, this_process() | self._heartbeat_fields())
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         graph = self.pipeline.graph
-        return {"pipeline": graph.name, "graph": graph.digest, "heartbeat_interval": self._heartbeat_interval}
+        return {
+            "pipeline": graph.name,
+            "graph": graph.digest,
+            "takes_requests": self._requests is not None,
+            "heartbeat_interval": self._heartbeat_interval,
+        }
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         # A pipeline needs none.
@@ -345,7 +355,5 @@ class _OpenRequests:
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    return error
+    error = group.exceptions[0]
+    return _first(cast("ExceptionGroup[Exception]", error)) if isinstance(error, ExceptionGroup) else error

@@ -269,11 +269,16 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     """Return the exceptions that several phases raised at once, or the only one."""
     if error is None:
         return []
-    group = error.__cause__ if isinstance(error.__cause__, BaseExceptionGroup) else error
-    if not isinstance(group, BaseExceptionGroup):
-        return [group]
-    several = cast("BaseExceptionGroup[BaseException]", group)
-    return [cause for each in several.exceptions for cause in _causes(each)]
+    # The runner raises the first exception of a group from the group.
+    cause = cast("BaseException", error.__cause__)
+    return _leaves(cause) if isinstance(cause, ExceptionGroup) else [error]
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    group = cast("ExceptionGroup[Exception]", error)
+    return [leaf for each in group.exceptions for leaf in _leaves(each)]
 
 
 async def _check_scopes(store: Store, planned: ForkPlan, pipeline: Pipeline) -> None:

@@ -156,7 +156,8 @@ pipeline: Final = Desk().pipeline
 
 
 def _params(rollout: Rollout) -> dict[str, Any]:
-    return cast("dict[str, Any]", rollout.input) if isinstance(rollout.input, dict) else {}
+    given: Any = rollout.input
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
 
 async def _keep(step: Step, name: str, content: Any) -> None:
