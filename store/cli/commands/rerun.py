@@ -265,16 +265,15 @@ async def _execute(
     return OK if outcome.status == "succeeded" else FAILED
 
 
-def _causes(error: BaseException | None) -> list[BaseException]:
+def _causes(error: Any) -> list[BaseException]:
     """Return the exceptions that several phases raised at once, or the only one."""
     if error is None:
         return []
     # The runner raises the first exception of a group from the group.
-    cause = cast("BaseException", error.__cause__)
-    return _leaves(cause) if isinstance(cause, ExceptionGroup) else [error]
+    return _leaves(error.__cause__) if isinstance(error.__cause__, ExceptionGroup) else [error]
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def _leaves(error: Any) -> list[BaseException]:
     if not isinstance(error, ExceptionGroup):
         return [error]
     group = cast("ExceptionGroup[Exception]", error)
