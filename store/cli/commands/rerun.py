@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -270,14 +270,18 @@ def _causes(error: Any) -> list[BaseException]:
     if error is None:
         return []
     # The runner raises the first exception of a group from the group.
-    return _leaves(error.__cause__) if isinstance(error.__cause__, ExceptionGroup) else [error]
+    cause: Any = error.__cause__
+    return _leaves(cause) if _is_group(cause) else [error]
 
 
 def _leaves(error: Any) -> list[BaseException]:
-    if not isinstance(error, ExceptionGroup):
+    if not _is_group(error):
         return [error]
-    group = cast("ExceptionGroup[Exception]", error)
-    return [leaf for each in group.exceptions for leaf in _leaves(each)]
+    return [leaf for each in error.exceptions for leaf in _leaves(each)]
+
+
+def _is_group(error: Any) -> bool:
+    return isinstance(error, ExceptionGroup)
 
 
 async def _check_scopes(store: Store, planned: ForkPlan, pipeline: Pipeline) -> None:
