@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from store.errors import Conflict, Invalid, StoreError
+from store.interface.phase_graphs import graph_of, publish_default
 from store.interface.store import Store
 from store.models import AttemptError
 from store.models.runs import AttemptNode
@@ -19,6 +20,7 @@ from store.run_folders.lines import LINE, line_of, split
 from store.run_folders.names import parsed
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
+from store.run_folders.trading_phases import TA
 from store.semconv import GROUP_KEY, PLAN_KEY
 from store.validation.json_limits import dumps
 
@@ -46,7 +48,8 @@ async def import_runs(
         directory: the reports directory, a day of it, or the folder of one run.
         on_conflict: what to do if an imported part of a folder has changed: skip the run, or import it as another
             rollout.
-        resources_id: the resources of the rollouts, with the phase graph that their re-runs need.
+        resources_id: the resources of the rollouts, with the phase graph that their re-runs need. None: the latest
+            ones if they hold a phase graph, else the graph of trading runs.
 
     Raises:
         Invalid: the directory does not exist.
@@ -230,8 +233,14 @@ class _Import:
         if node.status != wanted:
             more: dict[str, Any] = {} if error is None else {"error": error}
             await self._store.update_attempt(rollout_id, node.attempt_id, status=wanted, **more)
-        if self._resources_id is not None:
-            await self._store.update_rollout(rollout_id, resources_id=self._resources_id)
+        resources_id = self._resources_id
+        if resources_id is None:
+            rollout = await self._store.get_rollout_by_id(rollout_id)
+            assert rollout is not None  # it was just imported
+            if await graph_of(self._store, rollout) is None:
+                resources_id = await publish_default(self._store, TA)
+        if resources_id is not None:
+            await self._store.update_rollout(rollout_id, resources_id=resources_id)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
