@@ -9,7 +9,7 @@ import resource
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from store import open_store
 from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
 from store.db.url import parse
-from store.interface.liveness import close_orphans
+from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
@@ -40,7 +40,8 @@ logger = logging.getLogger("store.server")
 
 _FILES: Final = 65_536
 _PIPELINE_SECONDS: Final = 15.0
-"""How long interrupted runs may take to end."""
+"""How long the runner of the pipeline may take to start, and interrupted runs to end."""
+_LOOK_SECONDS: Final = 0.02
 
 
 def run(
@@ -119,12 +120,18 @@ async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGener
     from store.training.execution.parts import ThreadPart
     from store.training.pipeline_runner import PipelineBundle
 
-    side = PipelineBundle(pipeline_named("--pipeline", settings.pipeline), settings.pipeline_options)
+    pipeline = pipeline_named("--pipeline", settings.pipeline)
+    side = PipelineBundle(pipeline, settings.pipeline_options)
     stopped = threading.Event()
     part = ThreadPart("pipeline", partial(side, store, 0, stopped), stopped)
     part.start()
     part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
     try:
+        # The first request for a re-run finds a live runner.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PIPELINE_SECONDS):
+                while not part.ended.done() and not await live_runners(store, pipeline.graph.name):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_SECONDS)
         yield
     finally:
         # Runs that are interrupted are resumed by the next runner.

@@ -221,7 +221,10 @@ class PipelineRunner(Runner[Any]):
         if not is_orphan or attempt.worker_id is None or attempt.attempt_id in self._left_failed:
             return False
         worker = await self.store.get_worker_by_id(attempt.worker_id)
-        return worker is not None and pipeline_of(worker) == self.pipeline.graph.name
+        if worker is None or pipeline_of(worker) != self.pipeline.graph.name:
+            return False
+        # A requested re-run takes its place.
+        return await rerun_requests.open_request(self.store, rollout.rollout_id) is None
 
     async def _resume(self, rollout: AttemptedRollout) -> AttemptedRollout | None:
         """Start an attempt that resumes a run; return None if the run does not allow it, or another runner has."""

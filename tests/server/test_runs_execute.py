@@ -12,9 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from store import open_store
 from store.planning.run_state import CUT_OFF
+from store.run_folders import export_run_folder, import_runs
 from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import COMMAND, environment
+from tests.conftest import SQLITE
 
 PIPELINE = "from store.examples.trading.desk import Desk\npipeline = Desk(pace=0.03).pipeline\n"
 POSTED = {"date": "2026-11-20", "tickers": ["RIG", "TSDD"], "portfolio_id": FUND}
@@ -118,3 +121,33 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(place: Pat
             run = await front.until(run_id, "completed")
             assert len(answered(run)) == NODES
             assert {event["rerun_seq"] for event in run["events"]} == {0, 1}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+async def test_a_server_with_a_pipeline_executes_runs_and_resumes_them_after_a_kill(
+    place: Path, durable_url: str, tmp_path: Path
+) -> None:
+    """One process does it all; runs that were imported have a phase graph, and are run again like the others."""
+    pipeline = ("--pipeline", "slow:pipeline")
+    async with server(place, durable_url, *pipeline) as (front, serving):
+        run_id = (await front.post("auto", **POSTED))["run_id"]
+        async for frame in front.frames(run_id):
+            if frame.get("node_id") == "Trader":
+                break
+        kill(serving)
+    async with server(place, durable_url, *pipeline) as (front, serving):
+        run = await front.until(run_id, "completed")
+        assert len(answered(run)) == len(set(answered(run))) == NODES
+        async with await open_store(front.url) as store:
+            await export_run_folder(store, run_id, tmp_path / "reports")
+            assert [node.kind for node in await store.runs.list_lineage(run_id)] == ["first", "resume"]
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    async with await open_store(other) as store:
+        (report,) = [report async for report in import_runs(store, tmp_path / "reports")]
+    async with server(place, other, *pipeline) as (front, serving):
+        again = await front.post("rerun-node", run_id=run_id, node_id="Trader", identifier="RIG")
+        assert (again["phase"], again["message"]) == ("debate_and_trader", None)
+        assert report.rollout_id is not None
+        run = await front.until(report.rollout_id, "completed")
+        assert len(answered(run)) == NODES

@@ -11,14 +11,16 @@ import aiohttp
 import pytest
 
 from store import open_store
+from store.interface.phase_graphs import graph_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, PhaseGraph, RunEvent
 from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
 from store.server.streaming.paths import VIEWER_SOCKET
 from store.testing import ManualClock
+from store.testing.samples import make_prompt
 from tests.runs.given import TICKER_PHASES, auto_run, begin, claimed, do_phase, ended, rerun, say, seen, whole_rerun
-from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA_COMPAT, node
+from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA, TA_COMPAT, node
 from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_given import Client, Json, serving, unused_partition
 
@@ -90,6 +92,8 @@ async def test_a_posted_run_is_executed_by_any_runner_and_listed_after_a_restart
         run = await take(store)
         assert answer == {"run_id": run.rollout_id, "flow_id": answer["flow_id"], "status": "queued"}
         assert run.input == {"date": DAY, "portfolio_id": FUND, "tickers": ["RIG", "TSDD"]}
+        # So that it does not stay running if its runner dies.
+        assert run.config.unresponsive_seconds == 60
     async with serving(store) as client:
         status, listed = await client.get("/api/run/")
         assert (status, len(listed)) == (200, 1)
@@ -202,6 +206,25 @@ async def test_what_could_lead_elsewhere_is_refused(store: Store, client: Client
     assert (await store.query_rollouts()).total == 0
     assert (await post(client, "pipeline", ticker="^GSPC"))[0] == 200
     assert (await post(client, "pipeline", ticker="EURUSD=X"))[0] == 200
+
+
+async def test_a_posted_run_has_the_default_phase_graph_unless_a_program_has_published_one(store: Store) -> None:
+    async with serving(store) as client:
+        run = await store.get_rollout_by_id((await posted(client))["run_id"])
+        assert run is not None
+        default = await graph_of(store, run)
+        assert default is not None
+        assert default.digest == TA.digest
+        await store.add_resources({"prompt": make_prompt()})
+        other = await store.get_rollout_by_id((await posted(client))["run_id"])
+        assert other is not None
+        assert other.resources_id == run.resources_id
+        await publish(store, TA_COMPAT)
+        own = await store.get_rollout_by_id((await posted(client))["run_id"])
+        assert own is not None
+        found = await graph_of(store, own)
+        assert found is not None
+        assert found.digest == TA_COMPAT.digest
 
 
 async def test_an_unknown_run_is_not_found(client: Client) -> None:
