@@ -215,7 +215,7 @@ async def test_a_posted_run_has_the_default_phase_graph_unless_a_program_has_pub
         default = await graph_of(store, run)
         assert default is not None
         assert default.digest == TA.digest
-        await store.add_resources({"prompt": make_prompt()})
+        await store.add_resources(make_prompt())
         other = await store.get_rollout_by_id((await posted(client))["run_id"])
         assert other is not None
         assert other.resources_id == run.resources_id
