@@ -10,6 +10,7 @@ from typing import Any, Final
 from yarl import URL
 
 from store.errors import Invalid
+from store.llm_proxy.translation import check_installed
 
 _WITH_TOKEN_IDS: Final = frozenset({"hosted_vllm", "vllm"})
 _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_IDS})
@@ -17,16 +18,19 @@ _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_I
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server with OpenAI's protocol (or Anthropic's, for `/messages`), and its capabilities.
+    """A model server and its capabilities.
+
+    Without `provider` the server has OpenAI's protocol, and Anthropic's for `/messages`. Calls are forwarded unchanged.
 
     Raises:
-        Invalid: the URL is not an HTTP URL, the name is empty, or a rate is not a positive number.
+        Invalid: the URL is not an HTTP URL, the name is empty, a rate is not a positive number, or LiteLLM is missing.
     """
 
     name: str
     """The name for pauses and records; unique in a proxy."""
-    base_url: str
-    """The base URL as OpenAI's clients take it, with its `/v1`; `/v1` is appended to a URL without a path."""
+    base_url: str = ""
+    """The base URL as OpenAI's clients take it, with its `/v1`; `/v1` is appended to a URL without a path. With
+    `provider` it is the URL as LiteLLM takes it; empty for the provider's own."""
     api_key: str | None = field(default=None, repr=False)
     """The key sent instead of the client's. None: the client's key is forwarded, unless the proxy has a key itself."""
     models: Mapping[str, str] | Sequence[str] = ()
@@ -41,12 +45,21 @@ class Backend:
     """The maximum rate of calls; None for no limit. Further calls wait."""
     burst: int = 1
     """The number of calls that may start at once after an idle time, under `requests_per_second`."""
+    provider: str | None = None
+    """A provider of LiteLLM, such as `anthropic`, `azure`, `gemini` or `ollama`, whose protocol calls are translated
+    to. None: calls are not translated."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further arguments of LiteLLM, such as `api_version`; only with `provider`."""
 
     def __post_init__(self) -> None:
         if not self.name:
             raise Invalid("backend.name", "is empty; name each backend, since spans record the name")
+        if self.provider is not None:
+            check_installed()
+        elif self.options:
+            raise Invalid("backend.options", "are LiteLLM's, so they need a provider")
         url = URL(self.base_url)
-        if url.scheme not in {"http", "https"} or not url.host:
+        if ((self.base_url or self.provider is None) and url.scheme not in {"http", "https"}) or not url.host:
             raise Invalid("backend.base_url", f"{self.base_url!r} is not an HTTP URL; give https://host/v1")
         rate = self.requests_per_second
         if rate is not None and not (math.isfinite(rate) and rate > 0):
@@ -84,14 +97,15 @@ def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 
 def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, ...]:
-    """Return backends for a model list in LiteLLM's form; only providers without translation are supported.
+    """Return backends for a model list in LiteLLM's form.
 
     Args:
-        model_list: entries of `model_name` and `litellm_params` with `model` (`hosted_vllm/…` or `openai/…`),
-            `api_base` and `api_key`.
+        model_list: entries of `model_name` and `litellm_params` with `model`, `api_base`, `api_key` and further
+            arguments of LiteLLM. Models `hosted_vllm/…` and `openai/…` with an `api_base` are called directly, those of
+            other providers through LiteLLM.
 
     Raises:
-        Invalid: an entry has another form, or names a provider with another protocol.
+        Invalid: an entry has another form, or needs LiteLLM, which is not installed.
     """
     return check_names([_from_entry(index, entry) for index, entry in enumerate(model_list)])
 
@@ -99,20 +113,23 @@ def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, .
 def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
     place = f"model_list[{index}]"
     try:
-        name, parameters = entry["model_name"], entry["litellm_params"]
-        provider, slash, own = parameters["model"].partition("/")
-        base, key = parameters["api_base"], parameters.get("api_key")
-    except (KeyError, TypeError, AttributeError):
-        raise Invalid(place, "needs model_name and litellm_params with model and api_base; or pass backends=") from None
-    if not slash or provider not in _OPENAI_COMPATIBLE:
-        known = ", ".join(f"{each}/…" for each in sorted(_OPENAI_COMPATIBLE))
-        raise Invalid(
-            place, f"model {parameters['model']!r} has none of the providers {known}; pass backends= with its URL"
+        name, parameters = entry["model_name"], dict(entry["litellm_params"])
+        provider, slash, own = parameters.pop("model").partition("/")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Invalid(place, "needs model_name and litellm_params with model; or pass backends=") from None
+    if not slash:
+        raise Invalid(place, f"model {provider!r} names no provider; write for example openai/{provider}")
+    base, key = parameters.pop("api_base", None) or "", parameters.pop("api_key", None)
+    is_forwarded = provider in _OPENAI_COMPATIBLE and (base or provider in _WITH_TOKEN_IDS)
+    try:
+        return Backend(
+            name=f"{name}#{index}",
+            base_url=base,
+            api_key=key,
+            models={name: own},
+            supports_token_ids=provider in _WITH_TOKEN_IDS,
+            provider=None if is_forwarded else provider,
+            options={} if is_forwarded else parameters,
         )
-    return Backend(
-        name=f"{name}#{index}",
-        base_url=base,
-        api_key=key,
-        models={name: own},
-        supports_token_ids=provider in _WITH_TOKEN_IDS,
-    )
+    except Invalid as error:
+        raise Invalid(place, f"model {provider}/{own}: {error}") from None

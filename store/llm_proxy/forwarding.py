@@ -24,6 +24,7 @@ from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import ActiveBackend, Routes
 from store.llm_proxy.settings import ProxySettings
+from store.llm_proxy.translation import Translator
 
 _FIRST_PAUSE: Final = 0.1
 _MAX_HEAD_BYTES: Final = 64 * 1024
@@ -43,6 +44,7 @@ class Forwarder:
         routes: selects a backend, and waits if necessary.
         cache: stores repeatable answers.
         recorder: writes spans.
+        translator: translates calls for backends with a provider.
         settings: numbers of retries and time limits.
         key: the proxy's own key; without it the client's key is forwarded to the backend.
     """
@@ -53,6 +55,7 @@ class Forwarder:
         routes: Routes,
         cache: AnswerCache,
         recorder: CallRecorder,
+        translator: Translator,
         settings: ProxySettings,
         key: str | None,
     ) -> None:
@@ -60,6 +63,7 @@ class Forwarder:
         self._routes = routes
         self._cache = cache
         self._recorder = recorder
+        self._translator = translator
         self._settings = settings
         self._key = key
 
@@ -161,9 +165,10 @@ class Forwarder:
 
     async def _send(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
         method = "GET" if call.endpoint is Endpoint.MODELS else "POST"
+        root = backend.root if backend.provider is None else await self._translator.root(backend)
         return await self._session.request(
             method,
-            URL(f"{backend.root}/{call.path}", encoded=True),
+            URL(f"{root}/{call.path}", encoded=True),
             data=body if method == "POST" else None,
             headers=to_backend(call.headers, backend, call.endpoint, passes_keys=self._key is None),
             skip_auto_headers=_NO_HEADERS_OF_OUR_OWN,

@@ -36,7 +36,7 @@ class LLMProxy:
 
     Args:
         port: the port to listen on; None for any free port.
-        model_list: backends in LiteLLM's form, of providers `hosted_vllm` and `openai`; an alternative to `backends`.
+        model_list: backends in LiteLLM's form; an alternative to `backends`.
         store: the store that receives the spans; any store of this package, in this process or behind a server.
         host: the address to listen on, by default only this machine. Other addresses require `api_key`.
         backends: the model servers.

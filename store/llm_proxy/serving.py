@@ -19,6 +19,7 @@ from store.llm_proxy.handling import ProxyHandler
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
+from store.llm_proxy.translation import Translator
 from store.runtime.loop_thread import new_loop
 from store.server.process.connection import Connection
 
@@ -113,7 +114,8 @@ class Serving:
         self._routes.open()
         async with new_session() as session:
             cache = AnswerCache(self._settings.cache_bytes)
-            forwarder = Forwarder(session, self._routes, cache, self._recorder, self._settings, self._key)
+            translator = Translator(self._settings.silence_seconds)
+            forwarder = Forwarder(session, self._routes, cache, self._recorder, translator, self._settings, self._key)
             app = ProxyHandler(forwarder, self._routes, self._recorder, self._settings, self._key)
             started = self.started
             self._server = _Server(app, self._settings.grace_seconds, self._routes, lambda: started.set_result(None))
@@ -122,3 +124,4 @@ class Serving:
             finally:
                 self._listener.close()
                 await app.finished()
+                await translator.close()

@@ -12,7 +12,7 @@ import pytest
 
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
-from store.llm_proxy import Backend, LLMProxy
+from store.llm_proxy import Backend, LLMProxy, translation
 from store.llm_proxy.rates import TokenBucket
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import Routes
@@ -403,9 +403,16 @@ def test_a_model_list_of_litellm_is_understood_where_nothing_has_to_be_translate
     assert [backend.supports_token_ids for backend in proxy.backends] == [True, False]
     proxy.update_model_list([entry("openai/gpt")])
     assert len(proxy.backends) == 1
-    for wrong in (entry("bedrock/claude"), entry("gpt"), {"model_name": "x"}):
-        with pytest.raises(Invalid, match="pass backends="):
-            proxy.update_model_list([wrong])
+    with pytest.raises(Invalid, match="model 'gpt' names no provider; write for example openai/gpt"):
+        proxy.update_model_list([entry("gpt")])
+    with pytest.raises(Invalid, match="pass backends="):
+        proxy.update_model_list([{"model_name": "x"}])
+
+
+def test_a_provider_of_another_protocol_needs_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Invalid, match=r"pip install 'rollbook\[litellm\]'"):
+        Backend("a", provider="anthropic")
 
 
 async def test_health_is_answered_without_asking_the_model(

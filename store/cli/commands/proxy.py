@@ -35,7 +35,7 @@ class ProxyOptions:
     store: str
     """The URL of the store in which it records."""
     backends: Sequence[str]
-    """Each `NAME=URL` or `NAME=URL,model,model`."""
+    """Each `NAME=URL` or `NAME=URL,model,model`, with a provider of LiteLLM as `NAME=PROVIDER+URL`."""
     host: str
     port: int
     token_ids: bool
@@ -50,7 +50,9 @@ def proxy(
     backend: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME=URL[,MODEL…]", help="A model server: its URL with /v1, and its models; may be repeated."
+            metavar="NAME=[PROVIDER+]URL[,MODEL…]",
+            help="A model server: its URL with /v1, and its models; may be repeated. With a provider of LiteLLM, such"
+            " as anthropic+https://api.anthropic.com, calls are translated.",
         ),
     ],
     db: Db = DEFAULT_DB,
@@ -100,8 +102,17 @@ def _backend(given: str, settings: ProxyOptions) -> Backend:
     url, *models = rest.split(",")
     if not equals or not name or "" in models:
         raise Invalid("--backend", f"{given!r} is not of the form NAME=URL or NAME=URL,model,model")
+    provider, plus, translated = url.partition("+")
+    is_translated = bool(plus) and "/" not in provider
     try:
-        return Backend(name, url, api_key=settings.backend_key, models=models, supports_token_ids=settings.token_ids)
+        return Backend(
+            name,
+            translated if is_translated else url,
+            api_key=settings.backend_key,
+            models=models,
+            supports_token_ids=settings.token_ids,
+            provider=provider if is_translated else None,
+        )
     except ValueError as error:
         raise Invalid("--backend", f"{given!r} is not a backend: {error}") from None
 
