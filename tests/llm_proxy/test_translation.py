@@ -23,6 +23,8 @@ from tests.llm_proxy.model_server import MODEL
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("litellm"),
+    # Its models are not clean under the newest pydantic; that is no fault of the proxy.
+    pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
         find_spec("litellm") is None and not os.environ.get("ROLLBOOK_REQUIRE_LITELLM"),
         reason="pip install 'rollbook[litellm]'",
@@ -63,7 +65,8 @@ class Provider:
                 self.was_left.set()
         if self.failure is not None:
             (status, headers), self.failure = self.failure, None
-            error = {"type": "error", "error": {"type": "overloaded_error", "message": "too busy"}}
+            kind = "invalid_request_error" if status == 400 else "rate_limit_error"
+            error = {"type": "error", "error": {"type": kind, "message": "not this time"}}
             return web.json_response(error, status=status, headers=headers)
         path = request.path
         if path == "/v1/messages":
@@ -220,7 +223,7 @@ async def test_a_failure_keeps_its_status_and_is_retried_by_the_proxy_alone(agen
     assert (await agent.chat(max_tokens=20)).choices[0].message.content == TEXT
     assert len(provider.requests) == 2
     provider.failure = (400, {})
-    with pytest.raises(openai.BadRequestError, match="too busy"):
+    with pytest.raises(openai.BadRequestError, match="not this time"):
         await agent.chat(max_tokens=20)
     assert len(provider.requests) == 3
     first, second = await agent.spans()
