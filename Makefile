@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
+.PHONY: help openapi run test test-fast test-interop test-litellm recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,9 @@ test-fast: .venv/ready-dev  ## Run the quick tests on SQLite, without servers, i
 
 test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environment of its own, on Rollbook
 	$(PYTEST) tests/interop -m interop -n $(WORKERS) --dist loadgroup
+
+test-litellm: .cache/litellm/ready  ## Run the proxy's translation of model calls with LiteLLM, in an environment of its own
+	ROLLBOOK_REQUIRE_LITELLM=1 .cache/litellm/bin/python -m pytest tests/llm_proxy/test_translation.py
 
 recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch, test the copy on SQLite
 	$(BIN)/python -m tests.recipes
@@ -86,3 +89,10 @@ clean:  ## Delete what the other targets made
 .venv/ready-dev: .venv/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@ .venv/ready
+
+# LiteLLM wants older versions of packages that the other tests use.
+.cache/litellm/ready: .venv/bin/python pyproject.toml
+	$(PYTHON) -m venv --clear .cache/litellm
+	.cache/litellm/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,litellm]" \
+		hypothesis openai pytest-timeout pytest-xdist
+	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import socket
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
-from store.llm_proxy import Backend, LLMProxy, translation
+from store.llm_proxy import Backend, LLMProxy
 from store.llm_proxy.rates import TokenBucket
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import Routes
@@ -410,7 +411,10 @@ def test_a_model_list_of_litellm_is_understood_where_nothing_has_to_be_translate
 
 
 def test_a_provider_of_another_protocol_needs_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation.importlib.util, "find_spec", lambda _: None)
+    def find_nothing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
     with pytest.raises(Invalid, match=r"pip install 'rollbook\[litellm\]'"):
         Backend("a", provider="anthropic")
 
