@@ -94,5 +94,5 @@ clean:  ## Delete what the other targets made
 .cache/litellm/ready: .venv/bin/python pyproject.toml
 	$(PYTHON) -m venv --clear .cache/litellm
 	.cache/litellm/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,litellm]" \
-		hypothesis openai pytest-timeout pytest-xdist
+		hypothesis openai psutil pytest-timeout pytest-xdist
 	@touch $@
