@@ -10,11 +10,11 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, Self
 
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreCapabilities
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
-from store.server.delegating import DelegatingStore
 from store.server.partitions import Partitions
 from store.server.process.listener import bind, is_loopback, url_of
 from store.server.process.serve import Server

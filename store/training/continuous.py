@@ -13,6 +13,7 @@ from store.errors import Incompatible, Invalid, NotFound, Unsupported
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.models import LoggedEvent, Rollout
+from store.training.execution.algorithm_store import AlgorithmStore
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 """The statuses of a rollout that has ended. It can still be reopened."""
@@ -193,7 +194,8 @@ def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
     # A tail is a generator that has to be closed when it is left early.
-    return cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
+    tail = cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
+    return store.checked_tail(tail) if follow and isinstance(store, AlgorithmStore) else tail
 
 
 async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:

@@ -9,9 +9,9 @@ import pytest
 
 from store.client import HTTPStore
 from store.errors import Invalid, StoreError
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, RolloutConfig
-from store.server.delegating import DelegatingStore
 from store.testing.samples import make_span
 from tests.client.served import Served
 from tests.errors import EXAMPLES

@@ -11,10 +11,10 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from store.errors import Unavailable
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
 from store.models import LightningStoreCapabilities, Rollout, Span
-from store.server.delegating import DelegatingStore
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer
 
 CLIENT_KEY = "sk-client-secret"

@@ -11,9 +11,9 @@ import pytest
 
 from store import open_store
 from store.errors import Busy, Closed, Conflict, Corrupt, StoreError, TimedOut, Unavailable, WrongProcess
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreStatistics, Rollout
-from store.server.delegating import DelegatingStore
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
 from tests.server.api import Api, speaking_to

@@ -15,10 +15,10 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreCapabilities
 from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
-from store.server.delegating import DelegatingStore
 from tests.server.test_statuses import Failing
 
 HANG = 60

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from store.errors import CheckpointMissing, Invalid, NotFound
+from store.interface.delegating import DelegatingStore
 from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import AttemptedRollout, LightningStoreCapabilities, RolloutConfig, RunEvent
-from store.server.delegating import DelegatingStore
 from store.testing import ManualClock
 from store.training import Pipeline, Step
 from tests.runs.given import begin, nodes_of, seen

@@ -17,6 +17,7 @@ from store.training.algorithm import Algorithm
 from store.training.baseline import Baseline
 from store.training.bundle import AlgorithmBundle, RunnerBundle
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
+from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.sending import pack, unpack
 from store.training.failing import AgentFails
 from store.training.fit_report import Version
@@ -138,7 +139,7 @@ def test_without_an_algorithm_it_runs_what_is_enqueued_until_max_rollouts(store:
 def test_an_algorithm_that_waits_for_more_than_max_rollouts_is_told(
     store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.training.execution.supervisor.STANDSTILL_SECONDS", 0.1)
+    monkeypatch.setattr("store.training.execution.algorithm_store.STANDSTILL_SECONDS", 0.1)
     with pytest.raises(RunnersGone, match="max_rollouts"):
         trainer(store, algorithm=Baseline(), max_rollouts=1).fit(agents.scaled, [1.0, 2.0], quiet=True)
 
@@ -157,7 +158,9 @@ def test_an_algorithm_is_given_everything_that_it_may_ask_for(store: InMemoryLig
 
     class Curious(Algorithm):
         def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-            seen.extend([self.get_trainer(), self.get_store(), self.get_adapter(), self.get_initial_resources()])
+            used = self.get_store()
+            assert isinstance(used, AlgorithmStore)
+            seen.extend([self.get_trainer(), used.target, self.get_adapter(), self.get_initial_resources()])
             seen.extend([self.get_llm_proxy(), train_dataset, val_dataset])
 
     made = trainer(store, algorithm=Curious())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from store.errors import Invalid, Unavailable
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import Attempt, LightningStoreCapabilities, Span
-from store.server.delegating import DelegatingStore
 
 
 class Unreliable(DelegatingStore):

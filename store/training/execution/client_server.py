@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from store.errors import Invalid, StoreError, Unavailable
 from store.interface.store import Store
 from store.training.execution import environment
+from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart
 from store.training.execution.processes import ProcessAssignment, ProcessPart, opened
@@ -136,7 +137,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
         else:
             seats = self._seats(runner, place, store_id) if self.role == "both" else []
-            training = TaskPart("the algorithm", partial(algorithm, store, stopped), stopped)
+            work = partial(algorithm, AlgorithmStore(store, stopped), stopped)
+            training = TaskPart("the algorithm", work, stopped)
             runners = [_runner(seat) for seat in seats]
         return self._watched(training, runners, store, seats)
 

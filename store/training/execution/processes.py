@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from store.errors import Incompatible
 from store.interface.store import Store
+from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
 from store.training.execution.sending import unpack
 
@@ -186,7 +187,10 @@ async def _run(seat: ProcessAssignment, connection: Connection) -> None:
     threading.Thread(target=listen, name="parent messages", daemon=True).start()
     work, place = unpack(seat.work), unpack(seat.store)
     async with opened(place, seat.store_id) as store:
-        await (work(store, stopped) if seat.side == "algorithm" else work(store, seat.worker_id, stopped))
+        if seat.side == "algorithm":
+            await work(AlgorithmStore(store, stopped), stopped)
+        else:
+            await work(store, seat.worker_id, stopped)
 
 
 @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from store.errors import Invalid
+from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart, ThreadPart
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
@@ -60,7 +61,9 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         stop_training, stop_running = threading.Event(), threading.Event()
         runners_here = self._main_thread == "runner"
         kind: type[TaskPart | ThreadPart] = ThreadPart if runners_here else TaskPart
-        training = kind("the algorithm", partial(algorithm, store, stop_training), stop_training)
+        training = kind(
+            "the algorithm", partial(algorithm, AlgorithmStore(store, stop_training), stop_training), stop_training
+        )
         kind = TaskPart if runners_here else ThreadPart
         runners: list[Part] = [
             kind(f"runner {number}", partial(runner, store, number, stop_running), stop_running)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
+from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.parts import End, Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from store.interface.store import Store
 
 logger = logging.getLogger(__name__)
-
-AT_WORK: Final = ("preparing", "running")
-STANDSTILL_SECONDS: Final = 5.0
-"""How long rollouts may wait without active attempts after every runner has ended."""
 
 _LAST_SECONDS: Final = 5.0
 _CLOSING_SECONDS: Final = 10.0
@@ -89,7 +86,9 @@ class Supervisor:
         waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
         while waiting or (algorithm is not None and not algorithm.ended.done()):
             if not waiting and algorithm is not None:
-                await self._watch_alone(algorithm)
+                # It may compute for long. Its store raises an error if it waits for a runner; see `AlgorithmStore`.
+                algorithm.stop()
+                await asyncio.wait({algorithm.ended})
                 break
             parts = waiting if algorithm is None else waiting | {algorithm.ended}
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +102,7 @@ class Supervisor:
             if not waiting and self._last_error is not None and not self._one_left_in_peace:
                 raise self._gone()
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
-            raise error
+            raise _ungrouped(error)
 
     def _runner_ended(self, number: int, part: Part) -> None:
         end = part.ended.result()
@@ -127,30 +126,6 @@ class Supervisor:
         gone = RunnersGone(f"no runner is left; the last one ended with {self._last_error!r}")
         gone.__cause__ = self._last_error
         return gone
-
-    async def _watch_alone(self, algorithm: Part) -> None:
-        """Let the algorithm finish after the last runner has ended, unless it waits for rollouts that no runner will
-        run.
-        """
-        before: str | None = None
-        algorithm.stop()
-        while not algorithm.ended.done():
-            await asyncio.wait({algorithm.ended}, timeout=STANDSTILL_SECONDS)
-            if algorithm.ended.done():
-                return
-            try:
-                waiting = await self._store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
-                at_work = await self._store.query_rollouts(status_in=AT_WORK, limit=0)
-            except StoreError as error:
-                logger.warning("the queue cannot be read: %s", error)
-                continue
-            first = waiting[0].rollout_id if waiting.total and not at_work.total else None
-            if first is not None and first == before:
-                raise RunnersGone(
-                    f"{waiting.total} rollouts wait, but every runner has reached max_rollouts and ended; "
-                    "raise max_rollouts, or leave it out"
-                )
-            before = first
 
     # -- at the end --------------------------------------------------------------------------------------------------
 
@@ -187,6 +162,16 @@ class Supervisor:
                 and part.name not in self.report.killed
             ):
                 self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+
+
+def _ungrouped(error: BaseException) -> BaseException:
+    """Return `RunnersGone` in place of a group of it, which an algorithm with several tasks raises."""
+    while isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        if group.split(RunnersGone)[1] is not None:
+            return group
+        error = group.exceptions[0]
+    return error
 
 
 def _left(parts: Iterable[Part]) -> list[Part]:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from store.interface.store import Store
-from store.models import AttemptedRollout, RolloutConfig
+from store.models import AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
+from store.training.continuous import finished
 from store.training.runner import ExecutionEvent
 
+COMPUTED = PromptTemplate(template="computed", engine="f-string")
+"""What an algorithm publishes after computing."""
 RETRIED = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"], unresponsive_seconds=0.5)
 """For tasks that are quickly done: nobody sends heartbeats."""
 
@@ -26,6 +29,9 @@ class Train:
         but_first: wait until so many, the first ones, have ended.
         waits_for: wait only for so many, the last ones.
         fails: raise instead of waiting.
+        waits: how it waits: "waits" calls `wait_for_rollouts`, "polls" reads the statuses again and again, "follows"
+            follows the log.
+        computes: after waiting for the first ones, compute for so many seconds and publish the result.
     """
 
     tasks: list[Any]
@@ -33,6 +39,8 @@ class Train:
     but_first: int = 0
     waits_for: int = 0
     fails: bool = False
+    waits: str = "waits"
+    computes: float = 0
     config: RolloutConfig | None = None
 
     async def __call__(self, store: Store, event: ExecutionEvent) -> None:
@@ -43,8 +51,25 @@ class Train:
             await asyncio.sleep(0.01)
         if self.fails:
             raise LookupError("the algorithm is lost")
-        if not self.leaves_open:
-            await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts][-self.waits_for :])
+        if self.computes:
+            await asyncio.sleep(self.computes)
+            # It reads once what it learns from.
+            await store.query_rollouts()
+            await asyncio.sleep(self.computes)
+            await store.add_resources({"weights": COMPUTED})
+        elif not self.leaves_open:
+            await self._wait(store, rollouts[-self.waits_for :])
+
+    async def _wait(self, store: Store, rollouts: list[Rollout]) -> None:
+        match self.waits:
+            case "polls":
+                while (await store.query_rollouts(status_in=["succeeded"])).total < len(rollouts):
+                    await store.query_rollouts()
+            case "follows":
+                async for _ in finished(store, rollouts):
+                    pass
+            case _:
+                await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts])
 
 
 async def at_work(store: Store) -> int:

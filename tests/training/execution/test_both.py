@@ -18,9 +18,9 @@ from store.training.execution import (
     ExecutionStrategy,
     RunnersGone,
     SharedMemoryExecutionStrategy,
-    supervisor,
+    algorithm_store,
 )
-from tests.training.execution.sides import Serve, Train
+from tests.training.execution.sides import COMPUTED, Serve, Train
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +92,25 @@ def test_a_runner_that_has_done_its_share_does_not_end_the_algorithm(store: InMe
     assert statuses(store) == 2 * ["succeeded"]
 
 
+@pytest.mark.parametrize("waits", ["waits", "polls", "follows"])
 def test_an_algorithm_that_waits_for_runners_that_have_left_is_told(
+    store: InMemoryLightningStore, kind: str, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    monkeypatch.setattr(algorithm_store, "STANDSTILL_SECONDS", 0.1)
+    with pytest.raises(RunnersGone, match="1 rollouts wait, but every runner has reached max_rollouts and ended"):
+        strategy(kind).execute(Train([1, 2], waits=waits), Serve(max_rollouts=1), store)
+    assert statuses(store) == ["succeeded", "queuing"]
+
+
+def test_an_algorithm_that_computes_after_the_last_runner_finishes(
     store: InMemoryLightningStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "STANDSTILL_SECONDS", 0.1)
-    with pytest.raises(RunnersGone, match="1 rollouts wait, but every runner has reached max_rollouts and ended"):
-        strategy(kind).execute(Train([1, 2]), Serve(max_rollouts=1), store)
+    monkeypatch.setattr(algorithm_store, "STANDSTILL_SECONDS", 0.1)
+    strategy(kind).execute(Train([1, 2], but_first=1, computes=0.3), Serve(max_rollouts=1), store)
     assert statuses(store) == ["succeeded", "queuing"]
+    latest = store.sync.get_latest_resources()
+    assert latest is not None
+    assert latest.resources == {"weights": COMPUTED}
 
 
 def test_when_the_last_runner_crashes_the_algorithm_is_told_why(store: InMemoryLightningStore, kind: str) -> None:

@@ -1,0 +1,141 @@
+"""Store of an algorithm, which ends waits for rollouts that no runner can execute."""
+# ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from store.interface.delegating import DelegatingStore
+from store.models import (
+    Attempt,
+    AttemptedRollout,
+    LightningStoreCapabilities,
+    LoggedEvent,
+    PaginatedResult,
+    Rollout,
+)
+from store.training.execution.strategy import RunnersGone
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.training.runner import ExecutionEvent
+
+T = TypeVar("T")
+
+AT_WORK: Final = ("preparing", "running")
+STANDSTILL_SECONDS: Final = 5.0
+"""How long rollouts may wait without active attempts after every runner has ended."""
+
+_WAITING: Final = ("queuing", "requeuing")
+
+
+class AlgorithmStore(DelegatingStore):
+    """Store that an algorithm gets: all calls go to `target`, and reads of rollouts notice that no runner is left.
+
+    While a runner is left, every call goes through. After that, an algorithm may compute for as long as it likes. An
+    algorithm that waits for a queued rollout gets `RunnersGone`: in `wait_for_rollouts`, in `follow` and `finished` of
+    `store.training`, or in repeated reads of queued rollouts. This happens after `STANDSTILL_SECONDS` without an active
+    attempt of any worker.
+
+    Args:
+        target: the store.
+        no_runner: set when every runner of the training has ended.
+    """
+
+    def __init__(self, target: Store, no_runner: ExecutionEvent) -> None:
+        self._target = target
+        self._no_runner = no_runner
+        self._standstill: tuple[float, float] | None = None
+        """When the algorithm was first and last seen waiting without an active attempt."""
+
+    @property
+    def target(self) -> Store:
+        return self._target
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self.target.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.target.otlp_traces_endpoint()
+
+    async def close(self) -> None:
+        await self.target.close()
+
+    async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
+        """Wait as `Store.wait_for_rollouts` does.
+
+        Raises:
+            RunnersGone: no runner is left for one of them.
+        """
+        ended = await self._checked(self.target.wait_for_rollouts(rollout_ids, timeout), rollout_ids)
+        if len({rollout.rollout_id for rollout in ended}) < len(set(rollout_ids)):
+            await self._check(rollout_ids)
+        return ended
+
+    async def checked_tail(self, events: AsyncGenerator[LoggedEvent]) -> AsyncGenerator[LoggedEvent]:
+        """Yield events of the log to an algorithm that waits for rollouts by them.
+
+        Raises:
+            RunnersGone: rollouts are queued, and no runner is left.
+        """
+        async with aclosing(events):
+            while (event := await self._checked(anext(events, None), None)) is not None:
+                yield event
+
+    async def _checked(self, wait: Awaitable[T], rollout_ids: Sequence[str] | None) -> T:
+        """Return the result of a wait; raise `RunnersGone` if it waits for a runner."""
+        waiting = asyncio.ensure_future(wait)
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=STANDSTILL_SECONDS / 5)
+                if not waiting.done():
+                    await self._check(rollout_ids)
+            return waiting.result()
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+                await asyncio.wait({waiting})
+
+    async def find_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
+        found = await self.target.find_rollouts(*args, **kwargs)
+        await self._check_read(found)
+        return found
+
+    async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
+        found = await self.target.get_rollout_by_id(*args, **kwargs)
+        await self._check_read([] if found is None else [found])
+        return found
+
+    async def get_latest_attempt(self, rollout_id: str, *args: Any, **kwargs: Any) -> Attempt | None:
+        await self._check([rollout_id])
+        return await self.target.get_latest_attempt(rollout_id, *args, **kwargs)
+
+    async def _check_read(self, found: Collection[Rollout]) -> None:
+        if waiting := [rollout.rollout_id for rollout in found if rollout.status in _WAITING]:
+            await self._check(waiting)
+
+    async def _check(self, rollout_ids: Sequence[str] | None) -> None:
+        """Raise `RunnersGone` if the algorithm has waited for queued rollouts for too long; None stands for any."""
+        if not self._no_runner.is_set():
+            return
+        waiting = await self.target.query_rollouts(rollout_id_in=rollout_ids, status_in=_WAITING, limit=0)
+        if not waiting.total:
+            return
+        at_work = await self.target.query_rollouts(status_in=AT_WORK, limit=0)
+        now = time.monotonic()
+        # An algorithm that reads a queued rollout now and then is computing.
+        if at_work.total or self._standstill is None or now - self._standstill[1] > STANDSTILL_SECONDS:
+            self._standstill = None if at_work.total else (now, now)
+            return
+        self._standstill = (self._standstill[0], now)
+        if now - self._standstill[0] < STANDSTILL_SECONDS:
+            return
+        raise RunnersGone(
+            f"{waiting.total} rollouts wait, but every runner has reached max_rollouts and ended; "
+            "raise max_rollouts, or leave it out"
+        )
