@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import Any, Final
 from yarl import URL
 
 from store.errors import Invalid
-from store.llm_proxy.translation import check_installed
 
 _WITH_TOKEN_IDS: Final = frozenset({"hosted_vllm", "vllm"})
 _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_IDS})
@@ -55,7 +55,8 @@ class Backend:
         if not self.name:
             raise Invalid("backend.name", "is empty; name each backend, since spans record the name")
         if self.provider is not None:
-            check_installed()
+            if importlib.util.find_spec("litellm") is None:
+                raise Invalid("backend.provider", "needs LiteLLM; run pip install 'rollbook[litellm]'")
         elif self.options:
             raise Invalid("backend.options", "are LiteLLM's, so they need a provider")
         url = URL(self.base_url)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import json
 import os
 import secrets
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 
-from store.errors import Invalid
 from store.llm_proxy.addresses import Endpoint
 
 if TYPE_CHECKING:
@@ -58,16 +56,6 @@ _PARAMETERS: Final[Mapping[Endpoint, frozenset[str]]] = {
 }
 _IGNORED: Final = frozenset({"metadata", "store"})
 """Parameters that only matter to the account at the provider."""
-
-
-def check_installed() -> None:
-    """Check that LiteLLM is installed.
-
-    Raises:
-        Invalid: it is not.
-    """
-    if importlib.util.find_spec("litellm") is None:
-        raise Invalid("backend.provider", "needs LiteLLM; run pip install 'rollbook[litellm]'")
 
 
 class Translator:
