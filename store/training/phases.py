@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from store.errors import CheckpointMissing, Invalid
+from store.errors import CheckpointMissing, Invalid, StoreError
 from store.interface.phase_graphs import graph_of, is_default, publish_default
+from store.interface.rerun_requests import limit_silence
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, Rollout, RunEvent
+from store.training.scope import current_scope
+from store.training.span_thread import span_thread
 
 __all__ = ["NodeCall", "Pipeline", "Step"]
 
 _DONE = frozenset({"phase.completed", "phase.skipped"})
+_HEARTBEAT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -174,7 +178,8 @@ class Pipeline:
         """Run and record the open phases, save the checkpoints of each at its end, and return the scopes' states.
 
         Kinds of scopes run one after the other, in the order of their phases; the scopes of one kind run concurrently.
-        The caller reports the end of the attempt.
+        The caller reports the end of the attempt. Until then the attempt has heartbeats, and a run without a limit of
+        silence gets one of 60 s, so that it fails if this process dies.
 
         Args:
             store: the store of the run.
@@ -193,10 +198,11 @@ class Pipeline:
         kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
         named = {kind: self._scopes_of(kind, scopes) for kind in kinds}
         going = await _Going.of(self, store, rollout, dict(state or {}))
-        for kind, of_kind in named.items():
-            async with asyncio.TaskGroup() as tasks:
-                for scope in of_kind:
-                    tasks.create_task(going.scope(kind, scope))
+        async with _kept_alive(store, rollout):
+            for kind, of_kind in named.items():
+                async with asyncio.TaskGroup() as tasks:
+                    for scope in of_kind:
+                        tasks.create_task(going.scope(kind, scope))
         return going.states
 
     def _scopes_of(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
@@ -297,6 +303,31 @@ def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]
             found.append(fork)
         fork = lineage[fork.base].fork if fork.kind == "resume" else None
     return found[::-1]
+
+
+@asynccontextmanager
+async def _kept_alive(store: Store, rollout: AttemptedRollout) -> AsyncGenerator[None]:
+    """Send heartbeats of an attempt inside the block, in a thread that its phases cannot block."""
+    if current_scope() is not None:
+        # Its runner sends them.
+        yield
+        return
+    await limit_silence(store, rollout)
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            with suppress(StoreError):
+                await store.update_attempt(
+                    rollout.rollout_id, rollout.attempt.attempt_id, last_heartbeat_time=time.time()
+                )
+
+    beating = asyncio.wrap_future(span_thread().submit(beat()))
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 # -- scopes ------------------------------------------------------------------------------------------------------------

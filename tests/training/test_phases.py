@@ -68,6 +68,15 @@ def phases(ran: Sequence[tuple[str, str]], scope: str) -> list[str]:
     return [name for name, about in ran if about == scope]
 
 
+async def test_a_run_that_a_program_executes_itself_has_a_limit_of_silence(store: Store) -> None:
+    run = await begin(store)
+    assert run.config.unresponsive_seconds is None
+    await Trading(store).run(run)
+    found = await store.get_rollout_by_id(run.rollout_id)
+    assert found is not None
+    assert found.config.unresponsive_seconds == 60
+
+
 async def test_a_run_tells_of_its_phases_and_nodes_and_saves_its_checkpoints(store: Store) -> None:
     run = await begin(store)
     trading = Trading(store)
