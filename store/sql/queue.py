@@ -34,6 +34,8 @@ class SQLQueue:
         self.core = core
         # The commands that release the latest claims, by attempt.
         self._undo: OrderedDict[str, ReleaseClaim] = OrderedDict()
+        self.empty_polls = 0
+        """The number of claims that found no rollout."""
         core.on_undelivered = self._on_undelivered
 
     async def claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
@@ -50,6 +52,9 @@ class SQLQueue:
 
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
         """Return the claimed rollouts for the caller, and remember how to release them."""
+        if not claims:
+            # Each poll of an idle worker would otherwise be an event.
+            self.empty_polls += 1
         for undo in map(_undoing, claims):
             self._undo[undo.attempt_id] = undo
         while len(self._undo) > _UNDONE_AT_MOST:

@@ -80,6 +80,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     retries = Family("rollbook_commit_retries_total", "Commits tried again.", "counter")
     calls = Family("rollbook_commit_calls", "Calls that one commit carried.", "histogram")
     seconds = Family("rollbook_commit_seconds", "From taking the calls of a commit to answering them.", "histogram")
+    empty = Family("rollbook_empty_polls_total", "Claims that found no rollout.", "counter")
     waiting = Family("rollbook_inbox_calls", "Calls that wait for the writer.")
     waiting_bytes = Family("rollbook_inbox_bytes", "What these calls carry.")
     for partition, store in stores:
@@ -91,9 +92,10 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
         retries.set(done.retries, partition=partition)
         calls.observed(done.commit_calls, partition=partition)
         seconds.observed(done.commit_seconds, partition=partition)
+        empty.set(store.queue.empty_polls, partition=partition)
         waiting.set(store.core.inbox[0], partition=partition)
         waiting_bytes.set(store.core.inbox[1], partition=partition)
-    return [commits, events, retries, calls, seconds, waiting, waiting_bytes]
+    return [commits, events, retries, calls, seconds, empty, waiting, waiting_bytes]
 
 
 def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:

@@ -1,0 +1,103 @@
+"""The table of docs/log.md that says which calls append which events, checked against the stores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from store import Store
+from store.models import PromptTemplate, RolloutConfig, RunEvent
+from store.sql.store import SQLStore
+from store.testing import ManualClock
+from store.testing.samples import make_span
+
+PAGE = Path(__file__).parents[2] / "docs" / "log.md"
+RESOURCES = {"prompt": PromptTemplate(template="{question}", engine="f-string")}
+ONE_EACH = frozenset({"runs.append_events", "runs.save_checkpoint"})
+"""Calls for which the table lists alternatives."""
+
+Call = Callable[[], Awaitable[object]]
+
+
+def table() -> dict[str, list[str]]:
+    """Return the types of events that each call of the table appends."""
+    section = PAGE.read_text().partition("## What each call appends")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[1:]
+    return {call.replace("`", ""): re.findall(r"`([a-z_]+\.[a-z_]+)`", appended) for call, appended in rows}
+
+
+async def test_each_call_appends_what_the_table_says(store: Store, clock: ManualClock) -> None:
+    assert isinstance(store, SQLStore)
+    measured: dict[str, list[str]] = {}
+
+    async def measure(name: str, call: Call) -> None:
+        position = await store.core.position()
+        await call()
+        # The only stream of commits is the log; what follows the position is what the call has appended.
+        measured[name] = [event.type async for event in store.log.tail() if event.position > position]
+
+    keyed = {"rollbook.key": "plan/1"}
+    await measure("enqueue_rollout", lambda: store.enqueue_rollout("task", metadata=keyed))
+    await measure("enqueue_rollout, known plan key", lambda: store.enqueue_rollout("task", metadata=keyed))
+    await measure("dequeue_rollout", store.dequeue_rollout)
+    await measure("dequeue_rollout, empty queue", store.dequeue_rollout)
+    await measure("dequeue_rollout, empty queue, new worker", lambda: store.dequeue_rollout("idle"))
+    await measure("dequeue_rollout, empty queue, idle worker", lambda: store.dequeue_rollout("idle"))
+    assert store.queue.empty_polls == 3
+    await store.enqueue_rollout("task")
+    claimed = await store.dequeue_many_rollouts(1)
+    await measure("a claim whose client has disconnected", lambda: store.queue.release_claims(claimed))
+    await measure("dequeue_rollout, new worker", lambda: store.dequeue_rollout("busy"))
+
+    silent = RolloutConfig(unresponsive_seconds=10.0)
+    overdue = await store.start_rollout("task", config=silent)
+    clock.advance(60)
+    await measure("an overdue attempt, found by a sweep", lambda: store.get_rollout_by_id(overdue.rollout_id))
+
+    started = await store.start_rollout("task")
+    await measure("start_rollout", lambda: store.start_rollout("task"))
+    rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
+    spans = [make_span(started.attempt, number) for number in (1, 2)]
+    await measure("get_next_span_sequence_id", lambda: store.get_next_span_sequence_id(rollout_id, attempt_id))
+    await measure("add_span, the first of an attempt", lambda: store.add_span(spans[0]))
+    await measure("add_span, a later one", lambda: store.add_span(spans[1]))
+    await measure("add_span, repeated", lambda: store.add_span(spans[1]))
+    await measure(
+        "update_attempt, last_heartbeat_time",
+        lambda: store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=clock.seconds),
+    )
+    await measure("update_attempt, metadata", lambda: store.update_attempt(rollout_id, attempt_id, metadata={"a": 1}))
+    await measure("annotations.annotate", lambda: store.annotations.annotate(rollout_id, add_labels=["odd"]))
+    event = RunEvent(kind="log", node_id="node", scope="scope", message="text")
+    await measure("runs.append_events", lambda: store.runs.append_events(rollout_id, attempt_id, [event]))
+    await measure(
+        "runs.save_checkpoint",
+        lambda: store.runs.save_checkpoint(rollout_id, attempt_id, scope="scope", name="report", state={"a": 1}),
+    )
+    await measure(
+        "runs.save_artifact",
+        lambda: store.runs.save_artifact(rollout_id, attempt_id, scope="scope", name="report", content="text"),
+    )
+    (artifact,) = await store.runs.query_artifacts(rollout_id)
+    await measure("runs.retract_artifact", lambda: store.runs.retract_artifact(rollout_id, artifact.artifact_id))
+    await measure("update_attempt, status", lambda: store.update_attempt(rollout_id, attempt_id, status="succeeded"))
+    await measure("start_attempt", lambda: store.start_attempt(rollout_id))
+    await measure("update_rollout, fields", lambda: store.update_rollout(rollout_id, mode="val"))
+    await measure("update_rollout, status", lambda: store.update_rollout(rollout_id, status="cancelled"))
+
+    await measure("update_worker, new worker", lambda: store.update_worker("new"))
+    await measure("update_worker, known worker", lambda: store.update_worker("new"))
+    published = await store.add_resources(RESOURCES)
+    await measure("add_resources", lambda: store.add_resources(RESOURCES))
+    await measure("update_resources, known id", lambda: store.update_resources(published.resources_id, RESOURCES))
+    await measure("any read", store.query_rollouts)
+
+    stated = table()
+    assert measured.keys() == stated.keys()
+    for name, types in measured.items():
+        if name in ONE_EACH:
+            assert len(types) == 1
+            assert set(types) <= set(stated[name])
+        else:
+            assert (name, types) == (name, stated[name])
