@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from store import Store
-from store.models import PromptTemplate, RolloutConfig, RunEvent
+from store.models import NamedResources, PromptTemplate, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
-RESOURCES = {"prompt": PromptTemplate(template="{question}", engine="f-string")}
+RESOURCES: NamedResources = {"prompt": PromptTemplate(template="{question}", engine="f-string")}
 ONE_EACH = frozenset({"runs.append_events", "runs.save_checkpoint"})
 """Calls for which the table lists alternatives."""
 
