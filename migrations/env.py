@@ -1,14 +1,21 @@
-"""What alembic runs: on a connection that Rollbook gives it, or, from alembic's own command line, on `-x db=URL`."""
+"""Environment of alembic: on a connection that Rollbook gives it, or, from alembic's command line, on `-x db=URL`."""
 
 import asyncio
+import os
+import secrets
+import sqlite3
+import time
+from contextlib import closing
 
 from alembic import context
-from sqlalchemy import Connection
+from alembic.util import CommandError
+from sqlalchemy import Connection, inspect, text
 
-from store.db.schema.postgres import PREFIX, migrating_postgres
+from store.db.schema.history import LOG_FORMAT
+from store.db.schema.postgres import PREFIX, created_schema, migrating_postgres
 from store.db.schema.sqlite import migrating_sqlite
 from store.db.tables.core import metadata
-from store.db.url import parse
+from store.db.url import StoreURL, parse
 
 
 def run(connection: Connection) -> None:
@@ -18,24 +25,51 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
-async def on_postgres(dsn: str, schema: str) -> None:
-    """Run the command on a partition."""
+def run_and_describe(connection: Connection) -> None:
+    """Run the command. Give a store that it has created its id, as `open_store` does for a new store."""
+    run(connection)
+    if inspect(connection).has_table("store_info"):
+        description = {"id": secrets.token_hex(8), "at": time.time_ns() // 1000, "format": LOG_FORMAT}
+        insert = (
+            "INSERT INTO store_info (store_id, created_at, log_format) SELECT :id, :at, :format"
+            " WHERE NOT EXISTS (SELECT 1 FROM store_info)"
+        )
+        connection.execute(text(insert), description)
+
+
+async def on_postgres(dsn: str, schema: str, *, creates: bool) -> None:
+    """Run the command on a partition, which `upgrade` creates."""
+    if creates:
+        await created_schema(dsn, schema)
     async with migrating_postgres(dsn, schema) as connection:
-        await connection.run_sync(run)
+        await connection.run_sync(run_and_describe)
+
+
+def on_sqlite(url: StoreURL, *, creates: bool) -> None:
+    """Run the command on a file, which `upgrade` creates."""
+    assert url.path is not None  # a file's
+    if creates:
+        with closing(sqlite3.connect(url.path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+    elif not url.path.exists():
+        raise CommandError(f"there is no store at {url.shown}; create it: alembic -x db={url.shown} upgrade head")
+    with migrating_sqlite(url.path) as connection:
+        run_and_describe(connection)
 
 
 def from_command_line() -> None:
-    """Run the command on the database that `-x db=URL` names."""
-    given = context.get_x_argument(as_dictionary=True).get("db")
+    """Run the command on the database that `-x db=URL` or the environment variable `ROLLBOOK_DB` names."""
+    given = context.get_x_argument(as_dictionary=True).get("db") or os.environ.get("ROLLBOOK_DB")
     if given is None:
-        raise SystemExit("say which database, as in: alembic -x db=sqlite:///scratch.db check")
+        raise CommandError("no database is given; write alembic -x db=sqlite:///run.db …, or set ROLLBOOK_DB")
     url = parse(given)
+    creates = context.config.cmd_opts is not None and context.config.cmd_opts.cmd[0].__name__ == "upgrade"
     if url.dsn is not None:
-        asyncio.run(on_postgres(url.dsn, PREFIX + url.partition))
+        asyncio.run(on_postgres(url.dsn, PREFIX + url.partition, creates=creates))
     elif url.path is not None:
-        url.path.touch()
-        with migrating_sqlite(url.path) as connection:
-            run(connection)
+        on_sqlite(url, creates=creates)
+    else:
+        raise CommandError(f"{url.shown} has no schema to migrate; write sqlite:///… or postgresql://…")
 
 
 if isinstance(prepared := context.config.attributes.get("connection"), Connection):

@@ -10,3 +10,8 @@ down_revision = ${repr(down_revision)}
 def upgrade() -> None:
     """Expand only: what an older program reads and writes stays, and no row of the log is touched."""
     ${upgrades if upgrades else "pass"}
+
+
+def downgrade() -> None:
+    """Undo `upgrade`; refuse if the log holds events that the older program cannot read."""
+    ${downgrades if downgrades else "pass"}

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 from sqlalchemy.types import TypeEngine
 
 revision = "0001"
@@ -385,3 +386,42 @@ def _create_signals() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_batches_at", "batches", ["at"])
+
+
+def downgrade() -> None:
+    """Remove the store; refuse if its log holds events."""
+    count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM events")).scalar_one()
+    if count:
+        raise CommandError(f"the log holds {count} events, which a downgrade would delete; delete the database instead")
+    for name in reversed(_TABLES):
+        op.drop_table(name)
+    if op.get_bind().dialect.name == "postgresql":
+        for statement in (
+            "SEQUENCE commit_seq",
+            "SEQUENCE event_seq",
+            "FUNCTION refuse_change",
+            "FUNCTION refuse_unordered_delete",
+        ):
+            op.execute(f"DROP {statement}")
+
+
+_TABLES = (
+    "store_info",
+    "queue_epoch",
+    "commits",
+    "events",
+    "bodies",
+    "dropped",
+    "rollouts",
+    "attempts",
+    "spans",
+    "rewards",
+    "resources",
+    "workers",
+    "queue",
+    "span_counters",
+    "attempt_signals",
+    "worker_signals",
+    "watch",
+    "batches",
+)

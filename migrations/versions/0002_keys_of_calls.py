@@ -24,3 +24,9 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_idempotency_expires_at"), "idempotency", ["expires_at"])
     op.drop_index(op.f("ix_commits_recorded_at"), table_name="commits")
+
+
+def downgrade() -> None:
+    """Remove the table of idempotency keys, which are kept for a day."""
+    op.drop_table("idempotency")
+    op.create_index("ix_commits_recorded_at", "commits", ["recorded_at"])

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 
 revision = "0003"
 down_revision = "0002"
@@ -37,3 +38,13 @@ def upgrade() -> None:
     quote = bind.dialect.identifier_preparer.quote_identifier
     for role in bind.execute(_USERS).scalars().all():
         bind.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON keys TO {quote(role)}")
+
+
+def downgrade() -> None:
+    """Remove the table of keys; refuse while a key protects the servers of this database."""
+    count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM keys WHERE revoked_at IS NULL")).scalar_one()
+    if count:
+        raise CommandError(
+            f"{count} keys are not revoked; without them the servers would admit everyone, so revoke them first"
+        )
+    op.drop_table("keys")

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 from sqlalchemy.types import TypeEngine
 
 revision = "0004"
@@ -356,3 +357,33 @@ def _row(rollout_id: str, version: int, position: int, attempt: int, span: dict[
         "status": _STATUSES.get(span["status_code"]),
         "metrics": orjson.dumps(known).decode() if known else None,
     }
+
+
+def downgrade() -> None:
+    """Remove the tables of runs; refuse if the log holds their events."""
+    _check_unused()
+    for name in (*reversed(_NEW_PROJECTIONS), "blobs"):
+        op.drop_table(name)
+    for table, columns in _NEW_COLUMNS.items():
+        for name in columns:
+            op.drop_column(table, name)
+
+
+def _check_unused() -> None:
+    query = sa.text(
+        "SELECT count(*) FROM events WHERE type IN ('run.event', 'phase.started', 'phase.completed', 'phase.skipped',"
+        " 'checkpoint.saved', 'checkpoint.rejected', 'artifact.saved', 'artifact.retracted', 'attempt.forked',"
+        " 'rollout.head_moved')"
+    )
+    count: int = op.get_bind().execute(query).scalar_one()
+    if count:
+        raise CommandError(
+            f"the log holds {count} events that revision {down_revision} cannot read;"
+            f" restore a backup from before revision {revision}"
+        )
+
+
+_NEW_COLUMNS = {
+    "rollouts": ("run_version", "head"),
+    "attempts": ("head_before", "base_version", "base", "fork_version", "tries"),
+}

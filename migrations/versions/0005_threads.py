@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 
 revision = "0005"
 down_revision = "0004"
@@ -67,3 +68,20 @@ def _let_in() -> None:
     for role in bind.execute(_USERS).scalars().all():
         for table in _NEW_PROJECTIONS:
             bind.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {quote(role)}")
+
+
+def downgrade() -> None:
+    """Remove the tables of threads; refuse if the log holds their events."""
+    _check_unused()
+    for name in ("thread_writes", "thread_checkpoints", "threads"):
+        op.drop_table(name)
+
+
+def _check_unused() -> None:
+    query = sa.text("SELECT count(*) FROM events WHERE type LIKE 'thread.%'")
+    count: int = op.get_bind().execute(query).scalar_one()
+    if count:
+        raise CommandError(
+            f"the log holds {count} events that revision {down_revision} cannot read;"
+            f" restore a backup from before revision {revision}"
+        )

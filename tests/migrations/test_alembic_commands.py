@@ -1,0 +1,105 @@
+"""Alembic's own command line makes, describes, upgrades and downgrades stores that every command accepts."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+import pytest
+from alembic.config import CommandLine
+from typer.testing import CliRunner
+
+from store import open_store
+from store.cli.app import app
+from store.db.schema.history import HEAD
+
+ROOT = Path(__file__).parents[2]
+BEFORE_HEAD = f"{int(HEAD) - 1:04}"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ini(tmp_path: Path) -> str:
+    """A copy of the configuration and the revisions, to which a test may add one."""
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
+    return str(shutil.copy(ROOT / "alembic.ini", tmp_path))
+
+
+def run(ini: str, url: str | None, *arguments: str) -> str:
+    """Run an alembic command on a database; return what it prints, with FAILED in it if it fails."""
+    printed = io.StringIO()
+    with redirect_stderr(printed), redirect_stdout(printed), suppress(SystemExit):
+        CommandLine().main(["-c", ini, *([] if url is None else ["-x", f"db={url}"]), *arguments])
+    return printed.getvalue()
+
+
+def current(ini: str, url: str) -> str:
+    """Return the revision that alembic prints, in a process as a user starts it."""
+    command = [sys.executable, "-m", "alembic", "-c", ini, "-x", f"db={url}", "current"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def accepts(url: str) -> bool:
+    """Return whether Rollbook's commands accept a store."""
+    commands: list[list[str]] = [["stats"], ["verify"], ["ls", "rollouts"]]
+    return [CliRunner().invoke(app, [*command, "--db", url]).exit_code for command in commands] == [0, 0, 0]
+
+
+async def annotate(url: str) -> None:
+    """Record an event that only the newest schema has a table for."""
+    async with await open_store(url) as store:
+        rollout = await store.enqueue_rollout("task")
+        await store.annotations.annotate(rollout.rollout_id, add_labels=["odd"])
+
+
+def test_a_new_store_is_accepted_by_every_command_and_may_be_downgraded(durable_url: str, ini: str) -> None:
+    run(ini, durable_url, "upgrade", "head")
+    assert current(ini, durable_url) == f"{HEAD} (head)"
+    assert accepts(durable_url)
+
+    run(ini, durable_url, "downgrade", "-1")
+    assert current(ini, durable_url) == BEFORE_HEAD
+    run(ini, durable_url, "upgrade", "head")
+    asyncio.run(annotate(durable_url))
+    refused = run(ini, durable_url, "downgrade", "-1")
+    assert f"FAILED: the log holds 1 events that revision {BEFORE_HEAD} cannot read" in refused
+    assert accepts(durable_url)
+
+
+def test_every_revision_of_an_empty_store_has_a_downgrade(durable_url: str, ini: str) -> None:
+    run(ini, durable_url, "upgrade", "head")
+    for _ in range(int(HEAD)):
+        assert "FAILED" not in run(ini, durable_url, "downgrade", "-1")
+    run(ini, durable_url, "upgrade", "head")
+    assert accepts(durable_url)
+
+
+def test_a_store_of_rollbook_needs_no_revision(durable_url: str, ini: str, tmp_path: Path) -> None:
+    asyncio.run(annotate(durable_url))
+    run(ini, durable_url, "upgrade", "head")
+    run(ini, durable_url, "revision", "--autogenerate", "-m", "nothing", "--rev-id", "9999")
+    made = (tmp_path / "migrations" / "versions" / "9999_nothing.py").read_text()
+    assert "op.add" not in made
+    assert "op.create" not in made
+    assert made.count("    pass\n") == 2
+
+
+def test_the_environment_names_the_database(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'run.db'}"
+    monkeypatch.setenv("ROLLBOOK_DB", url)
+    run(ini, None, "upgrade", "head")
+    assert accepts(url)
+
+
+def test_an_error_says_what_is_missing(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROLLBOOK_DB", raising=False)
+    assert "FAILED: no database is given; write alembic -x db=sqlite:///run.db" in run(ini, None, "current")
+    missing = f"sqlite:///{tmp_path / 'none.db'}"
+    assert f"FAILED: there is no store at {missing}; create it: alembic -x db=" in run(ini, missing, "current")
+    assert not (tmp_path / "none.db").exists()
+    assert "FAILED: memory:// has no schema to migrate" in run(ini, "memory://", "upgrade", "head")
