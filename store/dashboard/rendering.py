@@ -22,7 +22,7 @@ _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; chars
 
 @cache
 def _environment() -> Environment:
-    # All values are user input: everything except our own Markup is escaped.
+    # All values are user input, so everything except Markup of this program is escaped.
     made = Environment(
         loader=PackageLoader("store.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),

@@ -28,7 +28,7 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int | None:
-    """Return the value if it is an integer of 64 bits, and not a bool."""
+    """Return the value if it is a 64-bit integer and not a bool."""
     return value if type(value) is int and -(2**63) <= value < 2**63 else None
 
 

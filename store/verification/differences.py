@@ -1,4 +1,4 @@
-"""The differences that a proof found: the first ones described, all of them counted."""
+"""Differences that verify found: descriptions of the first ones, and the number of all."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from store.models import Difference
 from store.verification.fold import Finding
 
 SHOWN = 20
-"""How many differences a report names."""
+"""The maximum number of differences that a report describes."""
 
 _CHECKS = {"span_counters": "counters"}
 
@@ -22,7 +22,7 @@ class Differences:
         self.count = 0
 
     def add(self, check: str, key: str, field: str | None, expected: Any, found: Any) -> None:
-        """Take one."""
+        """Add a difference."""
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(
@@ -30,12 +30,12 @@ class Differences:
             )
 
     def join(self, others: list[Difference], count: int) -> None:
-        """Take those that were found elsewhere."""
+        """Add the differences of another check."""
         self.count += count
         self.first.extend(others[: SHOWN - len(self.first)])
 
     def add_row(self, finding: Finding) -> None:
-        """Take a row that is missing or too many, or each of its columns that differs."""
+        """Add a row that is missing or unexpected, or each of its columns that differs."""
         table, expected, found = finding.table, finding.expected, finding.found
         check, key = _CHECKS.get(table.name, table.name), "/".join(str(part) for part in finding.key)
         if expected is None or found is None:
@@ -47,7 +47,7 @@ class Differences:
 
 
 def _named(table: Table, row: Row | None) -> dict[str, Any] | None:
-    # SQLAlchemy's names are a kind of text of its own, which is no key of an object in JSON.
+    # SQLAlchemy's names are a subclass of `str` that orjson does not accept as a key.
     return None if row is None else {str(column.name): _shown(row[index]) for index, column in enumerate(table.columns)}
 
 

@@ -42,7 +42,7 @@ def _number(request: PageRequest, name: str, end: str) -> float | None:
     try:
         number = float(text)
     except ValueError:
-        raise Invalid(parameter, f"{text[:80]!r} is no number") from None
+        raise Invalid(parameter, f"{text[:80]!r} is not a number") from None
     if not math.isfinite(number) or abs(number) > _MOST.get(name, math.inf):
-        raise Invalid(parameter, f"{text[:80]!r} is beyond what it can be")
+        raise Invalid(parameter, f"{text[:80]!r} is outside the range of the column")
     return number

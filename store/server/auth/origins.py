@@ -1,8 +1,8 @@
-"""Protection against pages of other origins, whose requests may change nothing.
+"""Protection against requests that change data and come from pages of other origins.
 
-A server on loopback without keys trusts every program on the machine, also browsers, which run the programs of unknown
-sites. Two headers identify such requests: a browser names the page in `Origin`, and in `Host` the name under which the
-page found the server.
+A server on loopback without keys trusts every program on the machine. Browsers are such programs, and they run scripts
+of unknown sites. Two headers identify these requests: `Origin` names the page, and `Host` the name under which the page
+reached the server.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class OriginLayer:
 
     Args:
         app: the next layer.
-        origins: origins whose pages may change data; `*` for all. Their hosts are names of this server as well.
-        is_local: whether the server listens on loopback only. Then its names are `localhost`, addresses, and those
+        origins: origins whose pages may change data; `*` for all. Their hosts are accepted as names of this server.
+        is_local: whether the server listens only on loopback. Its names are then `localhost`, addresses, and these
             hosts.
-        ring: the keys; while keys are required any name is accepted, since a page of another site has no key.
-        names: collects the names of this machine in requests, in bytes; the empty one stands for a missing header.
+        ring: the keys. While keys are required, any name is accepted, because a page of another site has no key.
+        names: the set of accepted host names, in bytes, to which this layer adds; empty for a missing header.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class OriginLayer:
         """Pass on a request, or refuse it."""
         if scope["type"] == "http":
             headers = headers_of(scope)
-            # The usual request: not from a browser, and with a name that was accepted before.
+            # This is the usual request: it does not come from a browser, and its host name was accepted before.
             if b"origin" not in headers and (not self._is_local or headers.get(b"host", b"") in self._names):
                 return self._app(scope, receive, send)
         return self._judge(scope, receive, send)
@@ -90,10 +90,10 @@ class OriginLayer:
         )
 
     async def _check_host(self, given: str) -> None:
-        """Refuse a name that another site may have given to this machine, to make its page look like ours."""
+        """Refuse a host name that another site may have assigned to this machine (DNS rebinding)."""
         host = _host(given)
         if _is_ours(host) or host in self._hosts or "*" in self._allowed:
-            # Each client repeats its name, but the number of different names has no limit.
+            # The set is limited, because clients may send any number of different names.
             if len(self._names) < _NAMES:
                 self._names.add(given.encode("latin-1"))
             return
@@ -113,7 +113,7 @@ def _host(netloc: str) -> str:
 
 @lru_cache(64)
 def _is_ours(host: str) -> bool:
-    # Other names need a lookup, whose answer another site may control.
+    # Other names need a DNS lookup, whose answer another site may control.
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -19,7 +19,7 @@ from store.server.pending import OpenStream
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
-# Counting statuses scans tables; however large they are, it takes at most this part of the time.
+# Counting statuses scans tables. The pause after a count keeps its share of the time below this limit.
 _COUNTING_SHARE: Final = 0.02
 
 
@@ -32,7 +32,7 @@ class Measured:
         """The last position of each partition's log, when it was last counted."""
 
     async def families(self, stores: Iterable[tuple[str, Store]]) -> list[Family]:
-        """Return the metrics of partitions; for a partition that does not answer, only that it does not."""
+        """Return the metrics of partitions. A partition that does not answer has only `rollbook_partition_up` 0."""
         up = Family("rollbook_partition_up", "Whether the partition's database answers.")
         depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
         oldest = Family("rollbook_oldest_waiting_seconds", "How long the first of them has waited; 0 if none does.")
@@ -74,7 +74,7 @@ class Measured:
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
-    """Return what the writers of this process have done, and how much waits for them."""
+    """Return the counters of the writers of this process, and the calls that wait for them."""
     commits = Family("rollbook_commits_total", "Group commits.", "counter")
     events = Family("rollbook_written_events_total", "Events they appended.", "counter")
     retries = Family("rollbook_commit_retries_total", "Commits tried again.", "counter")
@@ -99,7 +99,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
 
 
 def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
-    """Return how many readers follow the log, and how far the slowest of them is behind.
+    """Return the number of readers that follow the log, and the lag of the slowest.
 
     Args:
         feeds: the streams of this process.
@@ -136,7 +136,7 @@ def process() -> list[Family]:
     ]
     descriptors = Path("/dev/fd")
     if descriptors.is_dir():
-        # The listing itself opens one.
+        # The listing itself opens a descriptor.
         open_now = sum(1 for _ in descriptors.iterdir()) - 1
         families.append(Family("process_open_fds", "Files and sockets that are open.").set(open_now))
     return families

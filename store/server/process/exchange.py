@@ -26,7 +26,7 @@ class _Lines(dict[Header, bytes]):
     def __missing__(self, header: Header) -> bytes:
         name, value = header
         if _NO_NAME(name) or _NO_VALUE(value):
-            raise RuntimeError(f"no HTTP header: {name!r}: {value!r}")
+            raise RuntimeError(f"not an HTTP header: {name!r}: {value!r}")
         line = b"%b: %b\r\n" % (name.lower(), value)
         if name not in _SINGULAR:
             if len(self) >= MOST_LINES:
@@ -40,9 +40,9 @@ lines: Final = _Lines()
 
 
 class Exchange(RequestResponseCycle):
-    """uvicorn's cycle, but with head and body in one write, which halves the work of the kernel and of the client.
+    """Request cycle of uvicorn that sends head and body in one write, which halves the work of kernel and client.
 
-    uvicorn itself sends all answers that are not complete or have no known length.
+    Answers in several parts, or without a known length, are sent by uvicorn.
     """
 
     _head: bytes | None = None
