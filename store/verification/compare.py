@@ -1,4 +1,4 @@
-"""Compare the streams of the log with all tables, in one snapshot and in bounded memory.
+"""Comparison of the streams of the log with all tables, in one snapshot and in limited memory.
 
 Events are read stream by stream. For each page of events, the table rows with the ids of its streams are read too. A
 rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
@@ -21,13 +21,13 @@ from store.verification.fold import Compared, Finding, Live, Stream, compare, di
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
-"""So many spans and run events of one rollout are compared before more are read."""
+"""The number of spans and run events of one rollout that are compared before more are read."""
 
 Calls = Callable[[], int]
-"""How many calls the writer of this process has answered."""
+"""Function that returns the number of calls that the writer of this process has answered."""
 
 _KEYS_AT_ONCE = 2000
-# Calls answered during one stretch, some fifty milliseconds, from which on the writer counts as busy.
+# The writer counts as busy from this number of calls on, during one stretch of about fifty milliseconds.
 _AT_WORK = 2
 _TABLES: dict[str, tuple[Table, ...]] = {
     "resources/": (core_tables.resources,),
@@ -52,27 +52,27 @@ _LAST_VERSION = 2**63 - 1
 
 
 class StreamRange(Frozen):
-    """Streams that lie side by side in the order of their names, all of one kind or all of none."""
+    """A range of streams in the order of their names, all of one kind or all without a kind."""
 
     prefix: str
-    """Their kind and a slash; those of none belong to the store or to newer versions."""
+    """Their kind and a slash; empty for the streams of the store itself and of newer versions."""
     first: str
-    """No name is smaller."""
+    """The lower bound of the names, included."""
     before: str | None
-    """Every name is smaller; None if they go on to the end."""
+    """The upper bound of the names, excluded; None for the end."""
     after: str | None = None
-    """Only those with keys beyond this one, which may be the empty one; None for all."""
+    """Only streams with keys after this one, which may be empty; None for all."""
     until: str | None = None
-    """Only those with this key and the ones before."""
+    """Only streams with keys up to this one."""
 
     @property
     def place(self) -> tuple[str, int]:
-        """The stream and version after which they begin."""
+        """The stream and version after which the range begins."""
         return (self.first, 0) if self.after is None else (self.prefix + self.after, _LAST_VERSION)
 
     @property
     def last(self) -> str | None:
-        """No name is greater."""
+        """The greatest possible name."""
         return None if self.until is None else self.prefix + self.until
 
 
@@ -87,11 +87,11 @@ STRETCHES = (
     StreamRange(prefix="worker/", first="worker/", before="worker0"),
     StreamRange(prefix="", first="worker0", before=None),
 )
-"""Together they hold every stream there can be."""
+"""Ranges that together contain every possible stream."""
 
 
 class Comparison:
-    """One comparison, and how many streams and events it has seen so far."""
+    """One comparison, with the numbers of compared streams and events."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, calls: Calls, state_hash: StateHash) -> None:
         """Begin before the first stream.
@@ -113,7 +113,7 @@ class Comparison:
         self.streams = 0
 
     async def of(self, stretch: StreamRange) -> AsyncGenerator[Compared]:
-        """Yield what was found in a stretch of streams, page by page."""
+        """Yield the findings in a range of streams, page by page."""
         prefix, place, after = stretch.prefix, stretch.place, stretch.after
         self._queue = _Queue(self._dialect, self._session, stretch)
         unfinished: Stream | None = None
@@ -144,11 +144,11 @@ class Comparison:
                     yield Compared(findings={unfinished.name: findings})
 
     def _look_around(self) -> None:
-        """Be polite to the writer of this process while it is at work.
+        """Give way to the writer of this process while it is busy.
 
-        It lets go of the interpreter at each step of a statement and gets it back only after the switch interval of
-        5 ms, unless the thread at work lets go too. Beside a rebuild that does, the slowest percent of calls took 8 ms
-        and not 32, and the rebuild three times as long; so it does only when there is somebody to gain.
+        The writer releases the interpreter lock at each step of a statement. It gets the lock back only after the
+        switch interval of 5 ms, unless this thread releases it as well. A rebuild that does so takes three times as
+        long, and the slowest percent of calls take 8 ms instead of 32. So it does this only while calls arrive.
         """
         calls = self._calls()
         self._is_polite = calls > self._calls_before + _AT_WORK
@@ -165,7 +165,7 @@ class Comparison:
     def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
         self.streams += len(streams)
         for table, rows in live.items():
-            # The queue is not ordered by rollout; it is read once more, in its own order.
+            # The queue is not ordered by rollout, so it is read again in its own order.
             if table.info["family"] == "projection" and table is not core_tables.queue:
                 self._count(table, rows)
         return compare(prefix, streams, live, is_polite=self._is_polite)
@@ -176,7 +176,7 @@ class Comparison:
     # -- a rollout with very many spans --------------------------------------------------------------------------------
 
     async def _part_of_large(self, stream: Stream) -> list[Finding]:
-        """Compare the spans and rewards at hand with their rows, and let them go."""
+        """Compare the collected spans and rewards with their rows, and drop them."""
         if stream.fault is not None:
             return []
         findings: list[Finding] = []
@@ -205,7 +205,7 @@ class Comparison:
         return findings
 
     async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
-        """Compare what is left of a large rollout, and all rows of ids between the one before and this one."""
+        """Compare the rest of a large rollout, and all rows with ids between the previous rollout and this one."""
         dialect, session = self._dialect, self._session
         live: Live = {
             table: await scan.rows_between(
@@ -236,7 +236,7 @@ class Comparison:
         return compared
 
     async def _extra_spans(self, stream: Stream) -> list[Finding]:
-        """Return the rows of spans that no event of the stream accounts for."""
+        """Return the rows of spans that belong to no event of the stream."""
         extra: list[Finding] = []
         async for rows in scan.rows_of(self._dialect, self._session, core_tables.spans, stream.key):
             positions = [row[_SPAN_POSITION] for row in rows]
@@ -251,7 +251,7 @@ class Comparison:
 
 
 class _Queue:
-    """The queue by rollout, read along with the rollouts of a stretch."""
+    """Reader of the queue by rollout, beside the rollouts of a range."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)

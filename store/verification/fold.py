@@ -1,4 +1,4 @@
-"""Fold streams of the log to table rows, with the same `evolve` and the same row functions as the live path.
+"""Fold of the streams of the log to table rows, with the same `evolve` and row functions as the writer.
 
 This module is pure and does not depend on the source of the events. `compare` compares its rows with the tables.
 """
@@ -36,13 +36,13 @@ State = RolloutState | WorkerState | ResourcesState | ThreadState
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
 _SHAPES = {type_: fact.shape for type_, fact in FACTS.items()}
-# What an event that no writer wrote makes of decoding or of `evolve`.
+# The errors that decoding and `evolve` may raise for an event that no writer wrote.
 _REFUSALS = (StoreError, JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream as far as it was folded."""
+    """One stream, folded up to some event."""
 
     name: str
     key: str
@@ -50,47 +50,47 @@ class Stream:
     state: State | None = None
     events: int = 0
     spans: list[Row] = field(default_factory=list[Row])
-    """Of a rollout, in the order of the log."""
+    """The spans of a rollout, in the order of the log."""
     rewards: list[Row] = field(default_factory=list[Row])
     run: RunRows = field(default_factory=RunRows)
     last_number: int = 0
     """The greatest sequence id of its spans."""
     last_position: int = 0
     fault: str | None = None
-    """Why an event could not be folded, if one could not; the rest of the stream was not."""
+    """Why an event could not be folded; None if all could. Events after it are not folded."""
     fault_at: int = 0
     """The version of that event."""
     compared_spans: int = 0
-    """How many spans were compared already and are no longer in `spans`."""
+    """The number of spans that were compared and dropped from `spans`."""
     missing_spans: int = 0
     wrong_spans: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
-    """Keys, in the rollout, of those compared spans whose rows are missing or differ."""
+    """Keys, within the rollout, of the compared spans whose rows are missing or differ."""
     compared_until: int = 0
-    """The position up to which rewards were compared already."""
+    """The position up to which rewards were compared."""
     compared_version: int = 0
-    """The version up to which run events were."""
+    """The version up to which run events were compared."""
 
     @property
     def held(self) -> int:
-        """How many rows of single events it holds."""
+        """The number of its collected rows of single events."""
         return len(self.spans) + len(self.run.run_events)
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether some of these were compared already and let go."""
+        """Whether some of these rows were compared and dropped."""
         return bool(self.compared_spans or self.compared_version)
 
 
 def fold(
     prefix: str, rows: Iterable[Row], unfinished: Stream | None = None, *, is_polite: bool = False
 ) -> list[Stream]:
-    """Return the streams that events in the order of (stream, version) fold to; the last one may go on.
+    """Return the streams of events in the order of (stream, version); the last one may be incomplete.
 
     Args:
         prefix: the kind of the streams and a slash; names without a known kind are only decoded.
-        rows: `FOLDED` columns of `events`.
-        unfinished: the last stream of the rows before these, which is carried on and then returned first.
-        is_polite: let other threads run after each stream.
+        rows: the columns `FOLDED` of events.
+        unfinished: the last stream of the previous rows, which is continued and returned first.
+        is_polite: whether to let other threads run after each stream.
     """
     evolve = _EVOLVE.get(prefix)
     streams = [] if unfinished is None else [unfinished]
@@ -152,7 +152,7 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
 
 def _event(position: int, stream: str, version: int, type_: str, shape: int, at: int, data: str) -> Event:
     fact = decode(type_, loads(data)) if _SHAPES.get(type_) == shape else upcast(type_, shape, loads(data))
-    # Who caused an event, and what by, is for its readers; no row depends on it.
+    # Rows do not depend on the actor and the cause of an event.
     return Event(position, stream, version, 0, at, None, None, fact)
 
 
@@ -175,13 +175,13 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(slots=True)
 class Finding:
-    """One row that differs from what the log folds to."""
+    """One row that differs from the fold of the log."""
 
     table: Table
     expected: Row | None
-    """None: there should be no such row."""
+    """The correct row; None if there should be none."""
     found: Row | None
-    """None: there is no such row."""
+    """The row of the table; None if there is none."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -191,17 +191,17 @@ class Finding:
 
 @dataclass(slots=True)
 class Compared:
-    """What the comparison of some streams with the tables found."""
+    """Result of the comparison of some streams with the tables."""
 
     streams: list[Stream] = field(default_factory=list[Stream])
     findings: dict[str, list[Finding]] = field(default_factory=dict[str, list[Finding]])
-    """By the name of the stream whose rows they are."""
+    """Rows that differ, by the name of their stream."""
     unwatched: list[str] = field(default_factory=list[str])
-    """Names of rollouts' streams that the watchdog would look at too late, or for nothing."""
+    """Names of rollouts' streams that the watchdog would check too late or without need."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether every stream could be folded, and all that was compared is as it must be."""
+        """Whether every stream could be folded and every compared row is correct."""
         return not (self.findings or self.unwatched or any(stream.fault is not None for stream in self.streams))
 
 
@@ -221,7 +221,7 @@ _KEYS = {
 
 
 def rows_of(stream: Stream) -> dict[Table, list[Row]]:
-    """Return the rows a stream folds to, each list in the order of its key; but for spans, rewards and run events."""
+    """Return the rows of a stream without spans, rewards and run events, each list in the order of its key."""
     match stream.state:
         case RolloutState() as state:
             queued = row_of.queued(state)
@@ -248,10 +248,9 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
 
 
 def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> Compared:
-    """Return where the rows of the tables differ from what all the streams of their range fold to.
+    """Return the differences between the rows of the tables and the folds of all streams of their range.
 
-    A stream that could not be folded is compared with nothing. Spans and rewards that a stream no longer holds were
-    compared before.
+    A stream that could not be folded is not compared. Spans and rewards that a stream has dropped were compared before.
     """
     compared = Compared(list(streams))
     by_key = {table: _by_first(table, rows) for table, rows in live.items()}
@@ -295,8 +294,8 @@ def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str
 
 
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
-    """Return where rows with the same keys, in any order, differ."""
-    # A driver's row may be a type of its own, which equals a tuple of the same values.
+    """Return the differences between rows with the same keys, in any order."""
+    # The rows of a driver may have their own type, which equals a tuple of the same values.
     if list(expected) == list(found):
         return []
     wanted = {key_of(table, row): row for row in expected}

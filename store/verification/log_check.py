@@ -1,4 +1,4 @@
-"""Check that the log is consistent: the hash chain over all commits, the hashes of bodies, and the running totals.
+"""Check of the log's consistency: the hash chain over all commits, the hashes of bodies, and the running totals.
 
 This module is pure. It receives commits, and events with their bodies, in the order of the log.
 """
@@ -18,7 +18,7 @@ from store.journal import log_rows
 from store.journal.log_rows import totals_after
 
 Report = Callable[[str, str, str | None, Any, Any], None]
-"""Takes a difference: check, key, field, expected, found."""
+"""Function that takes a difference: check, key, field, expected, found."""
 
 _WIDTH = len(EVENT_COLUMNS)
 _TYPE, _AT, _HASH = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("at"), EVENT_COLUMNS.index("body_hash")
@@ -65,14 +65,14 @@ class LogCheck:
         return self._last_position
 
     def add_commits(self, rows: Sequence[Row]) -> None:
-        """Take the next rows of `commits`."""
+        """Check the next rows of `commits`."""
         self._commits.extend(rows)
 
     def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
-        """Take the next rows of `events`, each with codec, raw_len and bytes of its body; return how many were used.
+        """Check the next rows of `events`, each with codec, raw_len and bytes of its body; return the number used.
 
-        Events beyond the commits at hand are not used. `dropped` has an entry for each body that may be missing:
-        whether an event ordered its removal.
+        Events after the given commits are not used. `dropped` has an entry for each missing body: whether an event
+        ordered its removal.
         """
         used = 0
         while used < len(rows):
@@ -84,14 +84,14 @@ class LogCheck:
         return used
 
     def end(self, rest: Sequence[Row]) -> None:
-        """Finish the commits at hand; `rest` are events beyond all of them."""
+        """Finish the given commits; `rest` are events after all of them."""
         while self._commits:
             self._finish()
         for row in rest:
             self._stray(row)
 
     def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
-        """Take the events that lie in a commit, or before it; return how many rows have been used then."""
+        """Check the events of a commit and those before it; return the number of used rows."""
         commit_id, _, first, last = commit[:4]
         following = self._next or first
         digests, counted = self._digests, self._counted
@@ -113,7 +113,7 @@ class LogCheck:
             self._stamp = row[_AT]
             size = 0 if row[_HASH] is None else self._body(position, row, dropped)
             if row[_TYPE] in IN_BLOBS:
-                # What is stored once for several events weighs on none of them.
+                # A blob that several events share does not count for any of them.
                 size = 0
             counted.append((row[_TYPE], size))
         self._next = following
@@ -185,7 +185,7 @@ class LogCheck:
         found = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
         expected = totals_after(tuple(self._totals), self._counted)
         if not self._is_size_known:
-            # What a dropped body weighed is known from nowhere else.
+            # The size of a removed body is stored nowhere else.
             expected = (*expected[:_BODY_BYTES], found[_BODY_BYTES])
         for name, wanted, there in zip(TOTALS, expected, found, strict=True):
             if wanted != there:

@@ -1,4 +1,4 @@
-"""Read the whole log once, in order, and check it, its blobs and their hashes."""
+"""Scan of the whole log, in order, with checks of events, bodies and blobs."""
 
 import asyncio
 import hashlib
@@ -30,29 +30,29 @@ _BYTES_AT_ONCE = 32 * 1024 * 1024
 
 
 class Bounds(Frozen):
-    """How far a walk goes: the end of the log as one snapshot sees it."""
+    """The bounds of a scan: the end of the log in one snapshot."""
 
     commit_id: int
     position: int
-    """Of the last event or body, also of one that no commit holds."""
+    """The position of the last event or body, even if it belongs to no commit."""
 
 
 class Walked(Frozen):
-    """What a walk through the log found."""
+    """Result of a scan of the log."""
 
     commits: int
     events: int
     last_position: int
-    """Of the last commit."""
+    """The id of the last commit."""
     head: str
-    """Hash of the last commit in hex."""
+    """The hash of the last commit in hex."""
     differences: list[Difference]
-    """The first ones."""
+    """The first differences."""
     difference_count: int
 
 
 async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
-    """Return where the log ends."""
+    """Return the end of the log."""
     commit = await log_queries.last_commit(dialect, session)
     lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
     found = await session.fetch(dialect.sql(lasts), {})
@@ -110,13 +110,13 @@ async def _read(
 
 
 def _next_limit(rows: Sequence[Row]) -> int:
-    """Return how many events to read next, so that their bodies take about as much memory as is meant."""
+    """Return the number of events to read next, so that their bodies take about the intended memory."""
     size = sum(len(row[-1]) for row in rows if row[-1] is not None)
     return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
 
 async def _dropped(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
-    """Return, for the events whose body is not there, whether an event ordered that."""
+    """Return for the events without their body whether an event ordered its removal."""
     missing = {row[0] for row in rows if row[-1] is None and row[11] is not None}
     if not missing:
         return {}
@@ -158,7 +158,7 @@ _NAMING = WITH_BLOBS | {RunEvent.type}
 
 
 async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
-    """Report texts and values that some events name, given as rows of `events`, and that are not there."""
+    """Report missing texts and values that events name; the events are rows of `events`."""
     named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in _names(row)}
     if named:
         there = await blobs.existing(dialect, session, sorted(named))
@@ -167,7 +167,7 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report blobs that were changed, and those that nothing names; the session must be a snapshot."""
+    """Report changed blobs, and blobs that no event names; the session must be a snapshot."""
     after, limit = "", 100
     while rows := await blobs.blobs_after(dialect, session, after, limit):
         await asyncio.to_thread(_check, rows, differences)
@@ -193,7 +193,7 @@ def _check(rows: Sequence[Row], differences: Differences) -> None:
 
 
 async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
-    # The tables of runs know quickly; but they may be wrong, so whom they accuse is looked for in the log.
+    # The tables of runs find candidates quickly. They may be wrong, so the log is searched for each candidate.
     accused = set(await blobs.unclaimed(dialect, session))
     after, types = 0, sorted(_NAMING | IN_BLOBS)
     while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
@@ -203,7 +203,7 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
 
 
 def _names(row: Row) -> Iterator[str]:
-    """Yield the hashes of the blobs that an event names, whatever was done to it."""
+    """Yield the hashes of the blobs that an event names, even if the event was changed."""
     if row[_TYPE] in IN_BLOBS:
         if row[_HASH] is not None:
             yield bytes(row[_HASH]).hex()

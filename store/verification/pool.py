@@ -38,12 +38,12 @@ Result = TypeVar("Result", bound=Frozen)
 
 
 class ProofJob(Frozen, Generic[Result]):
-    """One piece of a proof."""
+    """One part of a verification."""
 
     result: ClassVar[type[Frozen]]
 
     async def do(self, dialect: Dialect, session: ReadSession) -> Result | None:
-        """Return the result, or None if it holds more than one process can send to another."""
+        """Return the result; None if it is too large to be sent to another process."""
         raise NotImplementedError
 
     def read(self, answer: bytes) -> Result | None:
@@ -117,7 +117,7 @@ class _Helper:
         self._order = order.model_dump_json().encode() + b"\n"
 
     async def ask(self, line: bytes) -> bytes:
-        """Return the line that answers a line, or nothing if the process has failed."""
+        """Return the answer to a line; None if the process has failed."""
         line, self._order = self._order + line, b""
         return await asyncio.to_thread(self._ask, line)
 
@@ -140,7 +140,7 @@ class _Helper:
 
 
 class Team:
-    """The processes of one proof."""
+    """The processes of one verification."""
 
     def __init__(self, helpers: Sequence[_Helper]) -> None:
         self._set(helpers)
@@ -199,7 +199,7 @@ def _bounds(answer: bytes) -> Bounds | None:
 
 @asynccontextmanager
 async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[Team]:
-    """Start as many processes as are possible and worthwhile to verify so many events."""
+    """Start as many processes as are possible and worthwhile for the number of events."""
     kind = type(dialect)
     order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
     helpers: list[_Helper] = []

@@ -1,4 +1,4 @@
-"""Repair the projections while the store is in use. Only rows that differ are written, a few at a time.
+"""Rebuild: repair of the projections while the store is in use. Only rows that differ are written, a few at a time.
 
 The log is folded and compared outside of the lock. Rows that differ are compared again under the lock, together with
 the events recorded since, and written in the same transaction. If the process is killed at any moment, each row is
@@ -33,24 +33,24 @@ from store.verification.state_hash import state_hash
 from store.verification.verify import Proof
 
 ROWS_AT_ONCE = 500
-"""So many rows are mended in one transaction, about as many as a busy batch writes."""
+"""The number of rows that one transaction repairs, about as many as a busy batch writes."""
 
 _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
-# The rows of these are facts of their own; those of the others say how a stream stands and go on changing.
+# The rows of these tables come from one event each and never change. The rows of the others are states of streams.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
 Job = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
-"""Runs work on the writing session, between two batches."""
+"""Function that runs another one on the writing session, between two batches."""
 
 
 @dataclass(slots=True)
 class _Slice:
-    """What one transaction mends."""
+    """The repairs of one transaction."""
 
     streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
-    """Those whose rows have to be looked at, folded up to `position` at least."""
+    """The streams whose rows have to be compared, folded at least up to `position`."""
     findings: list[Finding] = field(default_factory=list[Finding])
     position: int = 0
 
@@ -116,7 +116,7 @@ def _slices(compared: Compared, position: int) -> Iterable[_Slice]:
         findings = compared.findings.get(name, [])
         of_stream = [finding for finding in findings if finding.table not in _OF_EVENTS]
         if of_stream or name in compared.unwatched:
-            # A piece of a large rollout comes without its stream; its state is compared when the stream has ended.
+            # A part of a large rollout has no stream yet. Its state is compared at the end of the stream.
             current.streams[name] = known.get(name) or _unfolded(name)
             current.findings.extend(of_stream)
         of_events = iter(finding for finding in findings if finding.table in _OF_EVENTS)
@@ -148,7 +148,7 @@ class _Mending:
         self._upserts: dict[Table, list[Row]] = {}
 
     async def run(self, session: WriteSession) -> Counter[str]:
-        """Mend the rows and commit; return how many of each projection were written or removed."""
+        """Repair the rows and commit; return the number of written and removed rows by projection."""
         tail = await session.begin()
         await self._catch_up(session)
         await self._find_holders(session)
@@ -159,7 +159,7 @@ class _Mending:
         return written
 
     async def _catch_up(self, session: ReadSession) -> None:
-        """Fold what was appended since the comparison, and streams that were not folded at all."""
+        """Fold the events that were appended since the comparison, and streams that were not folded."""
         streams = self._part.streams
         await self._fold([name for name in streams if streams[name].state is not None], self._part.position, session)
         await self._fold([name for name in streams if streams[name].state is None], 0, session)
@@ -173,12 +173,12 @@ class _Mending:
                 of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
                     fold(kind, of_stream, streams[name])
-                    # Their rows are facts, mended where they were found to differ.
+                    # Their rows come from one event each and are repaired separately.
                     streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
         _check_sound(Compared([streams[name] for name in names]))
 
     async def _find_holders(self, session: ReadSession) -> None:
-        """Add rollouts whose wrong rows hold a plan key that the right row of another one needs."""
+        """Add rollouts whose wrong rows contain a plan key that the correct row of another rollout needs."""
         streams = self._part.streams
         while True:
             states = [stream.state for stream in streams.values()]
@@ -192,7 +192,7 @@ class _Mending:
             streams.update({name: _unfolded(name) for name in others})
             await self._fold(others, 0, session)
 
-    # -- how streams stand ---------------------------------------------------------------------------------------------
+    # -- states of streams ---------------------------------------------------------------------------------------------
 
     async def _states(self, session: ReadSession) -> None:
         streams = self._part.streams
@@ -225,12 +225,12 @@ class _Mending:
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
         found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
-        # A place may have gone to a rollout that is none of ours; but not one that is ours by the log.
+        # The row at this place may belong to a rollout outside of this slice, unless the log assigns it to this slice.
         live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
         return live
 
     async def _signals(self, session: ReadSession) -> None:
-        """Raise counters that fell behind the log, and set the watchdog's clock where it is late or for nothing."""
+        """Raise counters that are behind the log, and correct wrong next times of the watchdog."""
         dialect = self._dialect
         rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
         if not rollouts:
@@ -262,10 +262,10 @@ class _Mending:
         rows = await scan.rows_with(self._dialect, session, table.c.rollout_id, ids)
         return [(row[0], row[1]) for row in rows]
 
-    # -- facts ---------------------------------------------------------------------------------------------------------
+    # -- rows of single events -----------------------------------------------------------------------------------------
 
     async def _facts(self, session: ReadSession, next_position: int) -> None:
-        """Mend rows made of one event. What such a row must be never changes; what must not be may have gone."""
+        """Repair rows that come from one event. Such a row never changes, and a wrong one may be gone already."""
         findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
         for finding in findings:
             if finding.expected is not None:
@@ -296,7 +296,7 @@ class _Mending:
                     self._mend(finding)
 
     async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
-        """Return the keys of rewards that the events at some positions account for."""
+        """Return the keys of the rewards of the events at some positions."""
         claimed: set[tuple[Any, ...]] = set()
         for row in await scan.events_at(self._dialect, session, positions):
             event = log_queries.event_of(row)
@@ -314,13 +314,13 @@ class _Mending:
             self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected
 
     async def _write(self, session: WriteSession) -> Counter[str]:
-        # All deletes come before all inserts, since rows may have exchanged unique values.
+        # All deletes come before all inserts, because rows may have exchanged unique values.
         deletes: dict[Table, list[Row]] = {table: list(keys) for table, keys in self._deletes.items()}
         if deletes:
             await session.write(Changes({}, {}, deletes))
         inserts: dict[Table, list[Row]] = {table: list(rows.values()) for table, rows in self._inserts.items()}
         if any(table is core_tables.queue for table in inserts):
-            # A row at an old place: claimers that have advanced beyond it must look again.
+            # The row is at an old place of the queue, so processes that have read beyond it must start again.
             epoch = (await session.fetch(self._dialect.sql(core_tables.queue_epoch.select()), {}))[0][1]
             self._upserts[core_tables.queue_epoch] = [(1, epoch + 1)]
         if inserts or self._upserts:

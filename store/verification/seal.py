@@ -1,4 +1,4 @@
-"""Seals: the head of the log at one moment, kept in a file that the database's owner cannot change."""
+"""Seals: the head of the log at one moment, in a file that the database's owner cannot change."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from store.models import Seal
 
 
 async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
-    """Return a seal of the log as it stands."""
+    """Return a seal of the current log."""
     commit = await log_queries.last_commit(dialect, session)
     named = {} if commit is None else dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
     return Seal(
@@ -28,7 +28,7 @@ async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
 
 
 def write(seal: Seal, path: str | os.PathLike[str]) -> None:
-    """Write a seal to a new file, whole or not at all.
+    """Write a seal to a new file, completely or not at all.
 
     Raises:
         FileExistsError: there is such a file.
@@ -42,7 +42,7 @@ def write(seal: Seal, path: str | os.PathLike[str]) -> None:
             file.write(seal.model_dump_json(indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces what came to be there in between.
+        # Unlike a rename, a link never replaces a file that was created in between.
         os.link(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)

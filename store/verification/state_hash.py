@@ -20,7 +20,7 @@ from store.db.tables import core as core_tables
 from store.models.enums import Frozen
 
 PARTS = 16
-"""Into how many parts the rollouts are cut: enough for the last one not to keep every process waiting."""
+"""The number of parts into which the rollouts are divided, large enough to keep all processes busy until the end."""
 
 _PLACES = frozenset(
     {
@@ -40,7 +40,7 @@ _PLACES = frozenset(
         "retracted",
     }
 )
-# Here a version is an event number of the rollout; elsewhere it counts how often something was replaced.
+# In these tables a version is an event number of the rollout. In others it counts replacements.
 _PLACES_OF_RUNS = _PLACES | {"version"}
 
 
@@ -52,7 +52,7 @@ class _Canon:
         places = _PLACES_OF_RUNS if table in (*core_tables.RUNS, *core_tables.ANNOTATIONS) else _PLACES
         self.names = tuple(sorted(name for name in names if name not in places))
         shown = [names.index(name) for name in self.names]
-        # With one index `itemgetter` gives the bare value.
+        # With a single index `itemgetter` returns the value instead of a tuple.
         self._pick: Callable[[Row], tuple[Any, ...]] = (
             itemgetter(*shown) if shown[1:] else itemgetter(slice(shown[0], shown[0] + 1))
         )
@@ -72,7 +72,7 @@ class _Canon:
 
 
 def _is_plain(values: Iterable[float | None]) -> bool:
-    """Say whether Python and every JSON library write these floats the same way."""
+    """Return whether Python and every JSON library write these floats in the same way."""
     present = [value for value in values if value]
     return not present or (min(present) >= 1e-4 and max(present) < 1e16)
 
@@ -84,7 +84,7 @@ def _exact(value: Any) -> Any:
 _CANON = {table: _Canon(table) for table in core_tables.PROJECTIONS}
 
 
-# Tables whose rows are hashed part by part, as the rollouts they belong to are cut.
+# Tables whose rows are hashed in parts, like the rollouts that they belong to.
 _CUT = frozenset(
     {
         core_tables.rollouts,
@@ -99,12 +99,12 @@ _first = itemgetter(0)
 
 
 class Hashed(Frozen):
-    """The hashes of some rows, as one process gives them to another."""
+    """The hashes of some rows, in the form that processes exchange."""
 
     digests: dict[str, str]
-    """In hex, by table and part."""
+    """The hashes in hex, by table and part."""
     rows: dict[str, int]
-    """How many there are, by table."""
+    """The numbers of rows by table."""
 
 
 class StateHash:
@@ -114,19 +114,19 @@ class StateHash:
     """
 
     def __init__(self, cuts: Sequence[str]) -> None:
-        """Begin before the first row; `cuts` are the ids at which the rollouts are cut."""
+        """Begin before the first row; `cuts` are the ids at which the rollouts are divided."""
         self._cuts = cuts
         self._hashers: dict[str, Any] = {}
         self._digests: dict[str, str] = {}
         self._rows: Counter[str] = Counter({table.name: 0 for table in core_tables.PROJECTIONS})
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
-        """Take the next rows of a table."""
+        """Add the next rows of a table."""
         self._rows[table.name] += len(rows)
         for part, of_part in self._parts(table, rows):
             text = _CANON[table].text(of_part)
             if text:
-                # A part of nothing but released claims is hashed like one without rows.
+                # A part with only released claims is hashed like a part without rows.
                 self._hashers.setdefault(f"{table.name} {part}", hashlib.sha256()).update(text)
 
     def _parts(self, table: Table, rows: Sequence[Row]) -> Iterator[tuple[int, Sequence[Row]]]:
@@ -140,12 +140,12 @@ class StateHash:
             start = end
 
     def take(self, others: Hashed) -> None:
-        """Take whole parts that were hashed elsewhere."""
+        """Add complete parts that another process has hashed."""
         self._digests.update(others.digests)
         self._rows.update(others.rows)
 
     def found(self) -> Hashed:
-        """Return the hashes of what was given so far."""
+        """Return the hashes of all rows so far."""
         digests = {name: hasher.hexdigest() for name, hasher in self._hashers.items()}
         return Hashed(digests={**self._digests, **digests}, rows=dict(self._rows))
 
@@ -161,12 +161,12 @@ class StateHash:
 
 
 def cuts_in(ids: Sequence[str]) -> list[str]:
-    """Return where rollouts of these ids, in order, are cut: the ids after which a new part begins."""
+    """Return the ids of rollouts, given in order, after which a new part begins."""
     return [ids[place] for place in _places(len(ids))]
 
 
 async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
-    """Return where the rollouts are cut: a matter of the rows alone, like all that the state hash depends on."""
+    """Return the ids after which a new part begins. They depend only on the rows, like the state hash itself."""
     key = core_tables.rollouts.c.rollout_id
     places = _places(await scan.count(dialect, session, core_tables.rollouts))
     return [await scan.key_at(dialect, session, key, place) for place in places]

@@ -1,4 +1,4 @@
-"""Verify in one snapshot that the log is complete and that every table is what the log folds to.
+"""Verification in one snapshot that the log is complete and that every table equals the fold of the log.
 
 For a long log, other processes compare ranges of streams. A range with a difference is compared again in this process.
 """
@@ -42,7 +42,7 @@ class Proof:
         self.state_hash = ""
 
     async def run(self) -> AsyncIterator[Compared]:
-        """Yield the results in the order of the streams; with a team, only those with a difference."""
+        """Yield the results in the order of the streams; with a team, only results with a difference."""
         cuts = await state_hash.cuts(self._dialect, self._session)
         found = state_hash.StateHash(cuts)
         stretches = _cut(cuts) if len(self._team) else STRETCHES
@@ -70,7 +70,7 @@ class Proof:
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
-    """Return ranges that together hold every stream, with the rollouts divided into several."""
+    """Return ranges that together contain every stream, with the rollouts divided into several."""
     found: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
