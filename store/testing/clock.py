@@ -10,9 +10,9 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move: call it for the time in integer microseconds.
+    """A clock that only moves when a test moves it. Calling it returns the time in integer microseconds.
 
-    Any thread may read and move it. It starts in June 2025, so that times look like times.
+    Any thread may read and move it. It starts in June 2025.
     """
 
     def __init__(self, start: int = 1_750_000_000 * MICROSECONDS) -> None:
@@ -24,7 +24,7 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> int:
-        """Move the clock by so many seconds, back if negative, and return the new time in microseconds."""
+        """Move the clock by a number of seconds, back if negative, and return the new time in microseconds."""
         with self._lock:
             self._now += to_micros(seconds)
             return self._now

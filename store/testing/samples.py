@@ -1,4 +1,4 @@
-"""Values to put into a store: spans as a tracer makes them, and resources as an algorithm publishes them."""
+"""Sample values: spans like those of a tracer, and resources like those of an algorithm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["make_llm", "make_prompt", "make_sdk_span", "make_span"]
 
 
 def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
-    """Return a span of this attempt with an id of its own; `fields` replace or add to what it would have."""
+    """Return a span of this attempt with a new id; `fields` replace its fields or add to them."""
     plain: dict[str, Any] = {
         "rollout_id": attempt.rollout_id,
         "attempt_id": attempt.attempt_id,

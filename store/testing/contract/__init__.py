@@ -1,8 +1,8 @@
-"""The contract: what every store does, one promise to a test.
+"""Contract of every store, with one promise per test.
 
-Whoever adds a backend subclasses `StoreContract` in a test module of its own and gives two fixtures: `clock`, a
-`store.testing.ManualClock`, and `store`, an open store without anything in it, which reads that clock and was opened
-with `scan_debounce_seconds=0`:
+To test a backend, subclass `StoreContract` in a test module and define two fixtures: `clock`, a
+`store.testing.ManualClock`, and `store`, an open, empty store that reads this clock and was opened with
+`scan_debounce_seconds=0`:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -14,8 +14,8 @@ with `scan_debounce_seconds=0`:
             async with MyStore(clock=clock) as store:
                 yield store
 
-The tests need pytest and pytest-asyncio. The classes of the single modules serve for a part of the contract. What a
-store need not have is no part of `StoreContract`: `AnnotationsContract` is for those that keep labels and notes.
+The tests need pytest and pytest-asyncio. The classes of the single modules test a part of the contract. Optional
+features are not part of `StoreContract`: `AnnotationsContract` is for stores with labels and notes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-# pytest explains failed assertions only in modules it has rewritten, and of itself it rewrites only what it collects.
+# pytest explains failed assertions only in modules that it has rewritten. By default these are the test modules.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
 
 from store.testing.contract.annotations import AnnotationsContract  # noqa: E402 - rewritten above

@@ -1,4 +1,4 @@
-"""Why an attempt did not succeed: kept in the log, and no reason to move a rollout that is over."""
+"""Contract of errors of attempts: they are stored in the log and do not move a rollout that has ended."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AttemptErrorsContract:
 
 
 async def errors_of(store: Store, rollout: Rollout) -> list[Any]:
-    """Return the errors in a rollout's history; a store need not have one, and the test ends here then."""
+    """Return the errors in a rollout's history; the test is skipped for a store without a history."""
     try:
         history = await store.log.history(rollout.rollout_id)
     except Unsupported as error:

@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when attempts are started and updated, and rollouts updated directly."""
+"""Contract of attempts that are started and updated, and of rollouts that are updated directly."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RolloutUpdatesContract:
 
 
 class AttemptsContract:
-    """start_attempt, update_attempt, and what an attempt's status does to its rollout."""
+    """start_attempt, update_attempt, and the effect of an attempt's status on its rollout."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when a store is closed."""
+"""Contract of closing a store."""
 
 from __future__ import annotations
 

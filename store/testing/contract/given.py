@@ -1,4 +1,4 @@
-"""Situations that many promises start from, and the short reads that tell where they ended."""
+"""Initial situations of many tests, and short reads of their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def started(store: Store, *, worker_id: str | None = None, **config: Any) 
 
 
 async def reread(store: Store, rollout: Rollout) -> Rollout:
-    """Read the rollout as the store has it now."""
+    """Return the current rollout."""
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
     return found
@@ -39,7 +39,7 @@ async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
 
 
 async def worker_of(store: Store, worker_id: str) -> Worker:
-    """Read the worker; this read drives no watchdog."""
+    """Return the worker; this read does not sweep."""
     found = await store.get_worker_by_id(worker_id)
     assert found is not None
     return found

@@ -26,7 +26,7 @@ def ids(page: Any) -> list[str]:
 
 
 async def query(store: Store, noun: str, **arguments: Any) -> Any:
-    """Query one of the five nouns with arguments they all take; attempts and spans are those of an unknown rollout."""
+    """Call one of the five queries with common arguments; attempts and spans are those of an unknown rollout."""
     calls: dict[str, Any] = {
         "rollouts": store.query_rollouts,
         "workers": store.query_workers,

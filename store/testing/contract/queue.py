@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when rollouts are created, wait in line and are claimed."""
+"""Contract of the queue: rollouts are created, wait and are claimed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def requests(*inputs: Any) -> list[EnqueueRolloutRequest]:
 
 
 class QueueContract:
-    """Enqueue, start, dequeue: ids, defaults, order, and what a claim brings about."""
+    """Enqueue, start, dequeue: ids, defaults, order, and the effects of a claim."""
 
     pytestmark = pytest.mark.asyncio
 

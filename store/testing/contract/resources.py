@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when an algorithm publishes resources for its agents."""
+"""Contract of resources, which an algorithm publishes for its agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ResourcesContract"]
 
 
 class ResourcesContract:
-    """add_resources, update_resources, which one is the latest, and what rollouts capture."""
+    """add_resources, update_resources, the latest resources, and the resources of rollouts."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when an attempt does not succeed."""
+"""Contract of retries after an attempt did not succeed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSUCCESSFUL: list[Any] = ["failed", "timeout", "unresponsive"]
 
 
 class RetriesContract:
-    """Which endings are tried again, how often, and how the next attempt comes about."""
+    """The outcomes that are retried, the number of retries, and the next attempt."""
 
     pytestmark = pytest.mark.asyncio
 

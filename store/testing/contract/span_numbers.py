@@ -13,7 +13,7 @@ __all__ = ["SpanNumbersContract"]
 
 
 class SpanNumbersContract:
-    """get_next_span_sequence_id, get_many_span_sequence_ids, and what explicit numbers do to them."""
+    """get_next_span_sequence_id, get_many_span_sequence_ids, and the effect of explicit numbers on them."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,6 +1,6 @@
 """Contract of queries for spans.
 
-The rules are those of every list, but for one: `filter_logic="or"` without any filter finds nothing.
+The rules are those of every query, with one exception: `filter_logic="or"` without a filter finds nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SpanQueriesContract:
     pytestmark = pytest.mark.asyncio
 
     async def traced(self, store: Store) -> AttemptedRollout:
-        """Store three spans that differ in every field a query may name."""
+        """Store three spans that differ in every field that a query may name."""
         rollout = await started(store)
         await store.add_many_spans(
             [

@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when a store describes itself."""
+"""Contract of statistics and capabilities."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Contract of waiting calls: for the ends of rollouts, and for rollouts to claim.
 
-Waiting is measured in real seconds, whatever the store's clock says.
+Waiting is measured in real seconds, independent of the store's clock.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["WaitingContract", "WaitingForWorkContract"]
 T = TypeVar("T")
 
 PARKED = 0.05
-"""Seconds after which a call that was started is taken to be waiting."""
+"""Seconds after which a started call is assumed to wait."""
 
 PROMPT = 0.25
-"""Seconds within which a wake-up arrives when the machine is not busy with something else."""
+"""Seconds within which a wakeup arrives on a machine that is not busy."""
 
 HUNG = 10.0
-"""Seconds after which a call that should have answered is taken to hang."""
+"""Seconds after which a call without an answer is assumed to hang."""
 
 
 async def parked(call: Awaitable[T]) -> Future[T]:
@@ -186,7 +186,7 @@ class WaitingContract:
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         late = await started(store, timeout_seconds=0.2, worker_id="w1")
         clock.advance(1)
-        # Any other read of the rollout would look by itself; the waiting call has to.
+        # Any other read of the rollout would sweep; here the waiting call has to.
         for _ in range(int(HUNG / PARKED)):
             if (await worker_of(store, "w1")).status == "unknown":
                 break

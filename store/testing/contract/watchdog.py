@@ -1,7 +1,7 @@
 """Contract of the watchdog: attempts that exceed their time limit or send no sign of life.
 
-With `scan_debounce_seconds=0` every marked call first lets the watchdog look. `get_worker_by_id` is not marked, so the
-worker of a stuck attempt tells whether the watchdog has looked.
+With `scan_debounce_seconds=0` every call that sweeps does so at once. `get_worker_by_id` does not sweep, so the worker
+of a stuck attempt shows whether a sweep has run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ YEAR = 365 * 24 * 3600
 
 
 async def call_marked(store: Store, name: str, other: Rollout) -> None:
-    """Make one of the calls that let the watchdog look first, none of which is about the stuck rollout."""
+    """Call one of the methods that sweep, for another rollout than the stuck one."""
     calls: dict[str, Any] = {
         "start_rollout": lambda: store.start_rollout(1),
         "enqueue_rollout": lambda: store.enqueue_rollout(1),
@@ -65,7 +65,7 @@ MARKED = [
 
 
 class WatchdogContract:
-    """Time limits, silence, and what happens to the attempt, the rollout and the worker."""
+    """Time limits, silence, and their effects on the attempt, the rollout and the worker."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract: behaviour callers may rely on when they ask what a worker is doing."""
+"""Contract of workers and their statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WorkersContract"]
 
 
 class WorkersContract:
-    """How a worker's status follows from its attempts, polls and heartbeats."""
+    """A worker's status, which follows from its attempts, polls and heartbeats."""
 
     pytestmark = pytest.mark.asyncio
 

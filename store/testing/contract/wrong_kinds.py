@@ -36,7 +36,7 @@ async def expect_refused(cases: Sequence[Case]) -> None:
 
 
 class WrongKindsContract:
-    """Arguments of another kind are refused on every backend alike, and nothing is done."""
+    """Arguments of another type are refused on every backend, without any effect."""
 
     pytestmark = pytest.mark.asyncio
 
