@@ -1,4 +1,4 @@
-"""Client with the name and the constructor of Agent-lightning's."""
+"""HTTP client with the class name and the constructor of the client of Agent-lightning."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from store.client.store import HTTPStore
 
 
 class LightningStoreClient(HTTPStore):
-    """An `HTTPStore` with the constructor of Agent-lightning's client. Unlike there, `dequeue_rollout` raises errors.
+    """An `HTTPStore` with the constructor of Agent-lightning's client.
+
+    `dequeue_rollout` raises its errors; the client of Agent-lightning returns None instead.
 
     Args:
         server_address: URL of the server.
-        retry_delays: the pauses before each retry in Agent-lightning. Their sum is used as `retry_seconds`.
+        retry_delays: the delays before the retries in Agent-lightning. Only their sum is used, as `retry_seconds`.
         health_retry_delays: accepted for compatibility and ignored; there is no separate health check.
         request_timeout: the timeout of one attempt, in seconds.
         connection_timeout: the timeout of connecting, in seconds.

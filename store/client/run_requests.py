@@ -1,4 +1,4 @@
-"""Encoder of the arguments of run methods, based on `requests`."""
+"""Requests of the methods of `store.runs`: their arguments as paths, query fields and JSON bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.validation.json_limits import check_call
 
 
 def path(template: str, rollout_id: Any, **ids: Any) -> str:
-    """Return a path of a run.
+    """Return the URL path of a resource of a run.
 
     Raises:
         Invalid: an id is empty, is not a string, or contains characters that a database cannot store.
@@ -43,10 +43,10 @@ def text(value: Any, field: str) -> str:
 
 
 def events(given: Sequence[RunEvent], key: Any) -> bytes:
-    """Return the body that appends events to a run.
+    """Return the request body that appends events to a run.
 
     Raises:
-        TooLarge: there are more than one call may have.
+        TooLarge: the number of events is above the limit of one call.
         Invalid: an item is not a run event, or JSON cannot represent it.
     """
     check_call(len(given), 0, "events")
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def part(node: Any, phase: Any, scopes: Any, on_missing: Any) -> dict[str, Any]:
-    """Return the body fields that select the part of a run to run again.
+    """Return the body fields that select which part of a run is repeated.
 
     Raises:
         Invalid: a field has a wrong value.

@@ -22,7 +22,7 @@ _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; chars
 
 @cache
 def _environment() -> Environment:
-    # All values are user input, so everything except Markup of this program is escaped.
+    # Any value may be user input, so everything is escaped, except `Markup` objects that this program creates.
     made = Environment(
         loader=PackageLoader("store.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -37,14 +37,14 @@ def _environment() -> Environment:
 
 
 def html(page: PageContent, request: PageRequest, **more: Any) -> bytes:
-    """Return a page as HTML; `more` holds the values of the frame that all pages share."""
+    """Return a page as HTML; `more` holds the values of the layout that all pages share."""
     values = {**page.values, **page.hidden}
     template = _environment().get_template(page.template)
     return template.render(values, request=request, title=page.title, **more).encode()
 
 
 def bare(template: str, **values: Any) -> bytes:
-    """Return a page without the frame, for visitors without access."""
+    """Return a page without the shared layout, for visitors who have no access."""
     return _environment().get_template(template).render(values).encode()
 
 

@@ -13,7 +13,7 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreLog:
-    """The log of a store. The methods of this class raise `Unsupported`, for stores without a log.
+    """The log of a store. This class is the log of stores that have none: its methods raise `Unsupported`.
 
     Args:
         backend: the name of the store's class, for error messages.
@@ -25,11 +25,11 @@ class StoreLog:
     async def history(
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
     ) -> list[HistoryEvent]:
-        """Return the events of a rollout, its attempts and spans, oldest first, numbered 1, 2, 3 … without gaps.
+        """Return the events of a rollout and of its attempts and spans, oldest first, numbered 1, 2, 3 … without gaps.
 
         Args:
             rollout_id: the rollout.
-            as_at: only events up to this moment of the log.
+            as_at: only events up to this moment.
             after: only events with a greater number.
             limit: the maximum number of events; -1 for all.
 
@@ -65,11 +65,12 @@ class StoreLog:
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
-        It compares in one snapshot: the hash chain over all commits, the guards that make the log append-only, running
-        totals and counters, and each projected row with the fold of its stream. It changes nothing.
+        It checks, in one snapshot, the hash chain over all commits, the triggers that make the log append-only, and the
+        totals and counters. It also computes every projected row from its events and compares the two. It changes
+        nothing.
 
         Args:
-            seal: a seal, or its path; the part of the log before the seal is then compared with it, too.
+            seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
 
         Raises:
             Unsupported: the store has no log.
@@ -77,7 +78,7 @@ class StoreLog:
         raise Unsupported("log.verify", self.backend)
 
     async def rebuild(self) -> RebuildReport:
-        """Fold the whole log and write the projected rows that differ, while other readers and writers continue.
+        """Compute all projected rows from the log and write those that are wrong; readers and writers may continue.
 
         Raises:
             Corrupt: the log itself is damaged and must be restored first.
@@ -86,7 +87,9 @@ class StoreLog:
         raise Unsupported("log.rebuild", self.backend)
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
-        """Write the head of the log to a new file, as JSON, and return it. Keep the file apart from the database.
+        """Write a seal, which describes the current end of the log, to a new JSON file, and return the seal.
+
+        Store the file apart from the database, so that a change of the log does not reach it.
 
         Raises:
             FileExistsError: the file exists; a seal is never overwritten.

@@ -1,4 +1,4 @@
-"""Readers of untrusted JSON: each returns a value of its type, and an empty one for any other value."""
+"""Functions that read untrusted JSON. Each returns a value of one type; for other input, an empty value or None."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def as_count(value: Any) -> int | None:
 
 
 def as_ids(value: Any) -> list[int]:
-    """Return the value if it is a list of integers, or its first item if that is one; else an empty list."""
+    """Return a list of 64-bit integers: the value, or its first item if that is a list; else an empty list."""
     items = as_list(value)
     if items and isinstance(items[0], list):
         items = as_list(items[0])

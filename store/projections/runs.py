@@ -1,4 +1,4 @@
-"""Rows of the run tables, each from one event. The writer, rebuild and verify use the same functions."""
+"""Rows of the run tables, computed from events. The writer, `rebuild` and `verify` use the same functions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from store.domain.run_events import (
 )
 
 APPEND_KEY = "events"
-"""The kind of a key for appended run events. The kind of any other key is the type of its event."""
+"""The value of `kind` in `run_keys` for calls that append run events; for other calls it is the type of the event."""
 
 _SPAN_STATUSES = {"OK": "success", "ERROR": "error"}
 _RETRACTED = -1
@@ -39,22 +39,22 @@ def has_run_rows(fact: Fact) -> bool:
 
 @dataclass(slots=True)
 class RunRows:
-    """The rows of some events, in their order."""
+    """The rows of several events, in the order of the events."""
 
     run_events: list[Row] = field(default_factory=list[Row])
     forks: list[Row] = field(default_factory=list[Row])
     fork_masks: list[Row] = field(default_factory=list[Row])
     checkpoints: list[Row] = field(default_factory=list[Row])
     artifacts: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
-    """Artefacts by rollout and id."""
+    """The rows of artefacts by rollout id and artefact id."""
     retracted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """The versions of the retractions of artefacts that were saved before these events."""
+    """Retractions of artefacts that earlier events saved: the version of each, by rollout id and artefact id."""
     run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
-    """Keys by rollout and key."""
+    """The rows of `run_keys` by rollout id and key."""
     notes: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
-        """Add the rows of an event for which `has_run_rows` is True; the rollout may be in a later state."""
+        """Add the rows of an event for which `has_run_rows` is True; `state` may include later events."""
         _ADDERS[type(fact)](self, event, fact, state)
 
     def written(self) -> Iterator[tuple[Table, list[Row]]]:
@@ -79,7 +79,7 @@ def _note_key(
         return
     place = (state.rollout_id, key)
     known = rows.run_keys.get(place)
-    # The events of a call are consecutive.
+    # The events of a call are consecutive, so the first and the last version are enough.
     first = event.version if known is None else known[3]
     rows.run_keys[place] = (*place, kind, first, event.version, attempt_id)
 

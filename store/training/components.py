@@ -18,11 +18,11 @@ class Components(Generic[T]):
     """Builder of one kind of component.
 
     Args:
-        name: the name of the argument, for messages.
+        name: the name of the argument in error messages.
         kind: the type of the component: a class, a runtime-checkable protocol, or its dotted path, which is imported
             when a component is checked.
         registry: dotted paths by short name.
-        default_type: the class for a dict that names none.
+        default_type: the class for a dict without `type` and `name`.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Components(Generic[T]):
 
         - None: what `default` returns.
         - a string: a short name, or a dotted path (`package.module.Class` or `package.module:Class`).
-        - a dict: `type`, a class or dotted path, or `name`, a short name; the other keys are its arguments.
-        - a class: an instance of it; any other callable: its result.
-        - anything else: itself.
+        - a dict: its key `type` is a class or a dotted path, or its key `name` a short name; other keys are arguments.
+        - an instance of the kind: itself.
+        - a class: a new instance; another callable: its result.
 
         Args:
             spec: the specification.

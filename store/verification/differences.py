@@ -1,4 +1,4 @@
-"""Differences that verify found: descriptions of the first ones, and the number of all."""
+"""Collection of the differences that `verify` finds: it describes the first ones and counts all."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _CHECKS = {"span_counters": "counters"}
 
 
 class Differences:
-    """The first differences and the number of all."""
+    """The first differences, and the number of all differences."""
 
     def __init__(self) -> None:
         self.first: list[Difference] = []

@@ -169,7 +169,7 @@ def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -
 def test_a_time_is_repeated_as_it_was_understood(rollbook: Rollbook) -> None:
     printed = rollbook("ls", "rollouts", "--as-at", "2025-06-15 00:00")
     assert printed.table == []
-    assert "as at 2025-06-15 00:00:00" in printed.err
+    assert "as of 2025-06-15 00:00:00" in printed.err
 
 
 def test_a_field_that_cannot_be_sorted_by_is_named_with_those_that_can(rollbook: Rollbook) -> None:

@@ -80,7 +80,7 @@ def test_as_at_shows_a_rollout_as_the_store_stood(rollbook: Rollbook, filled: Fi
     assert rollbook("show", filled.retried, "--as-at", created, "--json").json["rollout"]["status"] == "queuing"
     by_time = rollbook("show", filled.retried, "--as-at", "2025-06-15T15:06:42.5Z", "--json")
     assert by_time.json["rollout"]["status"] == "preparing"
-    assert "as at " in by_time.err
+    assert "as of " in by_time.err
 
 
 def test_before_it_existed_there_is_nothing_to_show(rollbook: Rollbook, filled: Filled) -> None:

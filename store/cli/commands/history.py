@@ -1,4 +1,4 @@
-"""`rollbook history` and `rollbook tail`: events of the log, one sentence each."""
+"""Commands `rollbook history` and `rollbook tail`, which print events of the log with a sentence about each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json
 
     events = run_reading(db, read)
     if as_at is not None:
-        note(f"as at {in_words(as_at)}")
+        note(f"as of {in_words(as_at)}")
     if json:
         json_document([event.model_dump() for event in events])
         return
@@ -79,14 +79,20 @@ def tail(
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only events of this type, as attempt.started; may be repeated."),
+        typer.Option(
+            "--type", metavar="TYPE", help="Only events of this type, for example attempt.started; may be repeated."
+        ),
     ] = None,
     rollout: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only events of this rollout: its id or the beginning.")
+        str | None,
+        typer.Option(metavar="ID", help="Only events of this rollout, given by its id or the start of its id."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the log of the whole store from the beginning, one event per line. With --json, JSON lines."""
+    """Print the log of the whole store, one event per line.
+
+    It starts at the first event unless --after or --last is given. With --json it prints JSON lines.
+    """
     printer = _JsonLines() if json else _Lines()
 
     async def read(store: Store) -> None:
@@ -141,7 +147,7 @@ class _JsonLines:
 
 
 class _Lines:
-    """One line per event, and at the end the cursor of the last one, with which to continue."""
+    """Printer of one line per event, and at the end of the command that continues after the last event."""
 
     def __init__(self) -> None:
         self._narrator = Narrator()

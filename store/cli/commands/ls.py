@@ -129,7 +129,7 @@ def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
 
 def _print(found: PaginatedResult[Any], columns: Sequence[Column[Any]], *, as_json: bool, as_at: Past | None) -> None:
     if as_at is not None:
-        note(f"as at {in_words(as_at)}")
+        note(f"as of {in_words(as_at)}")
     if as_json:
         json_document(
             {

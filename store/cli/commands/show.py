@@ -91,7 +91,7 @@ def show(
             raise Invalid(
                 "--at", f"{key} is not a rollout; use --as-at, since only the events of a rollout are numbered"
             )
-        remarks = [] if as_at is None else [f"as at {in_words(as_at)}"]
+        remarks = [] if as_at is None else [f"as of {in_words(as_at)}"]
         if at is not None:
             remarks.append(f"as after its event {at} of {len(await store.log.history(key))}")
         thing = await _read(store, kind, key, as_at, at)

@@ -9,32 +9,32 @@ Json = dict[str, Any]
 
 
 def describe(type_: str, data: Json) -> str:
-    """Return a sentence about an event of a type in `TYPES`."""
+    """Return a sentence that describes an event, whose type must be in `TYPES`."""
     return _SENTENCES[type_](data)
 
 
 def _checkpoint(data: Json) -> str:
     step = f" of step {data['step']}" if data.get("step") is not None else ""
-    copied = ", a copy" if data.get("origin") is not None else ""
+    copied = " as a copy" if data.get("origin") is not None else ""
     return f"checkpoint {data['checkpoint_id']}{step}{_inside(data)} saved{copied}"
 
 
 def _writes(data: Json) -> str:
     channels = ", ".join(dict.fromkeys(channel for _, channel in data["writes"]))
-    return f"task {data['task_id']} wrote {channels} on checkpoint {data['checkpoint_id']}{_inside(data)}"
+    return f"task {data['task_id']} wrote to {channels} at checkpoint {data['checkpoint_id']}{_inside(data)}"
 
 
 def _inside(data: Json) -> str:
-    return f" of {data['ns']}" if data["ns"] else ""
+    return f" in {data['ns']}" if data["ns"] else ""
 
 
 def _copied(data: Json) -> str:
-    return f"all of thread {data['source']} copied"
+    return f"everything copied from thread {data['source']}"
 
 
 def _pruned(data: Json) -> str:
     count = len(data["checkpoints"])
-    why = "checkpoints of deleted runs" if data["reason"] == "runs" else "all but the latest"
+    why = "their runs were deleted" if data["reason"] == "runs" else "only the latest are kept"
     return f"{count} checkpoint{'' if count == 1 else 's'} deleted: {why}"
 
 

@@ -24,7 +24,7 @@ def ranges_of(request: PageRequest) -> list[Range]:
 
 
 def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
-    """Return parameter, label and text of each given bound, so that a form can repeat them."""
+    """Return parameter, label and text of each given bound, so that a form can send them again."""
     labels = {"min": "from", "max": "to"}
     found: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:

@@ -13,7 +13,7 @@ labels = keyed(
     Index(None, "label", "rollout_id"),
 )
 
-# The event of a note has its author and its time, and the event's body has the text.
+# The author, the time and the text of a note are not stored here; they are in its event.
 notes = keyed(
     "notes",
     Column("rollout_id", Str, primary_key=True),

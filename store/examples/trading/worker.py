@@ -1,4 +1,8 @@
-"""The desk as a separate process, which can be killed: `python -m … URL RUN PACE [NODE[/SCOPE]]`."""
+"""Program that executes a run of the example in a process of its own, which the example kills.
+
+Usage: `python -m store.examples.trading.worker URL RUN PACE [NODE[/SCOPE]]`. PACE is the duration of each answer of the
+model in seconds, NODE the node at which the process kills itself.
+"""
 
 from __future__ import annotations
 

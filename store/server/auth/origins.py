@@ -1,8 +1,8 @@
 """Protection against requests that change data and come from pages of other origins.
 
 A server on loopback without keys trusts every program on the machine. Browsers are such programs, and they run scripts
-of unknown sites. Two headers identify these requests: `Origin` names the page, and `Host` the name under which the page
-reached the server.
+of unknown sites. Two headers identify these requests: `Origin` contains the origin of the page, and `Host` the name
+under which the page reached the server.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class OriginLayer:
-    """An ASGI layer that refuses changes by pages of other origins, and host names that are not this machine's.
+    """An ASGI layer that refuses changes by pages of other origins, and requests under a foreign host name.
 
     Args:
         app: the next layer.
         origins: origins whose pages may change data; `*` for all. Their hosts are accepted as names of this server.
-        is_local: whether the server listens only on loopback. Its names are then `localhost`, addresses, and these
-            hosts.
+        is_local: whether the server listens only on loopback. If so, it accepts only `localhost`, IP
+            addresses and the hosts of `origins` as its name.
         ring: the keys. While keys are required, any name is accepted, because a page of another site has no key.
-        names: the set of accepted host names, in bytes, to which this layer adds; empty for a missing header.
+        names: accepted values of `Host`, to which this layer adds. Empty bytes stand for a missing header.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class OriginLayer:
         if "*" in self._allowed or origin in self._allowed or (host and origin.partition("://")[2] == host):
             return
         raise Forbidden(
-            f"pages of {origin[:200]} may change nothing here",
-            "allow them with --cors-origin where you start the server",
+            f"pages of {origin[:200]} must not change data on this server",
+            "to allow them, start the server with --cors-origin",
         )
 
     async def _check_host(self, given: str) -> None:
@@ -100,8 +100,8 @@ class OriginLayer:
         if self._ring is not None and await self._ring.are_demanded():
             return
         raise Forbidden(
-            f"{host[:200]!r} is no name of this machine, which is all that may ask while there are no keys",
-            "call it 127.0.0.1 or localhost, name its origin with --cors-origin, or make keys: `rollbook keys create`",
+            f"{host[:200]!r} is not a name of this machine, and while there are no keys, requests must use such a name",
+            "use 127.0.0.1 or localhost in the URL, allow its origin with --cors-origin, or run `rollbook keys create`",
         )
 
 

@@ -19,26 +19,30 @@ from store.server.pending import OpenStream
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
-# Counting statuses scans tables. The pause after a count keeps its share of the time below this limit.
+# Counting scans tables. Its result is cached so long that counting takes at most this share of the time.
 _COUNTING_SHARE: Final = 0.02
 
 
 class Measured:
-    """Metrics of the databases of open partitions, cached for a moment. They are equal for all workers."""
+    """Metrics of the databases of open partitions, cached for a moment. All worker processes report the same values."""
 
     def __init__(self) -> None:
         self._known: dict[Store, tuple[float, Counts]] = {}
         self.heads: dict[str, int] = {}
-        """The last position of each partition's log, when it was last counted."""
+        """The last position of each partition's log at the time of the latest count."""
 
     async def families(self, stores: Iterable[tuple[str, Store]]) -> list[Family]:
         """Return the metrics of partitions. A partition that does not answer has only `rollbook_partition_up` 0."""
         up = Family("rollbook_partition_up", "Whether the partition's database answers.")
         depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
-        oldest = Family("rollbook_oldest_waiting_seconds", "How long the first of them has waited; 0 if none does.")
+        oldest = Family(
+            "rollbook_oldest_waiting_seconds", "How long the oldest waiting rollout has waited; 0 if none waits."
+        )
         rollouts = Family("rollbook_rollouts", "Rollouts by status.")
         attempts = Family("rollbook_attempts", "Attempts by status.")
-        head = Family("rollbook_log_position", "The last position of the log; its growth is events per second.")
+        head = Family(
+            "rollbook_log_position", "The last position of the log; its rate of increase is events per second."
+        )
         known, self._known = self._known, {}
         for partition, store in stores:
             try:
@@ -74,15 +78,17 @@ class Measured:
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
-    """Return the counters of the writers of this process, and the calls that wait for them."""
+    """Return the counters of the writers of this process, and the number and size of the calls that wait."""
     commits = Family("rollbook_commits_total", "Group commits.", "counter")
-    events = Family("rollbook_written_events_total", "Events they appended.", "counter")
-    retries = Family("rollbook_commit_retries_total", "Commits tried again.", "counter")
-    calls = Family("rollbook_commit_calls", "Calls that one commit carried.", "histogram")
-    seconds = Family("rollbook_commit_seconds", "From taking the calls of a commit to answering them.", "histogram")
+    events = Family("rollbook_written_events_total", "Events appended by group commits.", "counter")
+    retries = Family("rollbook_commit_retries_total", "Retries of group commits.", "counter")
+    calls = Family("rollbook_commit_calls", "Calls per group commit.", "histogram")
+    seconds = Family(
+        "rollbook_commit_seconds", "Seconds from the start of a group commit to the answers to its calls.", "histogram"
+    )
     empty = Family("rollbook_empty_polls_total", "Claims that found no rollout.", "counter")
     waiting = Family("rollbook_inbox_calls", "Calls that wait for the writer.")
-    waiting_bytes = Family("rollbook_inbox_bytes", "What these calls carry.")
+    waiting_bytes = Family("rollbook_inbox_bytes", "Size of the calls that wait for the writer.")
     for partition, store in stores:
         if not isinstance(store, SQLStore):
             continue
@@ -106,8 +112,10 @@ def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
         heads: the last known position of each partition's log.
     """
     open_now = Family("rollbook_streams", "Readers that follow the log.")
-    positions = Family("rollbook_stream_lag_positions", "How far the slowest of them is behind the log's end.")
-    seconds = Family("rollbook_stream_lag_seconds", "Age of the event that the slowest of them has yet to take.")
+    positions = Family(
+        "rollbook_stream_lag_positions", "Positions by which the slowest reader is behind the end of the log."
+    )
+    seconds = Family("rollbook_stream_lag_seconds", "Age of the oldest event that a reader has not yet received.")
     by_partition: dict[str, list[OpenStream]] = {}
     for feed in feeds:
         by_partition.setdefault(feed.partition, []).append(feed)
@@ -122,14 +130,14 @@ def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
 
 
 def process() -> list[Family]:
-    """Return the resources that this process uses, under the names of Prometheus's own clients."""
+    """Return the resources that this process uses, under the metric names of the official Prometheus clients."""
     times = os.times()
     families = [
         Family("process_cpu_seconds_total", "Processor time, user and system.", "counter").set(
             times.user + times.system
         ),
-        Family("process_start_time_seconds", "When the process began, since the epoch.").set(_STARTED),
-        Family("process_max_fds", "How many files and sockets may be open.").set(
+        Family("process_start_time_seconds", "Start time of the process in seconds since the epoch.").set(_STARTED),
+        Family("process_max_fds", "Maximum number of open files and sockets.").set(
             resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         ),
         Family("process_resident_memory_bytes", "Memory in use.").set(_resident_bytes()),
@@ -149,6 +157,6 @@ def _resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
-        # Other systems report only the peak, macOS in bytes.
+        # Systems without /proc report only the peak: macOS in bytes, others in kilobytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

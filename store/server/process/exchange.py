@@ -1,4 +1,4 @@
-"""One request and its answer on a connection. An answer is sent in one write, and lines of its head are cached."""
+"""HTTP request and response on a connection. Head and body are sent in one write, and header lines are cached."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 Header = tuple[bytes, bytes]
 
-# Characters that could split a header in two, or begin the body in it.
+# Characters that are not allowed in headers, since they could start another header or the body.
 _NO_NAME: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]").search
 _NO_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 _BODILESS: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({b"connection", b"transfer-encoding"})
-# Headers that differ in each answer.
+# Headers that differ in each response.
 _SINGULAR: Final = frozenset({b"content-length", b"x-request-id"})
 MOST_LINES: Final = 256
 
 
 class _Lines(dict[Header, bytes]):
-    """The lines of headers that are equal in many answers; the date is equal for a second."""
+    """Cache of header lines that many responses share; the line of the date, for example, for a second."""
 
     def __missing__(self, header: Header) -> bytes:
         name, value = header
@@ -36,25 +36,25 @@ class _Lines(dict[Header, bytes]):
 
 
 lines: Final = _Lines()
-"""The lines by name and value."""
+"""Encoded header lines by name and value."""
 
 
 class Exchange(RequestResponseCycle):
     """Request cycle of uvicorn that sends head and body in one write, which halves the work of kernel and client.
 
-    Answers in several parts, or without a known length, are sent by uvicorn.
+    Responses in several parts or of unknown length are sent by the base class.
     """
 
     _head: bytes | None = None
 
     @classmethod
     def adopt(cls, cycle: RequestResponseCycle) -> None:
-        """Replace the cycle of a request that uvicorn has just accepted, before its application begins."""
+        """Change the class of a cycle that uvicorn has just created, before it calls the application."""
         # uvicorn creates its cycle during parsing, and its class cannot be configured.
         cycle.__class__ = cls
 
     async def send(self, message: Any) -> None:
-        """Accept an ASGI message of the answer."""
+        """Handle an ASGI message of the response."""
         if self._head is not None:
             head, self._head = self._head, None
             if self._is_whole(message):
@@ -69,7 +69,7 @@ class Exchange(RequestResponseCycle):
         await super().send(message)
 
     def _held(self, status: int, headers: Sequence[Header]) -> bytes | None:
-        """Return the head, to be sent with the body, if this is an answer of known length."""
+        """Return the head if it can be sent together with the body, else None."""
         if self.disconnected or self.access_log or status in _BODILESS or self.scope["method"] == "HEAD":
             return None
         named = dict(headers)

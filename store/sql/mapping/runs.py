@@ -37,7 +37,7 @@ def view_event(row: Row) -> ViewEvent:
 
 
 def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
-    """Return an event, from a row of `run_views.events`, its body, and the long texts by their hashes."""
+    """Return an event from a row of `run_views.events`, its body, and its long texts by their hashes."""
     version, position, kind, node_id, scope, parent_node_id, phase, agent, node_exec, status, service, metrics = row[
         :12
     ]
@@ -124,7 +124,7 @@ def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None)
 
 
 def made(row: Row, until: int) -> ArtifactRef:
-    """Return an artefact of any run as of a position, from a row of `queries.runs.made_for`."""
+    """Return an artefact from a row of `queries.runs.made_for`, without retractions after the position `until`."""
     artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
     return ArtifactRef.model_construct(
         artifact_id=artifact_id,
@@ -164,7 +164,7 @@ def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) 
 
 @dataclass(frozen=True, slots=True)
 class RunAttempts:
-    """The attempts of a run, and the attempts that they build on."""
+    """The attempts of a run, with their forks and their numbers of events."""
 
     head: int | None
     attempts: Sequence[Row]
@@ -175,7 +175,7 @@ class RunAttempts:
     """The number of run events by attempt."""
 
     def nodes(self) -> list[AttemptNode]:
-        """Return the models of the API."""
+        """Return one `AttemptNode` per attempt."""
         return [self._node(row) for row in self.attempts]
 
     def _node(self, row: Row) -> AttemptNode:

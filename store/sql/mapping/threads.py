@@ -54,10 +54,10 @@ class _Values:
         self._blobs = blobs
 
     def payload(self, position: int) -> Json:
-        """Return a body."""
+        """Return the body of the event at a position."""
         found = self._payloads.get(position)
         if found is None:
-            raise Corrupt(f"event {position}", "no body", "the body of what a thread keeps")
+            raise Corrupt(f"event {position}", "no body", "the body of a checkpoint or a write of a thread")
         return found
 
     def typed(self, value: Json) -> Typed:
@@ -67,7 +67,7 @@ class _Values:
             return value["type"], base64.b64decode(value["base64"])
         blob = self._blobs.get(name)
         if blob is None:
-            raise Corrupt(f"blob {name}", "nothing", "a value of a thread")
+            raise Corrupt(f"blob {name}", "no content", "a value of a thread")
         return value["type"], raw_json(*blob)
 
 

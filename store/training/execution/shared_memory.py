@@ -1,4 +1,4 @@
-"""Strategy with the algorithm and the runners as threads of one process that share the store."""
+"""Strategy that runs the algorithm and the runners as threads of one process, which share the store."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
     Args:
         n_runners: the number of runners.
-        main_thread: the side that runs in the calling thread: the "algorithm", or the only "runner".
-        join_timeout: how long an interrupted part may take to end, in seconds; then it is left running.
+        main_thread: the side that runs in the calling thread: "algorithm", or "runner" if there is only one runner.
+        join_timeout: how many seconds an interrupted thread may take to end. After that it is left running.
         graceful_delay: how long active attempts may continue at the end, in seconds, before they are interrupted.
         poll_interval: accepted for compatibility with Agent-lightning and not used.
         managed_store: also accepted and not used; every store may be used from any thread.

@@ -1,4 +1,7 @@
-"""Postgres 14 and newer, through asyncpg: a schema per partition, an advisory lock, notifications by NOTIFY."""
+"""Dialect for Postgres 14 and newer, with asyncpg.
+
+Each partition has its own schema, an advisory lock for its writer, and a channel of NOTIFY.
+"""
 
 import asyncio
 import contextlib
@@ -8,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no type hints)
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -53,22 +56,22 @@ from store.runtime.clock import Clock
 
 # asyncpg has no type hints.
 _driver: Any = asyncpg
-# The errors of a connection that was cut off during a call.
+# Errors that are raised if the connection breaks during a call.
 _BROKEN = (OSError, TimeoutError, asyncpg.InternalClientError)
-# From this number on, new rows are written by COPY, which needs another round trip and half the work per row.
+# From this number of rows on, COPY is used. It costs one more round trip, but only half the work per row.
 _COPIED_FROM = 200
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
-# A server that was cut off applies no time limit, so the writer stops waiting soon after the server would have.
+# If the network fails, the server cannot report its time limit. The writer has its own limit, which is a bit longer.
 _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
-# A partition without writes returns its connection after this time.
+# The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
-# Classes of SQLSTATE after which the same call may succeed: connection, resources, shutdown, conflict, and locks.
+# Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
 
 class Postgres(Dialect):
-    """A partition in its own schema."""
+    """Dialect for Postgres. Each partition has its own schema."""
 
     loop_bound = True
     batches_need_snapshot = True
@@ -162,7 +165,7 @@ class Postgres(Dialect):
 
 
 class PostgresWriter(WriteSession):
-    """The writing connection, which is replaced after it broke."""
+    """Connection for writing. If it breaks, the next batch opens a new one."""
 
     def __init__(self, dialect: Postgres) -> None:
         self._dialect = dialect
@@ -203,7 +206,7 @@ class PostgresWriter(WriteSession):
                 await _settle(self._connection)
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
-            assert row is not None  # a SELECT without FROM
+            assert row is not None  # a SELECT without FROM always returns a row
         return self._read_tail(row)
 
     def _read_tail(self, row: Row) -> Tail:
@@ -232,7 +235,7 @@ class PostgresWriter(WriteSession):
             sql = self._loads[names] = self._dialect.sql(_together(queries))
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
-        assert row is not None  # a SELECT without FROM
+        assert row is not None  # a SELECT without FROM always returns a row
         return tuple(row)
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
@@ -257,7 +260,7 @@ class PostgresWriter(WriteSession):
             )
 
     async def _write_together(self, changes: Changes) -> None:
-        """Write all but the long lists of new rows, and draw from the sequences, in one statement."""
+        """Write all changes except long lists of new rows, and advance the sequences, in one statement."""
         few = {table: rows for table, rows in changes.inserts.items() if len(rows) < _COPIED_FROM}
         steps: list[tuple[str, Table | TablePart, Sequence[Row]]] = [
             *(("delete", table, rows) for table, rows in changes.deletes.items()),
@@ -265,8 +268,8 @@ class PostgresWriter(WriteSession):
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
             *(("update", part, rows) for part, rows in changes.updates.items()),
         ]
-        # Under the lock the sequences give exactly the announced numbers. The same statement draws them, which saves a
-        # round trip.
+        # While the lock is held, the sequences return the numbers that `begin` has predicted. To advance them in the
+        # same statement saves a round trip.
         positions = len(changes.inserts.get(core_tables.events, ()))
         if not (steps or positions):
             return
@@ -288,8 +291,9 @@ class PostgresWriter(WriteSession):
     def _check_drawn(self, positions: int, commit_id: int, first: int, last: int) -> None:
         if (commit_id, first) != self._predicted or last != first + positions - 1:
             raise Incompatible(
-                f"the sequences gave {commit_id} and {first} to {last} instead of {self._predicted}",
-                "check that no other program draws from them, and that their CACHE is 1",
+                f"the sequences returned commit {commit_id} and positions {first} to {last}; expected were commit "
+                f"{self._predicted[0]} and position {self._predicted[1]}",
+                "check that no other program uses these sequences, and that their CACHE is 1",
             )
 
     async def commit(self) -> None:
@@ -329,7 +333,7 @@ class PostgresWriter(WriteSession):
         until = self._used_at + _IDLE_SECONDS
         self._idle = None
         if self._is_busy:
-            return  # the end of the batch starts the wait again
+            return  # the wait starts again when the batch ends
         if loop.time() < until:
             self._idle = loop.call_at(until, self._let_go_if_idle, loop)
             return
@@ -354,7 +358,7 @@ class PostgresReader(ReadSession):
         return await self._connection.fetch(sql.text, *sql.args(_split(params)))
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        """Yield rows in batches; outside of a snapshot in one batch, because cursors need a transaction."""
+        """Yield rows in batches. Without a snapshot there is one batch, because a cursor needs a transaction."""
         if not self._connection.is_in_transaction():
             yield await self.fetch(sql, params)
             return
@@ -379,7 +383,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 def translate(error: Exception) -> StoreError:
-    """Return the store's error for one of asyncpg's."""
+    """Return the error of the store for an error of asyncpg."""
     code = getattr(error, "sqlstate", None) or ""
     text = str(error) or type(error).__name__
     if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
@@ -392,12 +396,12 @@ def translate(error: Exception) -> StoreError:
 
 
 async def _settle(connection: Any) -> None:
-    # Hashes and texts are compared as bytes, and no result depends on the session's time zone or search path.
+    # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search path.
     await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
 
 
 def _split(params: Params) -> Params:
-    """Return keys of several columns as one list per column, for `unnest`."""
+    """Return parameters in which lists of keys with several columns are one list per column, as `unnest` needs them."""
     spread = dict(params)
     keys = params.get("spans")
     if keys is not None:
@@ -456,7 +460,7 @@ def _step_sql(verb: str, what: Table | TablePart, target: str, names: Sequence[s
 
 
 def _write_sql(steps: Sequence[tuple[str, Table | TablePart]], dialect: Postgres, *, draws: bool) -> str:
-    """Return one statement that writes to all tables and draws from the sequences of the log."""
+    """Return one statement that writes to all tables and advances the sequences of the log."""
     parts: list[str] = []
     number = 1
     for index, (verb, what) in enumerate(steps):
