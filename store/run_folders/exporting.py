@@ -15,7 +15,7 @@ from store.models.runs import Artifact, AttemptNode, CheckpointRef
 from store.run_folders import forms, names, records
 from store.run_folders.contents import imported_bytes, native_bytes
 from store.run_folders.importing import last_record
-from store.run_folders.lines import line_of
+from store.run_folders.lines import extension_line, is_extension, line_of
 from store.run_folders.records import FileRecord, Record, SidecarFile
 from store.run_folders.writing import Written, write
 from store.semconv import GROUP_KEY
@@ -30,6 +30,8 @@ _STATUSES: Final = {
     "failed": "failed",
     "cancelled": "failed",
 }
+_ATTEMPT_STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
+"""Statuses of an attempt that was not the last; every other status is a failure."""
 
 
 async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
@@ -61,12 +63,13 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
     lineage = await store.runs.list_lineage(rollout_id)
     run_id = record.run_id if record is not None else names.checked_id(rollout_id, "rollout_id")
     flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout_id, GROUP_KEY)
-    events = await _events(store, rollout_id, run_id, view)
+    events, extension = await _events(store, rollout_id, run_id, view)
     files = await _files(store, rollout_id, view, record)
-    meta, text = _meta(rollout, lineage, run_id, flow, record)
+    outcome = await _outcome(store, rollout, lineage)
+    meta, text = _meta(rollout, outcome, run_id, flow, record)
     if text is None:
-        if meta["status"] == "failed":
-            meta["error"] = await _error(store, rollout_id, lineage)
+        if outcome.status == "failed" and outcome.head is not None:
+            meta["error"] = await _error(store, rollout_id, outcome.head.attempt_id)
         text = forms.dumps(meta, "2+end")
     return Written(
         run_id=run_id,
@@ -75,6 +78,7 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
         meta=meta,
         meta_text=text,
         events=None if record is not None and not record.has_events and not events else events,
+        extension=extension,
         files=files.contents,
         described=files.described,
         needs_sidecar=files.need_a_sidecar or (record is not None and record.has_sidecar),
@@ -82,15 +86,22 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
     )
 
 
-async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> bytes:
+async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> tuple[bytes, bytes | None]:
+    """Return the two files of events; None for the extension if it has no events."""
     lines: list[str] = []
+    extension: list[str] = []
     after = 0
     while True:
         page = await store.runs.query_events(rollout_id, view=view, after=after, limit=_PAGE)
-        lines.extend(line_of(run_id, row) for row in page.items)
+        for row in page.items:
+            line = line_of(run_id, row)
+            if is_extension(row):
+                extension.append(extension_line(line, len(lines)))
+            else:
+                lines.append(line)
         after = page.next_after
         if not page.has_more:
-            return "".join(_ended(lines)).encode()
+            return "".join(_ended(lines)).encode(), "".join(extension).encode() or None
 
 
 def _ended(lines: list[str]) -> list[str]:
@@ -104,19 +115,39 @@ def _ended(lines: list[str]) -> list[str]:
 # -- the run itself ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """State of a run as its head attempt left it."""
+
+    head: AttemptNode | None
+    status: str
+    completed_at: float | None
+
+
+async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -> _Outcome:
+    head = next((node for node in lineage if node.is_head), None)
+    status, end_time = _STATUSES[rollout.status], rollout.end_time
+    if head is not None and head is not lineage[-1]:
+        # An undo moves the head, and the status of the rollout stays that of its latest attempt.
+        attempts = await store.query_attempts(rollout.rollout_id)
+        attempt = next(each for each in attempts if each.attempt_id == head.attempt_id)
+        status, end_time = _ATTEMPT_STATUSES.get(attempt.status, "failed"), attempt.end_time
+    return _Outcome(head, status, end_time if status in {"completed", "failed"} else None)
+
+
 def _meta(
-    rollout: Rollout, lineage: list[AttemptNode], run_id: str, flow: str, record: Record | None
+    rollout: Rollout, outcome: _Outcome, run_id: str, flow: str, record: Record | None
 ) -> tuple[dict[str, Any], str | None]:
     """Return the current `run_meta.json`, and its imported text if that is still correct."""
-    status = _STATUSES[rollout.status]
-    rerun_seq = max((node.rerun_seq for node in lineage), default=0)
+    status = outcome.status
+    rerun_seq = 0 if outcome.head is None else outcome.head.rerun_seq
     if record is not None:
         before: dict[str, Any] = forms.loads(record.meta)
         if status == "completed" and before.get("status") == "historical":
             status = "historical"
         now: dict[str, Any] = {"status": status}
-        if len(lineage) > record.attempts:
-            now |= {"completed_at": rollout.end_time, "rerun_seq": rerun_seq}
+        if outcome.head is not None and outcome.head.sequence_id > record.attempts:
+            now |= {"completed_at": outcome.completed_at, "rerun_seq": rerun_seq}
         if now.items() <= {name: before.get(name) for name in now}.items():
             return before, record.meta
         return before | now | {"error": None, "history_complete": record.history_complete}, None
@@ -130,7 +161,7 @@ def _meta(
         "type": str(metadata.get("type") or given.get("type") or "auto"),
         "status": status,
         "created_at": rollout.start_time,
-        "completed_at": rollout.end_time if status in {"completed", "failed"} else None,
+        "completed_at": outcome.completed_at,
         "user_id": str(metadata.get("user_id") or given.get("user_id") or "anonymous"),
         "date": _date(rollout),
         "params": given,
@@ -148,13 +179,11 @@ def _date(rollout: Rollout) -> str:
     return str(given) if given else f"{datetime.fromtimestamp(rollout.start_time, UTC):%Y-%m-%d}"
 
 
-async def _error(store: Store, rollout_id: str, lineage: list[AttemptNode]) -> str | None:
-    """Return the error of the latest attempt."""
-    if not lineage:
-        return None
+async def _error(store: Store, rollout_id: str, attempt_id: str) -> str | None:
+    """Return the error of an attempt."""
     error: str | None = None
     async for event in store.log.tail(types=["attempt.status_changed"], rollout_id=rollout_id):
-        if event.data.get("attempt_id") == lineage[-1].attempt_id:
+        if event.data.get("attempt_id") == attempt_id:
             error_data: dict[str, Any] = event.data.get("error") or {}
             error = str(error_data.get("message") or error_data.get("type") or event.data.get("reason"))
     return error

@@ -15,9 +15,9 @@ from store.models import AttemptError
 from store.models.runs import AttemptNode
 from store.run_folders import reading, records
 from store.run_folders.contents import Content, content_of
-from store.run_folders.importing_events import NOTHING, LineImporter
-from store.run_folders.lines import LINE, line_of, split
-from store.run_folders.names import parsed
+from store.run_folders.importing_events import NOTHING, LineFile, LineImporter
+from store.run_folders.lines import LINE, line_of, merge, split
+from store.run_folders.names import EVENTS, EXTENSION, parsed
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.run_folders.trading_phases import TA
@@ -176,10 +176,14 @@ class _Import:
         return started.rollout_id
 
     async def _carry_over(self, rollout_id: str, before: Record | None) -> ImportReport:
-        importer = LineImporter(self._store, rollout_id, self._folder.place.own("run_events").name, self._warnings)
-        start, attempts = (0, 1) if before is None else (before.events_bytes, before.attempts)
-        rerun_seq = self._folder.meta.get("rerun_seq")
-        end = await importer.carry_over(self._folder.events or b"", start, attempts, rerun_seq)
+        importer = LineImporter(self._store, rollout_id, self._warnings)
+        place, given, extension = self._folder.place, self._folder.events or b"", self._folder.extension or b""
+        end, extension_end = await importer.carry_over(
+            LineFile(place.own(EVENTS).name, given, 0 if before is None else before.events_bytes),
+            LineFile(place.own(EXTENSION).name, extension, 0 if before is None else before.extension_bytes),
+            1 if before is None else before.attempts,
+            self._folder.meta.get("rerun_seq"),
+        )
         files = await self._carry_over_files(rollout_id, importer, () if before is None else before.files)
         node = await importer.last_attempt()
         record = Record(
@@ -188,7 +192,9 @@ class _Import:
             digest=self._digest,
             meta=self._folder.meta_text,
             events_bytes=end,
-            events_sha256=records.sha256((self._folder.events or b"")[:end]),
+            events_sha256=records.sha256(given[:end]),
+            extension_bytes=extension_end,
+            extension_sha256=records.sha256(extension[:extension_end]) if extension_end else None,
             has_events=self._folder.events is not None,
             has_sidecar=self._folder.has_sidecar,
             attempts=node.sequence_id,
@@ -317,7 +323,8 @@ class _Import:
     async def _begins_alike(self, rollout_id: str) -> bool:
         """Return whether the folder begins with the lines that an interrupted import has appended."""
         events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
-        found, _ = split(self._folder.events or b"")
+        of_events, of_extension = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
+        found = merge(of_events, 0, of_extension)
         texts = [line.text for line in found[: len(events)]]
         return texts == [line_of(self._folder.run_id, row) for row in events]
 
@@ -336,15 +343,21 @@ async def _without_graph(store: Store, rollout_id: str) -> AsyncGenerator[None]:
 
 
 def _has_grown(record: Record, folder: Folder) -> bool:
-    events = folder.events or b""
-    return records.sha256(events[: record.events_bytes]) == record.events_sha256
+    events, extension = folder.events or b"", folder.extension or b""
+    is_grown = records.sha256(events[: record.events_bytes]) == record.events_sha256
+    if record.extension_sha256 is not None:
+        is_grown &= records.sha256(extension[: record.extension_bytes]) == record.extension_sha256
+    return is_grown
 
 
 def _digest(folder: Folder) -> str:
     files = {path: records.sha256(data) for path, data in folder.files.items()}
     sidecar = Sidecar(run_id=folder.run_id, files=folder.described).model_dump(mode="json")
     events = None if folder.events is None else records.sha256(folder.events)
-    return records.sha256(dumps([folder.run_id, folder.meta_text, events, files, sidecar], "folder"))
+    contents = [folder.run_id, folder.meta_text, events, files, sidecar]
+    if folder.extension is not None:
+        contents.append(records.sha256(folder.extension))
+    return records.sha256(dumps(contents, "folder"))
 
 
 def _is_storable(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from store.interface.store import Store
@@ -26,6 +27,17 @@ _LISTED: Final = 50
 _RECONSTRUCTED: Final = {"reconstructed": True}
 
 
+@dataclass(frozen=True, slots=True)
+class LineFile:
+    """A file of lines that is imported."""
+
+    file: str
+    """The name of the file, for warnings."""
+    data: bytes
+    start: int
+    """The offset after the last line of the previous import."""
+
+
 class LineImporter:
     """Importer of lines into a rollout, which creates the attempts that the lines need.
 
@@ -33,10 +45,9 @@ class LineImporter:
     an older attempt after a fork would be in no view of the newer one. Each line keeps its own number.
     """
 
-    def __init__(self, store: Store, rollout_id: str, file: str, warnings: list[Warned]) -> None:
+    def __init__(self, store: Store, rollout_id: str, warnings: list[Warned]) -> None:
         self._store = store
         self._rollout_id = rollout_id
-        self._file = file
         self._warnings = warnings
         self._lineage: list[AttemptNode] = []
         self._refused = False
@@ -49,49 +60,63 @@ class LineImporter:
             self._lineage = await self._store.runs.list_lineage(self._rollout_id)
         return self._lineage[-1]
 
-    async def carry_over(self, data: bytes, start: int, attempts: int, rerun_seq: Any) -> int:
-        """Append the lines of a file from an offset on; return the offset after the last imported line.
+    async def carry_over(self, events: LineFile, extension: LineFile, attempts: int, rerun_seq: Any) -> tuple[int, int]:
+        """Append the lines of both files from an offset on; return the offsets after the last imported lines.
 
-        A repeated call appends only what the first one did not: the key of each batch is its offset.
+        A repeated call appends only what the first one did not: the key of each batch is its file and its offset.
 
         Args:
-            data: the whole file.
-            start: the offset after the last line of the previous import.
-            attempts: the number of attempts after that import.
+            events: `run_events.jsonl`.
+            extension: `run_extension.jsonl`.
+            attempts: the number of attempts after the previous import.
             rerun_seq: the number of re-runs according to the folder; some may have left no line.
         """
-        found, damaged = lines.split(data, start)
-        for each in damaged[:_LISTED]:
-            self._warn(each.number, each.problem)
-        if len(damaged) > _LISTED:
-            self._warn(None, f"{len(damaged) - _LISTED} more lines are damaged")
+        of_events, of_extension = self._split(events), self._split(extension)
+        done = len(lines.split(events.data[: events.start])[0]) if of_extension else 0
+        found = lines.merge(of_events, done, of_extension)
         await self.last_attempt()
         index, reached = 0, self._lineage[attempts - 1].rerun_seq
         while index < len(found):
-            reached = await self._reach(reached, found[index].rerun_seq, found[index].number)
+            file = extension.file if found[index].is_extension else events.file
+            reached = await self._reach(reached, found[index].rerun_seq, file, found[index].number)
             batch = _batch(found, index, reached)
             versions = await self._store.runs.append_events(
                 self._rollout_id,
                 self._attempt(reached).attempt_id,
                 [lines.event_of(line) for line in batch],
-                key=f"import:{batch[0].start}",
+                key=f"import:{'extension:' if batch[0].is_extension else ''}{batch[0].start}",
             )
             # A repeated call returns the versions of the first call, which may have had fewer lines.
             index += len(versions)
             self.imported += len(versions)
         if isinstance(rerun_seq, int) and not isinstance(rerun_seq, bool):
-            await self._reach(reached, rerun_seq, None)
-        return found[-1].end if found else start
+            await self._reach(reached, rerun_seq, events.file, None)
+        ends = [
+            of_file[-1].end if of_file else source.start
+            for of_file, source in ((of_events, events), (of_extension, extension))
+        ]
+        return ends[0], ends[1]
+
+    def _split(self, source: LineFile) -> list[Line]:
+        """Return the lines of a file, and add a warning for each damaged one."""
+        found, damaged = lines.split(source.data, source.start)
+        for each in damaged[:_LISTED]:
+            self._warn(source.file, each.number, each.problem)
+        if len(damaged) > _LISTED:
+            self._warn(source.file, None, f"{len(damaged) - _LISTED} more lines are damaged")
+        return found
 
     def _attempt(self, rerun_seq: int) -> AttemptNode:
         return next(each for each in reversed(self._lineage) if each.rerun_seq == rerun_seq)
 
-    async def _reach(self, reached: int, rerun_seq: int, line: int | None) -> int:
+    async def _reach(self, reached: int, rerun_seq: int, file: str, line: int | None) -> int:
         """Create the attempt of a re-run and those before it, if they are missing; return the re-run's number."""
         node = await self.last_attempt()
         if rerun_seq - node.rerun_seq > _WIDEST_GAP:
             if not self._refused:
-                self._warn(line, f"rerun_seq {rerun_seq} comes right after {node.rerun_seq}; no attempt is made for it")
+                self._warn(
+                    file, line, f"rerun_seq {rerun_seq} comes right after {node.rerun_seq}; no attempt is made for it"
+                )
             self._refused = True
             return reached
         while node.rerun_seq < rerun_seq:
@@ -112,8 +137,8 @@ class LineImporter:
             node = await self.last_attempt()
         return max(reached, rerun_seq)
 
-    def _warn(self, line: int | None, problem: str) -> None:
-        self._warnings.append(Warned(file=self._file, line=line, problem=problem))
+    def _warn(self, file: str, line: int | None, problem: str) -> None:
+        self._warnings.append(Warned(file=file, line=line, problem=problem))
 
 
 def _batch(found: list[Line], index: int, rerun_seq: int) -> list[Line]:

@@ -1,19 +1,26 @@
-"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes."""
+"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes.
+
+`run_extension.jsonl` holds the events whose kinds the schema of `run_events.jsonl` does not have. Its lines begin with
+the number of events of `run_events.jsonl` that come before them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from store.errors import StoreError
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
 from store.run_folders import forms
+from store.run_folders.event_fields import KINDS, defaults_of
 from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
 
 LINE: Final = "rollbook.line"
 """The key in an imported event's `extra` for the format of its line."""
+AFTER: Final = "rollbook.after"
+"""The key in a line of the extension for the number of events in `run_events.jsonl` before it."""
 HIDDEN_SCOPE: Final = "rollbook:import"
 """A scope without events: the forks of an import hide it, so they hide nothing."""
 NATIVE_FORM: Final = "tight+end"
@@ -22,6 +29,7 @@ _FIELDS: Final = {"type": "kind", "identifier": "scope"}
 """Keys of a line whose field of an event has another name."""
 _NAMES: Final = ("node_id", "parent_node_id", "identifier", "agent", "status", "service", "phase", "node_exec")
 _TEXTS: Final = ("message", "prompt", "response", "error")
+_EXTENSION: Final = "extension"
 _RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
 """Keys of a line that an event uses for other fields; they are stored with the format of the line."""
 _MOST_METRICS: Final = 16
@@ -39,6 +47,8 @@ class Line:
     """The offsets of the line in its file, in bytes."""
     text: str
     value: dict[str, Any]
+    is_extension: bool = False
+    """Whether the line is one of `run_extension.jsonl`; its value and text are without the number of events before."""
 
     @property
     def rerun_seq(self) -> int:
@@ -79,6 +89,39 @@ def split(data: bytes, start: int = 0) -> tuple[list[Line], list[Damaged]]:
     return lines, damaged
 
 
+def merge(events: list[Line], done: int, extension: list[Line]) -> list[Line]:
+    """Return the lines of both files in the order of the run.
+
+    Args:
+        events: lines of `run_events.jsonl`.
+        done: the number of earlier lines of that file, which an earlier import has appended.
+        extension: lines of `run_extension.jsonl`.
+    """
+    found: list[Line] = []
+    taken = 0
+    for line in extension:
+        value = {key: each for key, each in line.value.items() if key != AFTER}
+        after: Any = line.value.get(AFTER)
+        upto = after - done if isinstance(after, int) else len(events)
+        found.extend(events[taken : max(upto, taken)])
+        taken = max(taken, min(upto, len(events)))
+        found.append(replace(line, text=forms.dumps(value, NATIVE_FORM), value=value, is_extension=True))
+    return [*found, *events[taken:]]
+
+
+def extension_line(line: str, after: int) -> str:
+    """Return a line as one of the extension, with the number of events in `run_events.jsonl` before it."""
+    return forms.dumps({AFTER: after} | forms.loads(line), NATIVE_FORM)
+
+
+def is_extension(row: RunEventRow) -> bool:
+    """Return whether an event belongs to `run_extension.jsonl`; an imported event belongs to the file it came from."""
+    how: Any = (row.extra or {}).get(LINE)
+    if how is None or row.source == "span":
+        return row.kind not in KINDS
+    return isinstance(how, dict) and cast("dict[str, Any]", how).get("file") == _EXTENSION
+
+
 def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, Any] | None, str]:
     if len(chunk) > _LARGEST_LINE:
         return f"is longer than {_LARGEST_LINE} bytes", None, ""
@@ -100,7 +143,9 @@ def event_of(line: Line) -> RunEvent:
     other = {key: value for key, value in line.value.items() if not _same(_shown(key, fields, extra), value)}
     how: Any = {"form": form, "keys": keys} | ({"set": other} if other else {})
     if form is None or not _is_storable(how) or _written(how, fields, extra) != line.text:
-        how = line.text
+        how = {"text": line.text} if line.is_extension else line.text
+    if line.is_extension:
+        how["file"] = _EXTENSION
     return RunEvent.model_validate(fields | extra | {LINE: how})
 
 
@@ -203,6 +248,8 @@ def _shown(key: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> Any
 
 
 def _written(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
+    if isinstance(text := how.get("text"), str):
+        return text
     keys: Any = how.get("keys")
     given: Any = how.get("set") or {}
     if not isinstance(keys, list) or not isinstance(given, dict) or not forms.is_form(how.get("form")):
@@ -213,7 +260,10 @@ def _written(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[s
 
 
 def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a new line; events of the kinds of a run folder have all fields of their schema."""
     known = _known(row)
+    if row.kind in KINDS:
+        known = defaults_of(row) | known
     for key in ("type", *_NAMES):
         if (field := _FIELDS.get(key, key)) in known:
             yield key, known[field]
@@ -221,8 +271,7 @@ def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator
     for key in (*_TEXTS, "metrics"):
         if key in known:
             yield key, known[key]
-    if row.rerun_seq:
-        yield "rerun_seq", row.rerun_seq
+    yield "rerun_seq", row.rerun_seq
     if "id" not in extra:
         yield "id", f"{run_id}_{row.version}"
     if row.source == "span":

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from store.errors import Invalid
 
-META, EVENTS, SIDECAR = "run_meta", "run_events", "run_files"
+META, EVENTS, EXTENSION, SIDECAR = OWN = "run_meta", "run_events", "run_extension", "run_files"
 DIGEST, LATEST = "daily_digest.md", "latest.json"
 DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -51,7 +51,7 @@ class Named:
 
 def run_file(stem: str, suffix: str | None) -> str:
     """Return the name of a run's own file: plain for the newest run of a folder, else with the run's id."""
-    end = "jsonl" if stem == EVENTS else "json"
+    end = "jsonl" if stem in {EVENTS, EXTENSION} else "json"
     return f"{stem}.{end}" if suffix is None else f"{stem}.{suffix}.{end}"
 
 

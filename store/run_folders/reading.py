@@ -19,7 +19,7 @@ from store.validation.json_limits import MAX_CALL_BYTES
 Layout = Literal["flow", "legacy", "flat"]
 
 _META_FILE: Final = re.compile(rf"{names.META}(?:\.(.+))?\.json")
-_OWN_FILE: Final = re.compile(rf"(?:{names.META}|{names.EVENTS}|{names.SIDECAR})(?:\..+)?\.jsonl?")
+_OWN_FILE: Final = re.compile(rf"(?:{'|'.join(names.OWN)})(?:\..+)?\.jsonl?")
 _DEPTH: Final = 4
 _ORDER: Final[dict[Layout, int]] = {"flow": 0, "legacy": 1, "flat": 2}
 _LARGEST_FILE: Final = MAX_CALL_BYTES // 4
@@ -51,6 +51,7 @@ class Folder:
     meta: dict[str, Any]
     meta_text: str
     events: bytes | None
+    extension: bytes | None
     files: dict[str, bytes]
     """By path relative to the folder, oldest version first."""
     described: dict[str, SidecarFile]
@@ -117,7 +118,8 @@ def read(place: Place) -> Folder:
         date=_id(known, "date", path) or _day(place.folder),
         meta=known,
         meta_text=text,
-        events=_own_events(place),
+        events=_own_lines(place, names.EVENTS),
+        extension=_own_lines(place, names.EXTENSION),
         files={},
         described={},
         has_sidecar=False,
@@ -147,9 +149,9 @@ def _id(meta: dict[str, Any], name: str, path: Path) -> str | None:
     return None if value is None or value == "" else names.checked_id(value, f"{path.name}: {name}")
 
 
-def _own_events(place: Place) -> bytes | None:
+def _own_lines(place: Place, stem: str) -> bytes | None:
     try:
-        return place.own(names.EVENTS).read_bytes()
+        return place.own(stem).read_bytes()
     except FileNotFoundError:
         return None
 

@@ -80,6 +80,9 @@ class Record(Frozen):
     """The number of imported bytes of `run_events.jsonl`; 0 also if there is no such file."""
     events_sha256: str
     """SHA-256 of these bytes."""
+    extension_bytes: int = 0
+    """The number of imported bytes of `run_extension.jsonl`, and their SHA-256 in the next field."""
+    extension_sha256: str | None = None
     has_events: bool
     has_sidecar: bool
     attempts: int

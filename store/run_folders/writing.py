@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from store.errors import Invalid
 from store.run_folders import forms, names, reading
-from store.run_folders.names import EVENTS, META, SIDECAR, run_file
+from store.run_folders.names import EVENTS, EXTENSION, META, OWN, SIDECAR, run_file
 from store.run_folders.reading import Place
 from store.run_folders.records import Sidecar, SidecarFile
 
@@ -42,6 +42,8 @@ class Written:
     needs_sidecar: bool
     gone: set[str]
     """Files that are no longer part of the run."""
+    extension: bytes | None = None
+    """The events of kinds that `run_events.jsonl` does not have; None if there are none."""
 
 
 def write(root: Path, run: Written) -> Path:
@@ -106,6 +108,10 @@ def _bring_up_to_date(folder: Path, run: Written) -> bool:
     unwanted = run.gone - others
     if run.events is not None:
         wanted[run_file(EVENTS, suffix)] = run.events
+    if run.extension is not None:
+        wanted[run_file(EXTENSION, suffix)] = run.extension
+    else:
+        unwanted.add(run_file(EXTENSION, suffix))
     if run.needs_sidecar or (suffix is not None and described) or files.keys() != run.files.keys():
         wanted[run_file(SIDECAR, suffix)] = _sidecar(run.run_id, described)
     else:
@@ -143,7 +149,7 @@ def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
     if _moment(metas[plain].get("created_at")) > _moment(run.meta.get("created_at")):
         return run.run_id, False
     _demote(plain, names.checked_id(metas[plain].get("id"), "run_meta.json: id"))
-    for stem in (META, EVENTS, SIDECAR):
+    for stem in OWN:
         Place(folder, "flow", run.run_id).own(stem).unlink(missing_ok=True)
     return None, True
 
@@ -152,7 +158,7 @@ def _demote(plain: Place, run_id: str) -> None:
     """Add the run's id to the names of its own files, and write a sidecar with its other files."""
     files = reading.files_of_newest(plain.folder)
     has_sidecar = plain.own(SIDECAR).exists()
-    for stem in (META, EVENTS, SIDECAR):
+    for stem in OWN:
         if plain.own(stem).exists():
             plain.own(stem).rename(plain.folder / run_file(stem, run_id))
     if files and not has_sidecar:
@@ -209,7 +215,10 @@ def _add_to_digest(digest: Path, run: Written) -> None:
     rerun = f", re-run {run.meta['rerun_seq']}" if run.meta.get("rerun_seq") else ""
     line = f"- {run.flow} {run.run_id} {run.meta.get('type')}: {run.meta.get('status')}{rerun}, {count} events\n"
     existing = digest.read_bytes() if digest.exists() else b""
-    if line.encode() in existing:
+    of_run = [
+        each for each in existing.splitlines(keepends=True) if each.startswith(f"- {run.flow} {run.run_id} ".encode())
+    ]
+    if of_run and of_run[-1] == line.encode():
         return
     start = "\n" if existing and not existing.endswith(b"\n") else "" if existing else f"# {run.date}\n\n"
     with digest.open("ab") as file:

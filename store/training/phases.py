@@ -15,6 +15,7 @@ from store.interface.phase_graphs import graph_of, is_default, publish_default
 from store.interface.rerun_requests import limit_silence
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, Rollout, RunEvent
+from store.run_folders.event_fields import agent_of, message_of, status_of
 from store.training.scope import current_scope
 from store.training.span_thread import span_thread
 
@@ -26,10 +27,27 @@ _HEARTBEAT_SECONDS = 10.0
 
 @dataclass(slots=True)
 class NodeCall:
-    """One execution of a node. Its fields are recorded when the node ends."""
+    """One execution of a node. Its fields are recorded when the node ends; None means the default."""
 
     response: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Numbers, and `model`; the latency is added unless it is set here."""
+    prompt: str | None = None
+    """The prompt of the node, as it was given at its beginning."""
+    message: str | None = None
+    """A line for people; by default an excerpt of the response or the error."""
+    status: str | None = None
+    """By default `success`, or `error` if the node raises an exception."""
+    service: str | None = None
+    """The service that a tool has called, as it was given at the beginning of the node."""
+    agent: str | None = None
+    """The name of the agent, as it was given at the beginning of the node; by default the node in capital letters."""
+    node_exec: str | None = None
+    """The name of this execution, if the node runs several times, as it was given at its beginning."""
+    error: str | None = None
+    """By default the exception that the node raises."""
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further keys of the event."""
 
 
 @dataclass(slots=True)
@@ -51,17 +69,58 @@ class Step:
         return await self.store.runs.append_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
 
     @asynccontextmanager
-    async def node(self, name: str, *, prompt: str | None = None, under: str | None = None) -> AsyncGenerator[NodeCall]:
+    async def node(
+        self,
+        name: str,
+        *,
+        prompt: str | None = None,
+        under: str | None = None,
+        model: str | None = None,
+        service: str | None = None,
+        agent: str | None = None,
+        node_exec: str | None = None,
+        message: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[NodeCall]:
         """Record the beginning and the end of a node, with its latency, and the error if there is one.
+
+        Both events have a message and an agent, and those of a tool a status. The block may set every field of the
+        event at the end.
 
         Args:
             name: the name of the node.
-            prompt: the prompt of the node.
+            prompt: the prompt of the node, or the input of the tool.
             under: the parent node, if the node is a tool.
+            model: the model that the node prompts.
+            service: the service that the tool calls.
+            agent: the name of the agent. None: the name of the node in capital letters.
+            node_exec: the name of this execution, if the node runs several times.
+            message: the message of the event at the beginning. None: an excerpt of the prompt.
+            extra: further keys of the event at the beginning.
         """
-        kinds = ("thought", "result") if under is None else ("tool", "tool_result")
-        await self.append(RunEvent(kind=kinds[0], node_id=name, parent_node_id=under, prompt=prompt))
-        call, began = NodeCall(), time.perf_counter()
+        is_tool = under is not None
+        call = NodeCall(
+            metrics={} if model is None else {"model": model},
+            prompt=prompt,
+            service=service,
+            agent=agent or agent_of(name),
+            node_exec=node_exec,
+        )
+        kind = "tool" if is_tool else "thought"
+        start = RunEvent(
+            kind=kind,
+            node_id=name,
+            parent_node_id=under,
+            agent=call.agent,
+            node_exec=node_exec,
+            status=status_of(kind, None),
+            service=service,
+            metrics=dict(call.metrics) or None,
+            message=message or message_of(kind, name, model=model, prompt=prompt),
+            prompt=prompt,
+        )
+        await self.append(start.model_copy(update=dict(extra or {})))
+        began = time.perf_counter()
         failure: BaseException | None = None
         try:
             yield call
@@ -72,16 +131,29 @@ class Step:
             # A cancellation is not recorded, because its caller knows about it.
             if not isinstance(failure, asyncio.CancelledError):
                 latency = round((time.perf_counter() - began) * 1000, 3)
-                result = RunEvent(
-                    kind=kinds[1],
-                    node_id=name,
-                    parent_node_id=under,
-                    status="success" if failure is None else "error",
-                    metrics={"latency_ms": latency} | call.metrics,
-                    response=call.response,
-                    error=None if failure is None else f"{type(failure).__name__}: {failure}",
-                )
-                await self.append(result)
+                await self.append(_ended(name, under, call, latency, failure))
+
+
+def _ended(name: str, under: str | None, call: NodeCall, latency: float, failure: BaseException | None) -> RunEvent:
+    """Return the event at the end of a node."""
+    kind = "result" if under is None else "tool_result"
+    error = call.error if failure is None else call.error or f"{type(failure).__name__}: {failure}"
+    status = call.status or ("success" if error is None else "error")
+    texts: dict[str, Any] = {"response": call.response, "error": error}
+    event = RunEvent(
+        kind=kind,
+        node_id=name,
+        parent_node_id=under,
+        agent=call.agent,
+        node_exec=call.node_exec,
+        status=status,
+        service=call.service,
+        metrics={"latency_ms": latency} | call.metrics,
+        message=call.message or message_of(kind, name, status=status, prompt=call.prompt, **texts),
+        prompt=call.prompt,
+        **texts,
+    )
+    return event.model_copy(update=call.extra)
 
 
 PhaseFunction = Callable[[Step], Awaitable[None]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from store.interface.store import Store
 from store.models import RunEventRow
+from store.run_folders.event_fields import KINDS, defaults_of
 
 DAY = "2026-03-20"
 RUN = "0b6a9c1e-3f0e-4f58-9c56-3a2a2f6a7c11"
@@ -135,6 +136,15 @@ def told(row: RunEventRow) -> tuple[Any, ...]:
     fields = ("kind", "node_id", "scope", "parent_node_id", "phase", "agent", "node_exec", "status", "service")
     texts = ("metrics", "message", "prompt", "response", "error", "rerun_seq")
     return tuple(getattr(row, name) for name in (*fields, *texts))
+
+
+def with_defaults(row: RunEventRow) -> RunEventRow:
+    """Return an event as it comes back from a folder, where events of the known kinds lack no field."""
+    if row.kind not in KINDS:
+        return row
+    lacking = {name: value for name, value in defaults_of(row).items() if getattr(row, name) is None}
+    # An empty text or object is in the line, and not in the store.
+    return row.model_copy(update={name: value for name, value in lacking.items() if value})
 
 
 async def left(store: Store, rollout_id: str, view: str = "head") -> list[tuple[Any, ...]]:

@@ -138,7 +138,7 @@ async def test_events_are_those_that_front_ends_know(store: Store, client: Clien
     assert result["metrics"] == {"model": "stub", "tokens_in": 10, "tokens_out": 5}
     assert result["response"].startswith("Bull Researcher on RIG")
     assert (log["id"], log["message"]) == ("log_1", "hm")
-    assert "identifier" not in log
+    assert (log["node_id"], log["identifier"], log["agent"]) == ("__system__", "", "SYSTEM")
     assert {event["rerun_seq"] for event in events} == {0}
     assert len({event["id"] for event in events}) == 5
 

@@ -1,0 +1,84 @@
+"""Fields that every event of a run folder has, and the values of those that an event was recorded without."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from store.models.runs import RunEventRow
+
+KINDS: Final = frozenset({"thought", "tool", "tool_result", "result", "log", "system"})
+"""The kinds of events in `run_events.jsonl`; events of other kinds are in `run_extension.jsonl`."""
+SYSTEM_NODE: Final = "__system__"
+"""The node of an event that has none."""
+
+_SYSTEM_AGENT: Final = "SYSTEM"
+_LONGEST_EXCERPT: Final = 300
+_MARKS: Final = {"error": "✗", "graceful_skip": "⚠"}
+
+
+def agent_of(node_id: str | None) -> str:
+    """Return the agent of a node."""
+    return _SYSTEM_AGENT if node_id in {None, SYSTEM_NODE} else str(node_id).upper()
+
+
+def status_of(kind: str, error: str | None) -> str | None:
+    """Return the status of an event; None for kinds without one."""
+    if kind == "tool":
+        return "running"
+    if kind == "tool_result":
+        return "success" if error is None else "error"
+    return None
+
+
+def message_of(
+    kind: str,
+    node_id: str | None,
+    *,
+    model: str | None = None,
+    status: str | None = None,
+    prompt: str | None = None,
+    response: str | None = None,
+    error: str | None = None,
+) -> str:
+    """Return one line about an event for people, with at most 300 characters of its text.
+
+    Args:
+        kind: the kind of the event; for kinds outside of `KINDS` the result is the excerpt alone.
+        node_id: the node of the event; for the two kinds of tools, the name of the tool.
+        model: the model that a thought prompts.
+        status: the status of a tool's result.
+        prompt: the prompt of a thought, or the input of a tool.
+        response: the response of a result, or the output of a tool.
+        error: why a result has no response.
+    """
+    tool = (node_id or "").removeprefix("tool_")
+    match kind:
+        case "thought":
+            return _joined(f"Prompting {model or 'unknown'}…", prompt)
+        case "tool":
+            return _joined(f"▶ Tool: {tool}", prompt)
+        case "tool_result":
+            return _joined(f"{_MARKS.get(status or '', '✓')} Tool result: {tool}", error or response)
+        case _:
+            return _joined("", error or response or prompt)
+
+
+def defaults_of(row: RunEventRow) -> dict[str, Any]:
+    """Return values for the fields of an event of `KINDS`, by their names in `RunEventRow`, for those that it lacks."""
+    status = row.status or status_of(row.kind, row.error)
+    model = (row.metrics or {}).get("model")
+    texts: dict[str, Any] = {"prompt": row.prompt, "response": row.response, "error": row.error}
+    found: dict[str, Any] = {
+        "node_id": SYSTEM_NODE,
+        "scope": "",
+        "agent": agent_of(row.node_id),
+        "service": "",
+        "message": message_of(row.kind, row.node_id, model=model, status=status, **texts),
+        "metrics": {},
+    }
+    return found if status is None else found | {"status": status}
+
+
+def _joined(start: str, text: str | None) -> str:
+    excerpt = (text or "")[:_LONGEST_EXCERPT]
+    return f"{start} | {excerpt}" if start and excerpt else start or excerpt
