@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,32 @@ from tests.conftest import SQLITE
 PIPELINE = "from store.examples.trading.desk import Desk\npipeline = Desk(pace=0.03).pipeline\n"
 POSTED = {"date": "2026-11-20", "tickers": ["RIG", "TSDD"], "portfolio_id": FUND}
 NODES = len(SCAN) + 2 * len((*ANALYSTS, *DEBATE, *RISK)) + len(PORTFOLIO)
+
+EVERY_FILE = {
+    "../daily_digest.md",
+    "../latest.json",
+    "run_meta.json",
+    "run_events.jsonl",
+    "run_extension.jsonl",
+    "run_files.json",
+    "market/report/scan_report.json",
+    *(
+        f"{ticker}/report/{name}"
+        for ticker in ("RIG", "TSDD")
+        for name in (
+            "analysts_checkpoint.json",
+            "trader_checkpoint.json",
+            "complete_report.json",
+            "complete_report.md",
+            "final_trade_decision.json",
+        )
+    ),
+    f"portfolio/report/{FUND}_risk_metrics.json",
+    f"portfolio/report/{FUND}_pm_decision.json",
+    f"portfolio/report/{FUND}_execution_result.json",
+    "portfolio/report/RIG_holding_review.json",
+    "portfolio/report/TSDD_holding_review.json",
+}
 
 
 @pytest.fixture
@@ -72,12 +99,24 @@ class Front:
             assert answer.status == 200
             return await answer.json()
 
-    async def until(self, run_id: str, status: str) -> Any:
+    async def until(self, run_id: str, status: str, rerun_seq: int = 0) -> Any:
         while True:
             run = await self.run(run_id)
-            if run["status"] == status:
+            if run["status"] == status and run["rerun_seq"] >= rerun_seq:
                 return run
             await asyncio.sleep(0.1)
+
+    async def rerun_on_page(self, run_id: str, **part: str) -> None:
+        """Open the page that plans a re-run, and submit its form with the side effects confirmed."""
+        async with self._session.get(f"/ui/runs/{run_id}/rerun", params=part) as answer:
+            assert answer.status == 200
+            (request_id,) = set(re.findall(r'name="request_id" value="([^"]+)"', await answer.text()))
+        await self.submit(f"/ui/runs/{run_id}/rerun", **part, request_id=request_id, confirm_side_effects="1")
+
+    async def submit(self, path: str, **fields: str) -> None:
+        """Submit a form of the dashboard."""
+        async with self._session.post(path, data=fields, headers={"Origin": self.url}) as answer:
+            assert answer.status == 200, await answer.text()
 
     async def frames(self, run_id: str) -> AsyncIterator[Any]:
         """Yield what a viewer of a run is shown."""
@@ -91,21 +130,45 @@ def kill(*processes: asyncio.subprocess.Process) -> None:
         each.send_signal(signal.SIGKILL)
 
 
+def files_of(folder: Path) -> set[str]:
+    """Return the files of a run folder and of its day, without the times in their names."""
+    day = folder.parent
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    own = {re.sub(r"\d{8}T\d{9}Z_", "", path) for path in found}
+    return own | {f"../{path.name}" for path in day.iterdir() if path.is_file()}
+
+
 def answered(run: Any) -> list[tuple[str, str]]:
     return [(event["identifier"], event["node_id"]) for event in run["events"] if event["type"] == "result"]
 
 
-@pytest.mark.timeout(120)
-async def test_no_run_stays_running_after_a_kill_of_runner_and_server(place: Path, durable_url: str) -> None:
-    """SIGKILL of both, at once: the run is failed after the restart, then resumed, then a part of it is run again."""
+@pytest.mark.timeout(180)
+async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
+    place: Path, durable_url: str, tmp_path: Path
+) -> None:
+    """The whole life of a run: posted, watched, killed with the server, resumed, run again, undone, exported, imported.
+
+    SIGKILL of both processes at once: the run is failed after the restart, then resumed, then a part of it is run
+    again from the dashboard.
+    """
+    frames: list[Any] = []
     async with server(place, durable_url) as (front, serving):
         run_id = (await front.post("auto", **POSTED))["run_id"]
         runner = ("runner", "--pipeline", "slow:pipeline", "--store", front.url)
         async with process(place, *runner) as running:
             async for frame in front.frames(run_id):
+                frames.append(frame)
                 if frame.get("node_id") == "Trader":
                     break
             kill(running, serving)
+    assert all(frame["message"] and frame["agent"] and "service" in frame for frame in frames)
+    tools = {
+        frame["type"]: frame for frame in frames if frame["node_id"] == "get_news" and frame["identifier"] == "RIG"
+    }
+    assert {kind: (frame["status"], frame["service"]) for kind, frame in tools.items()} == {
+        "tool": ("running", "feeds"),
+        "tool_result": ("success", "feeds"),
+    }
     async with server(place, durable_url) as (front, serving):
         # A dead process of this machine is noticed at once, and it is an event.
         run = await front.run(run_id)
@@ -115,12 +178,24 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(place: Pat
         async with process(place, "runner", "--pipeline", "slow:pipeline", "--store", front.url):
             run = await front.until(run_id, "completed")
             assert len(answered(run)) == len(set(answered(run))) == NODES
-            asked = {"run_id": run_id, "node_id": "Aggressive Analyst", "identifier": "RIG"}
-            again = await front.post("rerun-node", **asked)
-            assert (again["phase"], again["rerun_seq"], again["attempt"], again["message"]) == ("risk", 1, 3, None)
-            run = await front.until(run_id, "completed")
+            resumed = run["events"]
+            await front.rerun_on_page(run_id, node="Aggressive Analyst", scope="RIG")
+            run = await front.until(run_id, "completed", rerun_seq=1)
             assert len(answered(run)) == NODES
             assert {event["rerun_seq"] for event in run["events"]} == {0, 1}
+            await front.submit(f"/ui/runs/{run_id}/head", attempt="2")
+        run = await front.run(run_id)
+        assert run["events"] == resumed
+        async with await open_store(front.url) as store:
+            folder = await export_run_folder(store, run_id, tmp_path / "reports")
+            assert files_of(folder) == EVERY_FILE
+            async with await open_store("memory://") as other:
+                (report,) = [each async for each in import_runs(other, tmp_path / "reports")]
+                assert (report.outcome, report.warnings) == ("imported", [])
+                copied = await export_run_folder(other, report.rollout_id or "", tmp_path / "again")
+            assert {path.name: path.read_bytes() for path in copied.rglob("*.*")} == {
+                path.name: path.read_bytes() for path in folder.rglob("*.*")
+            }
 
 
 @pytest.mark.timeout(120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,18 @@ async def test_events_are_those_that_front_ends_know(store: Store, client: Clien
     assert (log["node_id"], log["identifier"], log["agent"]) == ("__system__", "", "SYSTEM")
     assert {event["rerun_seq"] for event in events} == {0}
     assert len({event["id"] for event in events}) == 5
+
+
+async def test_a_new_flow_has_the_time_as_its_id(store: Store, client: Client) -> None:
+    before = int(time.time())
+    ids = [(await posted(client))["flow_id"] for _ in range(3)]
+    assert all(len(each) == 8 for each in ids)
+    seconds = [int(each, 16) for each in ids]
+    assert before <= seconds[0] < seconds[1] < seconds[2] <= before + 60
+    # A flow that exists keeps its id, also if another process has begun it.
+    taken = f"{seconds[2] + 1:08x}"
+    await posted(client, flow_id=taken)
+    assert (await posted(client))["flow_id"] > taken
 
 
 async def test_a_run_without_a_date_is_kept_too(store: Store, client: Client) -> None:

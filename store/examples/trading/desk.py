@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from store.examples.trading import feeds, model
 from store.models import Rollout
-from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, TA
+from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, SUBJECT, TA
 from store.semconv import GROUP_KEY
 from store.training import NodeCall, Pipeline, Step
 
@@ -63,16 +63,17 @@ class Desk:
         *scanners, synthesis = SCAN
         found = [await self._ask(step, name, f"Report\n{feeds.read(MARKET, name)}") for name in scanners]
         summary = await self._ask(step, synthesis, _prompt("Sum up the market", *found))
-        await _keep(step, "macro_scan_summary", summary)
+        sections = dict(zip(scanners, found, strict=True))
+        await _keep(step, "scan_report", {"summary": summary, "sections": sections})
 
     async def _analyse(self, step: Step) -> None:
         step.state["company_of_interest"] = step.scope
         step.state["trade_date"] = _params(step.rollout).get("date", feeds.DATE)
-        step.state["macro_regime_report"] = await _kept(step, MARKET, "macro_scan_summary", "")
+        step.state["macro_regime_report"] = await _market_summary(step)
         for (name, tool), report in zip(_TOOLS.items(), REPORTS, strict=True):
             task = f"Report on {step.scope}"
-            async with self._node(step, name, prompt=task) as call:
-                async with self._node(step, tool, under=name) as looked:
+            async with self._node(step, name, prompt=task, model=model.NAME) as call:
+                async with self._node(step, tool, under=name, prompt=step.scope, service="feeds") as looked:
                     looked.response = feeds.read(step.scope, tool)
                 step.state[report] = await self._answer(call, _prompt(task, looked.response))
         step.state["messages"] = [step.state[report] for report in REPORTS]
@@ -103,6 +104,11 @@ class Desk:
             decision = {"action": action, "shares": int(shares) if action != "HOLD" else 0}
             call.response = f"{decision['action']} {decision['shares']}"
         await _keep(step, "final_trade_decision", decision)
+        report = {name: step.state.get(name) for name in (*SUBJECT, *REPORTS, "investment_plan")} | {
+            "decision": decision
+        }
+        await _keep(step, "complete_report", report)
+        await _keep(step, "complete_report", _markdown(step.scope, report), media_type="text/markdown")
 
     async def _trade(self, step: Step) -> None:
         tickers = tickers_of(step.rollout)
@@ -113,7 +119,7 @@ class Desk:
             "compute_risk": f"{sum(each['shares'] for each in orders.values())} shares move",
             "review_holdings": _listed({ticker: each["action"] for ticker, each in decisions.items()}),
             "prioritize_candidates": ", ".join(sorted(orders, key=lambda ticker: -orders[ticker]["shares"])) or "none",
-            "macro_summary": await _kept(step, MARKET, "macro_scan_summary", ""),
+            "macro_summary": await _market_summary(step),
             "micro_summary": f"{len(orders)} of {len(decisions)} tickers are traded",
             "make_pm_decision": _listed(
                 {ticker: f"{each['action']} {each['shares']}" for ticker, each in orders.items()}
@@ -124,14 +130,30 @@ class Desk:
         for name in PORTFOLIO:
             async with self._node(step, name) as call:
                 call.response = responses[name]
-                if name == "make_pm_decision":
-                    await _keep(step, "pm_decision", decisions)
-        await _keep(step, "execution_result", orders)
+                await self._keep_of_node(step, name, decisions, orders)
+
+    @staticmethod
+    async def _keep_of_node(step: Step, node: str, decisions: Mapping[str, Any], orders: Mapping[str, Any]) -> None:
+        """Save the artefacts of a node of the portfolio phase."""
+        match node:
+            case "compute_risk":
+                shares = {ticker: each["shares"] for ticker, each in orders.items()}
+                await _keep(step, "risk_metrics", {"shares": sum(shares.values()), "by_ticker": shares})
+            case "review_holdings":
+                for ticker, each in decisions.items():
+                    review = {"held": feeds.HOLDINGS.get(ticker, 0), "action": each["action"]}
+                    await _keep(step, f"{ticker}_holding_review", review, scope="portfolio")
+            case "make_pm_decision":
+                await _keep(step, "pm_decision", decisions)
+            case "execute_trades":
+                await _keep(step, "execution_result", orders)
+            case _:
+                pass
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: Step, name: str, prompt: str) -> str:
-        async with self._node(step, name, prompt=prompt) as call:
+        async with self._node(step, name, prompt=prompt, model=model.NAME) as call:
             return await self._answer(call, prompt)
 
     async def _answer(self, call: NodeCall, prompt: str) -> str:
@@ -142,10 +164,8 @@ class Desk:
         return answer.text
 
     @asynccontextmanager
-    async def _node(
-        self, step: Step, name: str, *, prompt: str | None = None, under: str | None = None
-    ) -> AsyncGenerator[NodeCall]:
-        async with step.node(name, prompt=prompt, under=under) as call:
+    async def _node(self, step: Step, name: str, **fields: Any) -> AsyncGenerator[NodeCall]:
+        async with step.node(name, **fields) as call:
             if self._on_node is not None:
                 self._on_node(name, step.scope)
             yield call
@@ -160,15 +180,29 @@ def _params(rollout: Rollout) -> dict[str, Any]:
     return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
 
-async def _keep(step: Step, name: str, content: Any) -> None:
+async def _keep(
+    step: Step, name: str, content: Any, *, scope: str | None = None, media_type: str | None = None
+) -> None:
     await step.store.runs.save_artifact(
         step.rollout.rollout_id,
         step.rollout.attempt.attempt_id,
-        scope=step.scope,
+        scope=scope or step.scope,
         name=name,
         content=content,
         phase=step.phase.name,
+        media_type=media_type,
     )
+
+
+async def _market_summary(step: Step) -> str:
+    """Return the summary of the market, or an empty text if the flow has no scan."""
+    report = await _kept(step, MARKET, "scan_report", {"summary": ""})
+    return report["summary"]
+
+
+def _markdown(ticker: str, report: Mapping[str, Any]) -> str:
+    sections = (f"## {name}\n\n{text}\n" for name, text in report.items() if text is not None)
+    return "\n".join((f"# {ticker}\n", *sections))
 
 
 async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any:

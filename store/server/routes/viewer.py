@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final, cast
-from uuid import uuid4
 
 from fastapi import APIRouter, Query
 
@@ -22,6 +21,7 @@ from store.planning.run_state import CUT_OFF
 from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server.call import Call
+from store.server.flow_ids import flow_ids
 from store.server.response_spool import Spool
 from store.server.routes.runs import request_id
 from store.server.routing import Created, Id, OwnStatusRoute, needs
@@ -131,13 +131,14 @@ async def post_run(call: Call, run: Id, body: PostRunBody) -> bytes:
     """Put a run into the queue; types are scan, pipeline, portfolio, auto and mock."""
     if run not in _TYPES:
         raise Invalid("type", f"{run!r} is none of {', '.join(sorted(_TYPES))}")
-    flow_id = uuid4().hex[:8] if body.flow_id is None else checked_id(body.flow_id, "flow_id")
+    flow_id = None if body.flow_id is None else checked_id(body.flow_id, "flow_id")
     if body.date is not None:
         checked_id(body.date, "date")
     for name, value in [("ticker", body.ticker), ("portfolio_id", body.portfolio_id)]:
         _check_scope(name, value)
     for ticker in body.tickers or ():
         _check_scope("tickers", ticker)
+    flow_id = flow_id or await flow_ids.unused(call.store)
     params = body.model_dump(exclude_unset=True, exclude={"flow_id"})
     metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": run}
     if isinstance(user := params.get("user_id"), str):
