@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LightningStoreServer", "LightningStoreThreaded", "StoreServer", "build_app"]
 
-# Processes that never serve need the class as well: a forked runner that only calls a server.
+# Processes that never serve, such as forked runners that only call a server, import these classes as well, so their
+# modules are loaded on first use.
 _LATE = {
     "LightningStoreServer": "store.server.store_server",
     "LightningStoreThreaded": "store.server.store_server",

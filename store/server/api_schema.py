@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI reads from the routes, and the parts that their signatures do not contain."""
+"""The OpenAPI document, which FastAPI generates from the routes, and the parts that their signatures do not contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.wire.paths import IDEMPOTENCY_KEY, REQUEST_ID
 Json = dict[str, Any]
 
 TITLE: Final = "LightningStore Server"
-"""As Agent-lightning 0.3 has it."""
+"""The title of Agent-lightning 0.3's document."""
 
 _DESCRIPTION: Final = (
     "The store of Agent-lightning 0.3's protocol, with routes of Rollbook's own beside it. All of it is there once for "
@@ -35,7 +35,7 @@ _SERVERS: Final[list[Json]] = [
 _JSON: Final = "application/json"
 _SCHEMAS: Final = "#/components/schemas/{model}"
 _ROLLOUT: Final = {"$ref": _SCHEMAS.format(model="Rollout")}
-# The page of rollouts is one of a union, whose members pydantic all writes into its name.
+# The items of the page of rollouts are a union, and pydantic writes all members of the union into the page's name.
 _LONG_NAME: Final = "PaginatedResult_Annotated_"
 _SHORT_NAME: Final = "PaginatedResult_AnyRollout_"
 
@@ -106,11 +106,14 @@ _OWN_STATUSES: Final = {
     424: "CheckpointMissing",
     428: "SideEffectsUnconfirmed",
 }
-"""The components of the routes whose errors have statuses of their own."""
+"""The components of routes that use a separate status for each class of errors."""
 
 
 def refusals(*statuses: int, own_statuses: bool = False) -> dict[int | str, Json]:
-    """Return the refusals of a route by their statuses; without arguments, those of every route of the store."""
+    """Return the error responses of a route by status.
+
+    Without statuses, return the error responses that all routes of the store have.
+    """
     names = {status: str(status) for status in statuses or _STATUSES} | (_OWN_STATUSES if own_statuses else {})
     return {status: reference("responses", name) for status, name in sorted(names.items())}
 
@@ -126,7 +129,7 @@ STREAMED: Final[Json] = {
 
 
 def declare(settings: Json, role: str, status: int, *, own_statuses: bool) -> Json:
-    """Return the settings of a route of the store, completed by what all of them have in common."""
+    """Return the settings of a route, completed by the headers, parameters and errors of every store route."""
     given: dict[int, Json] = settings["responses"] or {}
     success = {**given.get(status, {})}
     success["headers"] = {REQUEST_ID: reference("headers", REQUEST_ID), **success.get("headers", {})}
@@ -195,15 +198,15 @@ _SECURITY_SCHEMES: Final[Mapping[str, Json]] = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 _SECURITY: Final[list[Json]] = [{"bearer": []}, {"apiKey": []}, {}]
-"""Keys are required once a database has one."""
+"""Keys are required once the database has a key."""
 
 
 def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json]) -> Json:
     """Return the OpenAPI document of these routes.
 
     Args:
-        routes: all that the document describes.
-        schemas: components to which routes refer and that no model of theirs defines.
+        routes: the routes that the document describes.
+        schemas: components that the routes refer to but that their models do not define.
     """
     described = [copy(route) for route in routes]
     for route in described:
@@ -225,7 +228,10 @@ def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json]) -> Json:
 
 
 def _tidied(schema: Any) -> Any:
-    """Return a schema with short names; a rollout with its attempt matches both kinds of rollouts, so `anyOf` them."""
+    """Return a schema with short names.
+
+    A rollout with its attempt matches both kinds of rollouts, so their `oneOf` becomes `anyOf`.
+    """
     if isinstance(schema, list):
         return [_tidied(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -233,7 +239,7 @@ def _tidied(schema: Any) -> Any:
     tidied: Json = {}
     for key, value in cast("Json", schema).items():
         if key == "prefixItems" and all(each == value[0] for each in value):
-            # Next to it stands how many items there are.
+            # `minItems` and `maxItems` beside it state the number of items.
             tidied["items"] = _tidied(value[0])
         elif key == "$ref":
             head, slash, name = value.rpartition("/")

@@ -65,7 +65,7 @@ ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route
 BESIDE: Final = tuple(
     cast("RequestRoute", route) for router in (otlp.opentelemetry, operations.operations) for route in router.routes
 )
-"""The routes beside them, which FastAPI's router finds."""
+"""The other routes, which FastAPI's router finds."""
 # The schema and its pages are the same for every server of this version, and a browser that opens them sends no key.
 _DOCUMENTATION: Final = tuple(
     LayerRoute("GET", path, "open") for path in ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
@@ -74,18 +74,18 @@ PROTECTED: Final[tuple[Protected, ...]] = (*ROUTES, *BESIDE, *_DOCUMENTATION, *D
 """All routes of a server, with the roles that they require."""
 
 FAST_PATH: Final = "ROLLBOOK_FAST_PATH"
-"""The environment variable that switches the fast path off, if it is 0."""
+"""The environment variable that switches the fast path off when its value is 0."""
 
 
 class Application(FastAPI):
-    """FastAPI with our layers around its own.
+    """FastAPI with the server's ASGI layers around FastAPI's own layers.
 
     Requests for the store's routes never reach FastAPI's layers. No request is traced: in a process that exports its
     spans to this server, every export would be a request that is traced and exported.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return our layers around FastAPI's."""
+        """Return FastAPI's layers, wrapped in the server's layers."""
         layers, self.user_middleware = self.user_middleware, []
         app = super().build_middleware_stack()
         self.user_middleware = layers
@@ -121,11 +121,12 @@ def build_app(
         max_body_bytes: the largest request body; a larger one is refused with 413.
         max_otlp_bytes: the largest body of traces, as sent and decompressed.
         ring: the keys of the clients; the caller closes it. None if no keys are required.
-        is_local: whether only this machine reaches the server; then host names of other machines are refused.
+        is_local: whether only this machine reaches the server. Requests with host names of other machines are then
+            refused.
         is_read_only: whether the dashboard offers no actions.
-        has_fast_path: whether hot calls are answered without the application's layers. The answers are the same.
+        has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
-        run_defaults: what posted runs get; None for a `RunDefaults()`.
+        run_defaults: the defaults of posted runs; None for `RunDefaults()`.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
@@ -134,9 +135,9 @@ def build_app(
     app.state.parked = Parked()
     app.state.metrics = Metrics()
     app.state.measured = Measured()
-    # Set if several processes share the port.
+    # This is set if several processes share the port.
     app.state.peers = None
-    # The names of this machine in requests so far.
+    # The host names that accepted requests have used for this machine so far.
     app.state.names = set[bytes]()
     app.state.max_otlp_bytes = max_otlp_bytes
     is_fast = has_fast_path and os.environ.get(FAST_PATH) != "0"
@@ -153,7 +154,7 @@ def _fast_path(
     app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
 ) -> FastPath | None:
     store = partitions.root
-    # A subclass may behave differently.
+    # A subclass may behave differently, so it has no fast path.
     if type(store) is not SQLStore:
         return None
     names = app.state.names if is_local else None
@@ -170,7 +171,7 @@ def _add_layers(
     is_local: bool,
     is_read_only: bool,
 ) -> None:
-    # The last one added is the outermost.
+    # The layer that is added last is the outermost.
     app.add_middleware(RouteLayer, routes=ROUTES)
     app.add_middleware(
         DashboardLayer, parked=app.state.parked, partitions=partitions, ring=ring, is_read_only=is_read_only
@@ -194,7 +195,7 @@ def _add_layers(
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Let FastAPI's router answer errors as the store's routes do."""
+    """Make FastAPI's router respond to errors as the store's routes do."""
 
     async def refused(request: Request, error: Exception) -> Response:
         del request
@@ -203,8 +204,8 @@ def _add_error_handlers(app: FastAPI) -> None:
         return Response(body, status, texts, media_type="application/json")
 
     async def not_found(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # the class that it is registered for
-        # As in Agent-lightning 0.3, whose dashboard is behind every path and accepts only GET.
+        assert isinstance(error, HTTPException)  # the handler is registered for this class
+        # Agent-lightning 0.3 responds in this way, because its dashboard is mounted at every path and accepts only GET.
         if error.status_code == 404 and request.method not in {"GET", "HEAD"}:
             return Response(b'{"detail":"Method Not Allowed"}', 405, media_type="application/json")
         body = orjson.dumps({"detail": error.detail})

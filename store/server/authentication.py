@@ -20,13 +20,13 @@ from store.sql.api_keys import ROLES, Key, Role
 from store.wire.paths import PREFIX
 
 OF_ALL_PARTITIONS: Final = frozenset({"/metrics"})
-"""The paths whose answer is about all partitions, and which therefore require a key for all of them."""
+"""The paths whose responses are about all partitions, and which therefore require a key for all partitions."""
 
 _RANKS: Final = {role: rank for rank, role in enumerate(ROLES)}
 
 
 def may(role: Role, needed: Role) -> bool:
-    """Return whether a role includes another; a role that is not defined here includes none."""
+    """Return whether a role includes another role. A role that is not defined here includes no other."""
     return _RANKS.get(role, -1) >= _RANKS[needed]
 
 
@@ -50,7 +50,7 @@ class AuthLayer:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass on a request, or refuse it."""
-        # The usual case while there are no keys. Routes below this prefix note their template themselves.
+        # This is the usual case while there are no keys. Routes below this prefix set `rollbook.route` themselves.
         if self._ring.is_idle and scope["type"] == "http" and scope["path"].startswith(PREFIX):
             return self._app(scope, receive, send)
         return self._judge(scope, receive, send)
@@ -90,14 +90,14 @@ class AuthLayer:
             method = "GET"
         route = self._find(method, path)
         if route is not None:
-            # For the metrics and the log, in case the request ends here.
+            # The metrics and the log need the route if the request ends here.
             scope["rollbook.route"] = route.path
             if route.role == "open" and partition is None:
                 return True
         if not await self._ring.are_demanded():
             return True
         if route is None:
-            # A client without a key does not learn which paths exist.
+            # `find` refuses a client without a key, so such a client does not learn which paths exist.
             self._ring.find(_sent(scope))
             return False
         scope["rollbook.admission"] = admission(
@@ -109,7 +109,7 @@ class AuthLayer:
         path = dashboard.without_twin(path)
         route = self._routes.find(method, path, {})
         if route is None and method == "GET" and dashboard.is_page(path):
-            # A page reports a missing page to every client with access to pages.
+            # Every client with access to pages sees the page that reports a missing page.
             route = self._routes.find(method, dashboard.LIVE, {})
         return route
 
@@ -174,10 +174,10 @@ def _sent(scope: Scope) -> str:
 
 
 def _of_cookie(scope: Scope) -> list[str]:
-    """Return the key in a browser's cookie. A request that changes something must also name its origin.
+    """Return the key in a browser's cookie. A request that changes data must also have an `Origin` header.
 
     Raises:
-        Unauthorized: such a request has no `Origin`.
+        Unauthorized: a request that changes data has no `Origin`.
     """
     text = dashboard.key_of(scope)
     if text is None:
@@ -225,7 +225,7 @@ def _of_protocols(value: bytes) -> list[str]:
 
 
 def _nothing_there(scope: Scope) -> tuple[int, bytes, Headers]:
-    # The same answers as without keys.
+    # The responses are the same as those of a server without keys.
     if scope["type"] == "websocket" or scope["method"] in {"GET", "HEAD"}:
         return 404, b'{"detail":"Not Found"}', []
     return 405, b'{"detail":"Method Not Allowed"}', []

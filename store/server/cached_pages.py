@@ -1,4 +1,4 @@
-"""Pages of query results as JSON: streamed by stores that can, and cached until the next commit."""
+"""Pages of query results as JSON. SQL stores stream them, and the server caches them until the next commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Q = TypeVar("Q", bound=PageQuery)
 
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""The size of the cache for all stores."""
+"""The size of the cache that all stores share."""
 
 _kept: Final = KeptPages(KEPT_BYTES)
 

@@ -34,7 +34,7 @@ class Call(HTTPConnection):
     def __init__(self, scope: Scope, receive: Callable[[], Awaitable[Message]], ids: dict[str, str]) -> None:
         super().__init__(scope)
         self.ids = ids
-        """The ids in its path."""
+        """The ids in the path of the request."""
         self._receive = receive
 
     @property
@@ -59,7 +59,8 @@ class Call(HTTPConnection):
             body = b"".join(parts)
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        # Also without a key: a request may begin in the context of the previous one on its connection.
+        # This is necessary without a key as well, because a request may begin in the context of the previous request on
+        # its connection.
         context.idempotency_key.set(self.idempotency(body))
         return body
 
@@ -80,16 +81,22 @@ class Call(HTTPConnection):
 
     @property
     def _caller(self) -> str:
-        """The owner of the request's idempotency keys, so that no client receives the answer of another."""
+        """The owner of the request's idempotency key.
+
+        It separates clients, so that no client receives the response to another client's request.
+        """
         admission = self.scope.get("rollbook.admission")
         return "anonymous" if admission is None else f"key {admission.key.key_id}"
 
     def header(self, name: bytes) -> bytes | None:
-        """Return a header by its name in lower case; the last one if it is repeated."""
+        """Return the value of a header; `name` is in lower case.
+
+        If the header is repeated, return the last value.
+        """
         return headers_of(self.scope).get(name)
 
     def parsed(self, body: bytes, validator: Any) -> Any:
-        """Return a body as a validator of pydantic converts it.
+        """Return a body, converted by a validator of pydantic.
 
         Raises:
             MalformedRequest: there is no body, it is not declared as JSON, or it does not match the model.
@@ -105,7 +112,7 @@ class Call(HTTPConnection):
             if first["type"] != "json_invalid":
                 raise _fault(error, first, "body") from None
             faulty = first.get("ctx", {}).get("error", "")
-        # Python's parser accepts lone surrogates and deeper nesting, which the store refuses with the right error.
+        # Python's parser accepts lone surrogates and deeper nesting. The store then refuses them with the right error.
         try:
             return validator.validate_python(_lenient(body, faulty))
         except ValidationError as error:
@@ -154,14 +161,14 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 class ClientLeft(Exception):
-    """The client closed its connection and does not wait for an answer."""
+    """The client closed its connection and does not wait for a response."""
 
 
 def checked(query: Q) -> Q:
     """Return a page's query if its paging and order are possible.
 
     Raises:
-        Refused: with the text of Agent-lightning 0.3.
+        Refused: the paging or the order is impossible. The text is the same as in Agent-lightning 0.3.
     """
     if query.limit == 0 or query.limit < -1:
         raise Refused("limit", "Limit must be greater than 0 or -1 for no limit")
@@ -174,10 +181,10 @@ def checked(query: Q) -> Q:
 
 
 def refuse_null(body: BaseModel, *fields: str) -> None:
-    """Refuse null in fields that a client leaves out to keep their value.
+    """Refuse null in these fields. A client leaves a field out to keep its value.
 
     Raises:
-        Refused: with the text of Agent-lightning 0.3.
+        Refused: a field is null. The text is the same as in Agent-lightning 0.3.
     """
     for field in fields:
         if field in body.model_fields_set and getattr(body, field) is None:

@@ -4,7 +4,7 @@ import zlib
 from typing import Final
 
 CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
-"""The content codings that `expand` knows."""
+"""The content codings that `expand` supports."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD: Final = 8
@@ -55,6 +55,6 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _deflate_window(body: bytes) -> int:
-    # The standard requires zlib's format; some senders leave out its header.
+    # The standard requires zlib's format, but some senders leave out its header.
     has_header = len(body) > 1 and body[0] & 0x0F == _ZLIB_METHOD and int.from_bytes(body[:2], "big") % 31 == 0
     return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS

@@ -1,4 +1,4 @@
-"""The answer to a failed call: its status, JSON and headers."""
+"""The response to a failed call: its status, JSON and headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BodyTooLarge(TooLarge):
 
 
 class UnknownPartition(StoreError):
-    """A path below `/p/` that names no partition, with the error to answer."""
+    """A path below `/p/` that does not name a partition. Its `error` is sent to the client."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -80,18 +80,18 @@ def _short(given: Any) -> Any:
 
 
 def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, Headers]:
-    """Return the answer for an error: status, JSON body and further headers. A bug is logged with its traceback.
+    """Return the response to an error: status, JSON body and further headers. A bug is logged with its traceback.
 
     Args:
         error: the error of the call.
-        own_status: answer with the status of its class, for routes that Agent-lightning's clients do not call.
+        own_status: use the status of the error's class. This is for routes that Agent-lightning's clients do not call.
     """
     if isinstance(error, MalformedRequest):
         return 422, _dumps({"detail": error.faults}), []
     if isinstance(error, UnknownPartition):
         return 404, _dumps(error_body(error.error)), []
     if isinstance(error, BodyTooLarge):
-        # The unread body would precede the next request on this connection.
+        # The unread body would precede the next request on this connection, so the connection is closed.
         return 413, _dumps(error_body(error)), [(b"connection", b"close")]
     if isinstance(error, StoreError):
         status = status_of(error, own=own_status)
@@ -107,5 +107,5 @@ def _dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        # The refused value holds a lone surrogate, or an integer beyond 64 bits.
+        # The refused value contains a lone surrogate or an integer beyond 64 bits, which orjson cannot write.
         return json.dumps(value).encode()

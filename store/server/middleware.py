@@ -1,6 +1,7 @@
 """The outermost layers: each request gets an id, a limited body and safe headers, and is counted and logged.
 
-This is one ASGI layer instead of five, since each would cost a request another frame and another copy of its headers.
+One ASGI layer does all of this, because each further layer would cost a request another call and another copy of its
+headers.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _PLAIN_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
-    # No page of another origin can embed an answer, load it, or learn from a link which page led to it.
+    # A page of another origin cannot embed or load a response, and cannot see which page linked to it.
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""The headers of every answer."""
+"""The security headers of every response."""
 _SECURITY_OF_FILES: Final = tuple(header for header in SECURITY if header[0] != b"cache-control")
 
 
 class ForwardedLayer:
-    """An ASGI layer that accepts the client's address and scheme from a proxy on this machine, as uvicorn does.
+    """An ASGI layer that accepts the client's address and scheme from a trusted proxy, as uvicorn does.
 
-    uvicorn's layer searches the headers of every request; this one passes it only requests that have such headers.
-    FORWARDED_ALLOW_IPS names the trusted proxies.
+    uvicorn's layer searches the headers of every request. This layer calls it only for requests with forwarding
+    headers. The environment variable FORWARDED_ALLOW_IPS lists the trusted proxies; the default is this machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -67,13 +68,13 @@ _FORWARDED: Final = frozenset({b"x-forwarded-proto", b"x-forwarded-for"})
 
 
 class RequestLayer:
-    """An ASGI layer that gives a request its id and its limits, and counts it.
+    """An ASGI layer that assigns an id to each request, limits its body, and counts it.
 
     Args:
         app: the next layer.
         metrics: counts requests.
         max_body_bytes: the largest body that is read.
-        unbounded: the end of a path whose route limits its bodies itself.
+        unbounded: the suffix of the paths whose route limits its bodies itself.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class RequestLayer:
 
 
 def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
-    """Count and log an answer; a status of 0 means that the client disconnected."""
+    """Count and log a response. A status of 0 means that the client disconnected."""
     route: str = scope.get("rollbook.route", "other")
     metrics.request(scope["method"], route, status, seconds)
     level = logging.DEBUG if status < 400 else logging.INFO
@@ -150,7 +151,7 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
     client, admission = scope.get("client"), scope.get("rollbook.admission")
     return {
         "method": scope["method"],
-        # Without the query, which may contain data of users.
+        # The query is left out, because it may contain data of users.
         "path": scope["path"],
         "partition": scope.get("rollbook.partition"),
         "status": status,
@@ -161,11 +162,12 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
 
 
 def id_of(headers: dict[bytes, bytes]) -> bytes:
-    """Return the id that the client sent, or a new one of 16 hex digits."""
+    """Return the id that the client sent, or a new id of 16 hex digits."""
     given = headers.get(_REQUEST_ID)
     if given is not None and _PLAIN_ID.fullmatch(given):
         return given
-    # Random bytes would need a system call for each request, during which the writer's thread takes the interpreter.
+    # Random bytes would need a system call for each request, and the writer's thread would take the interpreter lock
+    # meanwhile.
     return b"%08x%08x" % (_PROCESS ^ process.number, next(_numbers) & 0xFFFF_FFFF)
 
 

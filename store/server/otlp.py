@@ -1,8 +1,8 @@
-"""OTLP over HTTP: exporters post traces, and an answer means that every span it does not refuse is committed.
+"""OTLP over HTTP: exporters post traces, and a success means that all spans are committed, except the refused ones.
 
-Spans of one attempt are recorded together. A fault of one attempt or one span is reported in a partial success, and all
-other spans are stored. The whole request is refused only if the store cannot write at the moment, so that the exporter
-sends it again; spans that are stored already are then recognised and skipped.
+Spans of one attempt are recorded together. An error of one attempt or of one span is reported in a partial success, and
+all other spans are stored. If the store cannot write at the moment, the whole request is refused, so that the exporter
+sends it again. Spans that are already stored are then recognised and skipped.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ logger = logging.getLogger("store.server.otlp")
 T = TypeVar("T")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""The largest body by default, as sent and as it is after decompression: the most an exporter sends by default."""
+"""The default limit of a body, both as sent and after decompression. It is the default limit of exporters."""
 
-# Beyond this a body is opened and decoded in a thread, so that other requests go on meanwhile.
+# A larger body is decompressed and decoded in a thread, so that other requests continue meanwhile.
 _INLINE_BYTES: Final = 1024 * 1024
-# One call of the store; encoding more at once would hold up the other requests.
+# The most spans in one call of the store. Encoding more at once would delay other requests.
 _SPANS_AT_ONCE: Final = 1000
 _CALLS_AT_ONCE: Final = 64
 _EXPECTED: Final = "'application/x-protobuf' or 'application/json'"
@@ -150,7 +150,7 @@ class _Refused(Exception):
 
 
 class _Gone(Exception):
-    """The exporter left before its request was complete."""
+    """The exporter disconnected before its request was complete."""
 
 
 class TraceExport:
@@ -164,7 +164,7 @@ class TraceExport:
         self._limit = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Record the spans and answer."""
+        """Record the spans and send the response."""
         scope["rollbook.route"] = paths.OTLP_TRACES
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         encoding = encoding_of(headers.get("content-type", ""))
@@ -194,7 +194,8 @@ class TraceExport:
             traces = await _aside(body, encoding.decode)
         except Undecodable as error:
             raise _Refused(400, str(error)) from None
-        # One request is many calls here, and a span is never recorded twice under any key.
+        # The idempotency key is unset, because one request becomes many calls, and the store never records a span
+        # twice.
         key = context.idempotency_key.set(None)
         try:
             await _store(store, traces)
@@ -268,12 +269,12 @@ class RecordsCommands(Protocol):
     """A store that records and numbers spans in one write, as a command."""
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
-        """Record spans; return index and sequence_id of those that were new."""
+        """Record spans, and return the index and the sequence_id of each new span."""
         ...
 
 
 async def _store(store: Store, traces: Traces) -> None:
-    """Record spans attempt by attempt; what the store refuses is counted, all else is stored."""
+    """Record spans attempt by attempt. Spans that the store refuses are counted, and all others are stored."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, span in enumerate(traces.received):
         groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
@@ -296,8 +297,9 @@ _Key = tuple[str, str]
 
 
 def _how(store: Store) -> tuple[Record, Record | None]:
-    """Return what records spans, and what numbers them as it does, for a store that can."""
-    # To ask an instance for the parts of a protocol takes longer than to make it a span.
+    """Return a function that records spans, and one that also numbers them; None if the store has no such command."""
+    # The result is cached by class, because checking an instance against the protocol takes longer than creating a
+    # span.
     if not _records_commands(type(store)):
         return lambda spans: store.add_many_spans([each.span() for each in spans]), None
     record = cast("RecordsCommands", store).record
@@ -315,7 +317,8 @@ def _records_commands(kind: type[Store]) -> bool:
 def _numbered_as_recorded(groups: Mapping[_Key, list[int]], unnumbered: list[int]) -> set[_Key]:
     """Return the attempts whose spans can be numbered and recorded in one write.
 
-    All of the rollout's spans then want a number and belong to one attempt, so that their order is the request's.
+    All spans of the rollout in the request need a number and belong to one attempt, so they are numbered in the order
+    of the request.
     """
     attempts = Counter(rollout_id for rollout_id, _ in groups)
     wanting = set(unnumbered)
@@ -323,14 +326,17 @@ def _numbered_as_recorded(groups: Mapping[_Key, list[int]], unnumbered: list[int
 
 
 async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> None:
-    """Draw the numbers that are missing, all of them before any given number raises a counter."""
+    """Number the spans that have no number.
+
+    This precedes the recording of other spans, whose numbers may raise a counter.
+    """
     wanted: dict[str, list[int]] = {}
     for index in unnumbered:
         wanted.setdefault(traces.received[index].rollout_id, []).append(index)
 
     async def draw(indexes: list[int]) -> None:
         keys = [(traces.received[index].rollout_id, traces.received[index].attempt_id) for index in indexes]
-        # A rollout id that no store can hold is refused again, and counted, when its spans are recorded.
+        # Spans with an impossible rollout id are refused again, and counted, when they are recorded.
         try:
             numbers = await store.get_many_span_sequence_ids(keys)
         except Invalid:
@@ -341,7 +347,7 @@ async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> No
 
 
 async def _add(record: Record, spans: list[Received], refused: Refusals) -> None:
-    """Record spans of one attempt; those that the store refuses are counted, the others are stored."""
+    """Record spans of one attempt. Spans that the store refuses are counted, and the others are stored."""
     try:
         await record(spans)
     except NotFound as error:
@@ -350,7 +356,8 @@ async def _add(record: Record, spans: list[Received], refused: Refusals) -> None
         if len(spans) == 1:
             refused.add(str(error))
             return
-        # Nothing of the call was done. The halves find out which spans it was.
+        # The store recorded none of the spans. The two halves are recorded separately, to find the spans that it
+        # refuses.
         middle = len(spans) // 2
         await _add(record, spans[:middle], refused)
         await _add(record, spans[middle:], refused)
@@ -361,7 +368,10 @@ def _pieces(items: list[T]) -> list[list[T]]:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run calls in their order, so many at once that they share commits; raise the first error after all have ended."""
+    """Run calls in order, up to `_CALLS_AT_ONCE` at once so that they share commits.
+
+    Raise the first error after the running calls have ended.
+    """
     waiting = list(calls)
     if len(waiting) == 1:
         await waiting[0]
@@ -376,7 +386,7 @@ async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise errors[0]
 
 
-# -- answers ---------------------------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------------------------
 
 
 def _accepts_gzip(accepted: str) -> bool:

@@ -1,4 +1,4 @@
-"""A cache of pages, each valid until the next commit; clients that poll request the same pages repeatedly."""
+"""A cache of pages, for clients that request the same pages repeatedly. Each page is valid until the next commit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from threading import Lock
 
 
 class KeptPages:
-    """The pages requested last, each with the state of the database that it was read from.
+    """The most recently requested pages, each with the state of the database from which it was read.
 
-    Each request reads the state from the database and compares it, so a page never outlives its state.
+    Each request reads the current state of the database and compares it, so a page is never returned for another state.
 
     Args:
-        most_bytes: the largest size of all pages together; the least recently used page is dropped first.
+        most_bytes: the largest total size of the pages. The least recently used page is dropped first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -37,8 +37,8 @@ class KeptPages:
 
         Args:
             key: the store and the query.
-            state: the state before the page was read. The page may be newer; then this state never occurs again, and
-                the page is never used.
+            state: the state before the page was read. If the page is newer than this state, the state never occurs
+                again, so the page is never used.
             page: the JSON of the page.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""The partitions of a server's database: one at the root, and any other below `/p/<name>/`."""
+"""The partitions of a server's database: one partition at the root, and each other partition below `/p/<name>/`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ class _Opened:
 
 
 class Partitions:
-    """The stores of one server: one at the root, and others opened on demand, of which the last used stay open.
+    """The stores of one server: one at the root, and others that are opened on demand.
+
+    The most recently used stay open.
 
     Args:
         root: the store at `/`; its owner closes it.
-        url: its URL, from which those of other partitions derive; None if there are no others.
-        open_partition: opens a partition that exists, by its URL; raises `NotFound` if it does not.
-        make_partition: opens a partition and creates it if it is missing; None if none is created.
+        url: the URL of the root store, from which the URLs of other partitions derive; None if there are no other
+            partitions.
+        open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
+        make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
     """
 
@@ -72,7 +75,7 @@ class Partitions:
 
         Raises:
             UnknownPartition: no partition has this name.
-            Unavailable: as many partitions as may be open are in use.
+            Unavailable: the limit of open partitions is reached, and all of them are in use.
         """
         if name == self.root_name:
             yield self.root
@@ -80,7 +83,7 @@ class Partitions:
         opened = self._opened.get(name) or await self._begin(name, self._open_partition)
         opened.users += 1
         try:
-            # Shielded, since other requests wait for the same opening.
+            # The opening is shielded, because other requests wait for it as well.
             store = await asyncio.shield(opened.opening)
         except NotFound:
             self._drop(name, opened)
@@ -97,7 +100,7 @@ class Partitions:
 
     @asynccontextmanager
     async def use_or_make(self, name: str) -> AsyncGenerator[Store]:
-        """As `use`; a missing partition is created, if that is possible."""
+        """Provide a store as `use` does, and create a missing partition if `make_partition` is set."""
         if name != self.root_name and name not in self._opened:
             await self._begin(name, self._make_partition or self._open_partition)
         async with self.use(name) as store:
@@ -126,7 +129,7 @@ class Partitions:
             del self._opened[name]
 
     async def close(self) -> None:
-        """Close every partition but the root."""
+        """Close all open partitions except the root."""
         while self._opened:
             _, opened = self._opened.popitem()
             await _close(opened)
@@ -162,7 +165,8 @@ class PartitionLayer:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find the store, and pass on the request."""
-        # Not async, here and in other layers: a request that is only passed on needs no coroutine.
+        # This method and those of other layers are not async, so that a request that is only passed on needs no
+        # coroutine.
         if scope["type"] not in {"http", "websocket"}:
             return self._app(scope, receive, send)
         name, root_path = place_of(scope)
@@ -186,7 +190,7 @@ class PartitionLayer:
 
 
 def place_of(scope: Scope) -> tuple[str | None, str]:
-    """Return the partition in a path, None at the root, and the prefix of the path."""
+    """Return the partition in a path, or None at the root, and the prefix of the path."""
     root_path: str = scope.get("root_path", "")
     path: str = scope["path"][len(root_path) :]
     if not path.startswith(PARTITIONS):

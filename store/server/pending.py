@@ -1,4 +1,4 @@
-"""Waiting calls: each ends when it has its result, when its client disconnects, or when the server stops."""
+"""Waiting calls. Each call ends when it has its result, when its client disconnects, or when the server stops."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class OpenStream(Protocol):
 
 
 class Parked:
-    """The calls of one server that are waiting."""
+    """The waiting calls and the open streams of one server."""
 
     def __init__(self) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
         self._aside: set[asyncio.Task[Any]] = set()
         self.streams: set[OpenStream] = set()
-        """The open streams, until their last frame was written."""
+        """The open streams. A stream is open until its last frame is written."""
         self.is_closing = False
         """Whether the server is stopping."""
 
@@ -53,7 +53,7 @@ class Parked:
         return len(self._calls)
 
     async def run(self, receive: Callable[[], Awaitable[Message]], work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a call that may take long; it is cancelled when its client disconnects.
+        """Return the result of a call that may take long. The call is cancelled when its client disconnects.
 
         Args:
             receive: the ASGI channel of a request whose body was read.
@@ -61,7 +61,7 @@ class Parked:
 
         Raises:
             ClientLeft: the client has disconnected.
-            Unavailable: the server stops.
+            Unavailable: the server is stopping.
         """
         if self.is_closing:
             work.close()
@@ -103,7 +103,7 @@ class Parked:
             call.cancel()
 
     async def emptied(self, seconds: float) -> None:
-        """Return when waiting calls have ended and streams have written their last frame, or after a timeout."""
+        """Wait until waiting calls have ended and streams have written their last frame, or until the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._calls or self.streams:  # noqa: ASYNC110 - once, at the end of a server

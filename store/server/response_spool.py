@@ -1,4 +1,4 @@
-"""Bodies of answers that may be too large for memory."""
+"""Bodies of responses that may be too large for memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from store.server.call import ClientLeft
 IN_MEMORY: Final = 1024 * 1024
 """A larger body is written to a temporary file."""
 STALL_SECONDS: Final = 30.0
-"""How long a client may read nothing of a body before it is disconnected."""
+"""A client that reads nothing of a body for this long is disconnected."""
 
 _PIECE: Final = 256 * 1024
 
 
 class Spool:
-    """A body that is written once and then sent, from a temporary file if it is large.
+    """A response body that is written completely before it is sent. A large body is written to a temporary file.
 
-    It is complete before its first byte is sent, so that the answer has a length and an error a status, and so that
-    no client, however slowly it reads, keeps a connection to the database.
+    The body is complete before its first byte is sent. The response therefore has a length, an error has a status, and
+    a client that reads slowly does not occupy a connection to the database.
     """
 
     __slots__ = ("_file", "_parts", "_waiting", "size")
@@ -35,13 +35,13 @@ class Spool:
         self._waiting = 0
         self._file: IO[bytes] | None = None
         self.size = 0
-        """The number of bytes so far."""
+        """The number of bytes written so far."""
 
     def write(self, part: bytes) -> None:
         """Add to the body.
 
         Raises:
-            Unavailable: there is no room for the file.
+            Unavailable: the temporary file cannot be written.
         """
         self._parts.append(part)
         self._waiting += len(part)
@@ -81,10 +81,10 @@ class Spool:
 
 
 async def send_spooled(scope: Scope, send: Send, body: Spool) -> None:
-    """Send the rest of an answer whose head was sent, as fast as its client reads.
+    """Send the body of a response whose headers were sent, as fast as the client reads.
 
     Raises:
-        ClientLeft: it took nothing for `STALL_SECONDS`.
+        ClientLeft: the client read nothing for `STALL_SECONDS`.
     """
     pieces = body.pieces()
     with closing(pieces):
@@ -107,5 +107,5 @@ async def _cut_off(scope: Scope, send: Send) -> None:
     if connection is not None:
         # A normal close would wait until the client has read everything.
         connection.transport.abort()
-        # Returns when the connection is known to be closed; then the answer need not be completed.
+        # This returns when the server knows that the connection is closed. The response then need not be completed.
         await send(_part(b"", more=True))

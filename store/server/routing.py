@@ -1,9 +1,9 @@
-"""Routes: from a method and a path to the endpoint that answers.
+"""Routes, which map a method and a path to an endpoint.
 
 FastAPI's router tries one regular expression after another, and its endpoints resolve dependencies, validate and
-serialise, which together takes several times what the store needs for a small call. Here a path is looked up in an
-index, and an endpoint returns the bytes of its answer. FastAPI declares the routes and generates the schema, and its
-router finds the few routes beside the store's.
+serialise. Together this takes several times as long as the store needs for a small call. This module looks up a path in
+an index, and an endpoint returns the bytes of its response. FastAPI declares the routes and generates the schema.
+FastAPI's router finds only the few routes that do not belong to the store.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ P = TypeVar("P", bound="Protected")
 E = TypeVar("E", bound=Callable[..., Any])
 
 Access = Role | Literal["open"]
-"""The role that a route requires; `open` for none."""
+"""The role that a route requires; `open` if it requires no key."""
 
 Id = Annotated[str, Path(min_length=1)]
 """An id in a path."""
 
 JSON: Final = (b"content-type", b"application/json")
-"""The header of every answer of the store."""
+"""The content type of every response of the store."""
 
 _ID: Final = re.compile(r"\{(\w+)\}")
 _NO_BODY: Final = frozenset({b"", b"null"})
@@ -51,7 +51,7 @@ _NO_BODY: Final = frozenset({b"", b"null"})
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """An answer with the path of the created object."""
+    """A response with the path of the created object."""
 
     body: bytes
     location: str
@@ -79,12 +79,12 @@ class DeclaredRoute(APIRoute):
 
 
 class RequestRoute(DeclaredRoute):
-    """A route beside those of the store. FastAPI's router finds it; its endpoint makes a response of a request."""
+    """A route that does not belong to the store. FastAPI's router finds it, and its endpoint returns a response."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         super().__init__(path, endpoint, **settings)
         self.description = ""
-        # As Starlette's own routes do.
+        # Starlette's own routes accept HEAD as well.
         if self.method == "GET":
             self.methods = {"GET", "HEAD"}
 
@@ -94,14 +94,14 @@ class RequestRoute(DeclaredRoute):
 
 
 class StoreRoute(DeclaredRoute):
-    """A route of the store, whose endpoint returns the bytes of its answer.
+    """A route of the store. Its endpoint returns the bytes of the response.
 
-    FastAPI's own handler resolves dependencies, validates and serialises, which takes several times what the store
-    needs for a small call. This one validates the query and the body as `Call` does, and calls the endpoint.
+    FastAPI's own handler resolves dependencies, validates and serialises, which takes several times as long as the
+    store needs for a small call. This class validates the query and the body with `Call`, and calls the endpoint.
     """
 
     own_statuses: ClassVar[bool] = False
-    """Whether each class of error has its own status, as `store.wire.errors.status_of` says."""
+    """Whether each class of error has its own status; see `store.wire.errors.status_of`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
         self.status: int = settings["status_code"] or 200
@@ -118,7 +118,9 @@ class StoreRoute(DeclaredRoute):
         self._body_type = TypeAdapter(self.body).validator if bodies else None
 
     def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
-        """Validate the query, and return the endpoint's coroutine; it validates the body first.
+        """Validate the query, and return the endpoint's coroutine.
+
+        If there is a body, the coroutine validates it first.
 
         Raises:
             MalformedRequest: the query does not match its model.
@@ -128,7 +130,8 @@ class StoreRoute(DeclaredRoute):
         if self.query is not None:
             query = call.query(self.query)
             arguments = {**arguments, self._query_name: checked(query) if isinstance(query, PageQuery) else query}
-        # A coroutine of its own would cost a read more than the lookup of its route.
+        # A GET has no coroutine around the endpoint, because that would cost a read more time than the lookup of its
+        # route.
         return self.endpoint(call, **arguments) if self.method == "GET" else self._respond_to_body(call, arguments)
 
     async def _respond_to_body(self, call: Call, arguments: dict[str, Any]) -> bytes | Spool | Created:
@@ -141,7 +144,7 @@ class StoreRoute(DeclaredRoute):
 
 
 class OwnStatusRoute(StoreRoute):
-    """A route that Agent-lightning's clients do not call, whose errors have statuses of their own."""
+    """A route that Agent-lightning's clients do not call. Each class of its errors has its own status."""
 
     own_statuses = True
 
@@ -176,14 +179,15 @@ class LayerRoute:
 
 
 class RouteIndex(Generic[P]):
-    """Routes by method and path: a table of paths without ids, and a regular expression per method for the others.
+    """Routes by method and path: a table for paths without ids, and one regular expression per method for the others.
 
     A literal segment takes precedence over an id: `/attempts/latest` does not name an attempt.
     """
 
     def __init__(self, routes: Iterable[P]) -> None:
         self._methods: dict[str, tuple[re.Pattern[str], dict[int, tuple[P, list[str]]]]] = {}
-        # The cheapest reads are page queries at literal paths, and a lookup takes a tenth of a match.
+        # The fastest reads are page queries at paths without ids. A lookup in the table takes a tenth of the time of a
+        # match.
         self._literal: dict[tuple[str, str], P] = {}
         by_method: dict[str, list[P]] = {}
         for route in routes:
@@ -204,7 +208,7 @@ class RouteIndex(Generic[P]):
             self._methods[method] = re.compile("|".join(patterns) or "(?!)"), by_group
 
     def find(self, method: str, path: str, ids: dict[str, str]) -> P | None:
-        """Return the route of a path, as `path_within` gives it, and add the ids in it."""
+        """Return the route of a path that `path_within` returned, and add the ids in the path to `ids`."""
         literal = self._literal.get((method, path))
         if literal is not None:
             return literal
@@ -212,7 +216,7 @@ class RouteIndex(Generic[P]):
         match = known and known[0].fullmatch(path)
         if not known or not match:
             return None
-        # The last group to close is the one around the path.
+        # `lastindex` is the group that closes last, which is the group around the whole path.
         group = cast("int", match.lastindex)
         route, names = known[1][group]
         for inner, name in enumerate(names, group + 1):
@@ -225,7 +229,7 @@ class RouteIndex(Generic[P]):
 
 
 class RouteLayer:
-    """An ASGI layer that answers the routes of the store, and passes on all other requests."""
+    """An ASGI layer that answers requests for the store's routes, and passes on all other requests."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[StoreRoute]) -> None:
         self._app = app
@@ -240,7 +244,8 @@ class RouteLayer:
         ids: dict[str, str] = {}
         route = self._routes.find(method, path, ids)
         if route is None:
-            # As in Agent-lightning 0.3, whose dashboard is behind every path and accepts only GET.
+            # Agent-lightning 0.3 responds in this way, because its dashboard is mounted at every path and accepts only
+            # GET.
             others = [] if method == "GET" else self._routes.other_methods(method, path)
             if others:
                 await answer(send, 405, b'{"detail":"Method Not Allowed"}', [(b"allow", ", ".join(others).encode())])
@@ -266,20 +271,24 @@ class RouteLayer:
 
 
 def path_within(scope: Scope, root: str) -> str:
-    """Return the path below a root, its ids still percent-encoded: a slash in an id does not separate segments."""
+    """Return the path below a root.
+
+    Its ids stay percent-encoded, so that a slash in an id does not separate segments.
+    """
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if b"%" in raw and raw.startswith(root.encode()):
-        # Decoded and encoded paths are equally long exactly when nothing was encoded.
+        # The encoded path starts with the decoded root only if nothing in the root is encoded, so both have the same
+        # length.
         return raw.decode("ascii", "replace")[len(root) :]
     return path[len(root) :] if root else path
 
 
-# -- sending answers -------------------------------------------------------------------------------------------------
+# -- sending responses -----------------------------------------------------------------------------------------------
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Send a JSON answer."""
+    """Send a JSON response."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
@@ -289,13 +298,13 @@ async def refuse(scope: Scope, receive: Receive, send: Send, refused: tuple[int,
     """Refuse a request, or the handshake of a WebSocket."""
     status, body, headers = refused
     if scope["type"] == "http":
-        # The unread body would precede the next request on this connection.
+        # The unread body would precede the next request on this connection, so the connection is closed.
         unread = any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
         await answer(send, status, body, [*headers, (b"connection", b"close")] if unread else headers)
         return
     logger.info("refused to open a WebSocket: %d %s", status, body.decode())
     await receive()  # "websocket.connect"
-    # The WebSocket was not accepted, so the handshake is answered with 403, whatever the status.
+    # The WebSocket was not accepted, so the response to the handshake is 403, whatever the status is.
     await send({"type": "websocket.close", "code": 1008})
 
 

@@ -16,9 +16,9 @@ class RunDefaults:
     """Defaults of posted runs."""
 
     graph: PhaseGraph | None = TA
-    """The phase graph; None for the one among the latest resources only."""
+    """The phase graph; None to use only the phase graph in the latest resources."""
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
-    """How long a run may show no sign of life before it fails."""
+    """The time without a sign of life after which a run fails."""
 
     @property
     def config(self) -> RolloutConfig:
@@ -26,10 +26,10 @@ class RunDefaults:
         return RolloutConfig(unresponsive_seconds=self.unresponsive_seconds)
 
     async def resources_id(self, store: Store) -> str | None:
-        """Return the resources of a posted run, which hold its phase graph; None for the latest ones.
+        """Return the id of the resources that contain the phase graph of a posted run; None for the latest resources.
 
-        The latest resources are used if they hold a phase graph that a program has published. Otherwise the default
-        graph is published under an id of its own.
+        The latest resources are used if they contain a phase graph that a program has published. Otherwise the default
+        graph is published under a separate id.
         """
         if self.graph is None:
             return None

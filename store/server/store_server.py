@@ -31,21 +31,22 @@ LaunchMode = Literal["thread", "asyncio", "mp"]
 class StoreServer(DelegatingStore):
     """A store together with the HTTP server through which other processes use it.
 
-    It is a store itself: in the process that created it every call goes to the wrapped store, in any other process (a
-    fork, or after pickling) over HTTP to the first one. `stop` ends the server only, `close` also the wrapped store.
+    The object is a store itself. In the process that created it, every call goes to the wrapped store. In any other
+    process (a fork, or after pickling), every call goes over HTTP to the process that created it. `stop` ends only the
+    server; `close` also closes the wrapped store.
 
     Args:
-        store: the store to serve; its calls may come from any task.
+        store: the store to serve. It must accept calls from any task.
         host: the address to listen on. On other addresses than loopback, anyone who reaches the port may read and
             write.
-        port: 0 for any free port; None is 4747.
+        port: the port; 0 for any free port, None for 4747.
         cors_allow_origins: origins whose pages may call the server, `*` for all.
         launch_mode: `thread` for a separate thread, `asyncio` for the event loop that calls `start`.
-        n_workers: 1; `rollbook serve` runs several processes on one Postgres.
+        n_workers: must be 1. `rollbook serve` runs several processes on one Postgres database.
         tracker: accepted for compatibility with Agent-lightning and not used; see `/metrics`.
 
     Raises:
-        ValueError: the store's calls may not come from any task, or several processes are requested.
+        ValueError: the store does not accept calls from any task, or several processes are requested.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class StoreServer(DelegatingStore):
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: the URL of the server."""
+        """Return the URL of the server, which a copy in another process needs."""
         return {"endpoint": self.endpoint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -112,10 +113,11 @@ class StoreServer(DelegatingStore):
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and return once requests are answered. Does nothing if the server has started already.
+        """Start the server, and return when it is ready for requests. Do nothing if it has already started.
 
         Raises:
-            RuntimeError: the port is in use, by the program that the text names; or this is not the owner's process.
+            RuntimeError: the port is in use (the text describes the program that uses it), or another process created
+                this object.
         """
         if self._ended is not None and not self._ended.done():
             return
@@ -123,7 +125,7 @@ class StoreServer(DelegatingStore):
             raise RuntimeError(f"the server belongs to process {self._owner_pid}; only there it can be started")
         if not is_loopback(self._host):
             logger.warning("the store is served on %s to everybody who reaches it, without keys", self._host)
-        # In a thread, since `bind` sends a request to a port that is in use, to name its program.
+        # `bind` runs in a thread, because it sends a request to a port that is in use, to describe the program there.
         listener = await asyncio.to_thread(bind, self._host, self._port)
         self._port = listener.getsockname()[1]
         started: Future[None] = Future()
@@ -167,7 +169,7 @@ class StoreServer(DelegatingStore):
         await asyncio.shield(asyncio.wrap_future(self._ended))
 
     async def run_forever(self) -> None:
-        """Start the server if necessary, and return when it has stopped; a cancellation stops it."""
+        """Start the server if necessary, and return when it has stopped. A cancellation stops the server."""
         await self.start()
         assert self._ended is not None  # started
         try:
@@ -200,8 +202,8 @@ def _check(store: Store, launch_mode: str, n_workers: int) -> None:
 def LightningStoreThreaded(store: Store) -> Store:  # noqa: N802 - Agent-lightning's name of a class
     """Return the store itself.
 
-    In Agent-lightning this wraps a store with a lock, so that several threads may use it. Every store here may be used
-    from any thread as it is: calls are handed to the thread that owns the database.
+    In Agent-lightning this wraps a store with a lock, so that several threads may use it. Every store of Rollbook may
+    be used from any thread without a lock, because it passes calls to the thread that owns the database.
     """
     return store
 

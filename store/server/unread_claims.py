@@ -1,4 +1,4 @@
-"""Undoing claims whose client disconnected without reading them. This works with and without the fast path."""
+"""The release of claims whose client disconnected without reading them. It works with and without the fast path."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger("store.server")
 
 
 def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
-    """Undo claims if their client disconnects without reading them.
+    """Release claims if their client disconnects without reading them.
 
     Raises:
-        ClientLeft: it has disconnected already.
+        ClientLeft: the client has already disconnected.
     """
     store, connection = call.store, call.scope.get("rollbook.connection")
     if connection is None or not isinstance(store, SQLStore):
@@ -29,7 +29,7 @@ def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: 
 
 
 async def _release(queue: SQLQueue, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
-    # The connection reports its end in its own context.
+    # The connection reports its end in its own context, so the idempotency key is set again.
     context.idempotency_key.set(idempotency)
     try:
         await queue.release_claims(claimed)

@@ -16,12 +16,12 @@ from store.sql.api_keys import Key
 T = TypeVar("T")
 
 KEY_PROTOCOL: Final = "rollbook.key."
-"""The prefix of a WebSocket's subprotocol that carries a key, since pages cannot set headers there."""
+"""The prefix of a WebSocket subprotocol that contains a key. Pages cannot set headers of a WebSocket."""
 PROTOCOL: Final = "rollbook"
-"""The subprotocol that the server chooses, since browsers require a choice; clients send it as well."""
+"""The subprotocol that the server chooses, because browsers require a choice. Clients offer it beside their key."""
 
 CHECK_SECONDS: Final = 3.0
-"""How often the key of a waiting call or a stream is checked."""
+"""The interval between checks of the key of a waiting call or a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Admission:
 
 
 def protocol_chosen(scope: Scope) -> str | None:
-    """Return the subprotocol with which a WebSocket is accepted: ours if it was offered, never one with a key."""
+    """Return the subprotocol with which a WebSocket is accepted: `PROTOCOL` if the client offers it, never a key."""
     return PROTOCOL if PROTOCOL in scope.get("subprotocols", ()) else None
 
 
@@ -60,7 +60,7 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
     finally:
         if not task.done():
             task.cancel()
-            # Until it has released its resources.
+            # Wait until the call has released its resources.
             await asyncio.wait((task,))
 
 

@@ -1,4 +1,4 @@
-"""A server's copy of the valid keys, read again every few seconds, so that a request needs no query."""
+"""A server's copy of the valid keys. It is read again every few seconds, so a request needs no query."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from store.sql.api_keys import Key, Keys, digest, key_id_in
 logger = logging.getLogger("store.server")
 
 FRESH_SECONDS: Final = 2.0
-"""Keys younger than this are used as they are; older ones are read again while the request continues."""
+"""A copy younger than this is used as it is. An older copy is read again while the request continues."""
 STALE_SECONDS: Final = 4.0
-"""Keys older than this are not used: the request waits until they are read again."""
+"""A copy older than this is not used: the request waits until the keys are read again."""
 
 _NOTED_SECONDS: Final = 60.0
 _MINUTE: Final = 60 * MICROSECONDS
@@ -32,7 +32,7 @@ class KeyRing:
 
     Args:
         url: the URL of any partition of the database.
-        always: require a key also when the database has none.
+        always: whether to require a key even if the database has no keys.
         clock: the clock by which keys expire, in microseconds since the epoch.
         monotonic: the clock that measures the age of the copy, in seconds.
     """
@@ -62,7 +62,7 @@ class KeyRing:
         """Return the keys of a database, read once.
 
         Raises:
-            StoreError: the keys cannot be read; a database that does not exist yet has none.
+            StoreError: the keys cannot be read. A database that does not exist yet has no keys, which is not an error.
         """
         ring = cls(url, always=always)
         try:
@@ -73,7 +73,7 @@ class KeyRing:
         return ring
 
     def __len__(self) -> int:
-        """Return how many keys were not revoked when they were last read."""
+        """Return the number of keys that were not revoked at the last read."""
         return len(self._known)
 
     @property
@@ -113,13 +113,13 @@ class KeyRing:
         """Return the key that a client sent.
 
         Raises:
-            Unauthorized: it is not a key, or not valid any more.
+            Unauthorized: the text is not a key, or the key is not valid any more.
         """
         key_id = key_id_in(text)
         if key_id is None:
             raise Unauthorized("what was sent is no key")
         key = self._known.get(key_id)
-        # The same work whether the id exists or not.
+        # The comparison takes the same time whether the id exists or not.
         if not hmac.compare_digest(digest(text), bytes(32) if key is None else key.hash) or key is None:
             raise Unauthorized(f"the key {key_id} is not known here, or was revoked")
         now = self._clock()
@@ -149,9 +149,10 @@ class KeyRing:
         if now - self._read_at < FRESH_SECONDS:
             return
         self._begin_reading()
-        # A read that begins now is fresh however long it takes; one that began long ago may not be.
+        # A read that begins now is fresh however long it takes. A read that began long ago may not be, so the loop
+        # repeats it.
         while now - self._read_at >= STALE_SECONDS:
-            # Shielded, since other requests wait for the same read.
+            # The read is shielded, because other requests wait for it as well.
             await asyncio.shield(self._begin_reading())
             if self._trouble is not None:
                 raise Unavailable(f"keys cannot be read: {self._trouble}")
@@ -173,7 +174,7 @@ class KeyRing:
             self._reading = None
 
     async def _read(self) -> None:
-        # Commits during the read may or may not be seen.
+        # Commits during the read may be missed, so the age of the copy counts from the beginning of the read.
         began = self._monotonic()
         if self._source is None:
             try:
@@ -198,13 +199,13 @@ class KeyRing:
         if not news:
             return
         try:
-            # In a thread with its own event loop, since writing to SQLite blocks.
+            # This runs in a thread with its own event loop, because writing to SQLite blocks.
             await asyncio.to_thread(lambda: asyncio.run(source.note_used(news)))
         except StoreError as error:
             # The time of the last use is only a hint, and the database's role may not be allowed to write.
             logger.info("the time of the last use of keys cannot be recorded: %s", error)
 
     def _is_news(self, key_id: str, at: int) -> bool:
-        # The last use matters most for a key that was revoked meanwhile.
+        # A key that was revoked meanwhile is included, because its last use matters most.
         key = self._known.get(key_id)
         return key is None or key.used_at is None or at - key.used_at >= _MINUTE

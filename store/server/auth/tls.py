@@ -11,7 +11,7 @@ from store.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its private key, in files in PEM."""
+    """The PEM files of a certificate and of its private key."""
 
     cert: Path
     """The certificate, followed by the intermediate certificates."""
@@ -21,8 +21,8 @@ class Certificate:
         """Check that a server can use the certificate and the key.
 
         Raises:
-            Invalid: a file is missing, is not to be read, or holds something else; the key is encrypted, or another
-                certificate's.
+            Invalid: a file is missing, cannot be read, or contains something else; the key is encrypted, or belongs to
+                another certificate.
         """
         for option, path in (("--tls-cert", self.cert), ("--tls-key", self.key)):
             _check_file(option, path)

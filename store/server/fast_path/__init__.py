@@ -1,1 +1,1 @@
-"""The fast path: hot calls answered without the application, see `dispatch`. It can be switched off."""
+"""The fast path, which answers hot calls without the application (see `dispatch`). It can be switched off."""

@@ -1,8 +1,8 @@
 """The fast path of the hot calls: from the parser to the writer and back, without a task or an ASGI layer in between.
 
-Each layer, and each coroutine that waits for the store, costs a request about as much as its work in the store, and has
-nothing to do for an ordinary request. The headers show whether a request is ordinary; its answer is written when the
-writer has committed. Every other request, valid or not, is handed to the application, which gives the same answer.
+Each layer, and each coroutine that waits for the store, costs a request about as much time as the store needs, and does
+nothing for an ordinary request. The headers show whether a request is ordinary. Its response is written when the writer
+has committed. Every other request, valid or not, is handed to the application, which sends the same response.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _ORDINARY: Final = frozenset(
         b"x-api-key",
     }
 )
-"""Headers that no layer uses, or that are checked here."""
+"""Headers that no layer uses, or that this module checks. A request with any other header is not ordinary."""
 _SINGULAR: Final = frozenset({b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"})
-"""Those that differ in each request."""
+"""Ordinary headers whose values differ in each request. The check of a request with such a header is not cached."""
 _MOST_HEADS: Final = 1024
 _LONGEST_LENGTH: Final = 9
 _SECURITY_LINES: Final = b"".join(map(lines.__getitem__, SECURITY))
@@ -67,7 +67,7 @@ class FastPath:
 
     Args:
         app: answers all other requests.
-        store: the store of its root partition; other partitions have no fast path.
+        store: the store of the root partition. Other partitions have no fast path.
         operations: all routes, so that a path is matched here as in the application.
         ring: the keys. A request that would wait until they are read, or would be refused, goes to the application.
         names: the host names under which requests may reach the server; None for all.
@@ -103,13 +103,13 @@ class FastPath:
             "rollbook.store": store,
             "rollbook.partition": self._root_name,
         }
-        # Clients repeat the same headers, except for the length, which has a few hundred values.
+        # Clients repeat the same headers, so their check is cached. Only the length varies, among a few hundred values.
         self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
         self._heads: dict[int, bytes] = {}
         self._heads_of: Sequence[Header] = ()
 
     def take(self, connection: Connection) -> FastRequest | None:
-        """Return a request whose head has arrived; None if the application has to answer it."""
+        """Return the request whose headers have arrived, or None if the application has to answer it."""
         parser: Any = connection.parser
         if parser.get_method() != b"POST":
             return None
@@ -175,8 +175,11 @@ class FastPath:
         return headers
 
     def head(self, status: int, length: int, own_id: bytes, headers: Sequence[Header], default: list[Header]) -> bytes:
-        """Return the head of an answer without the empty line, equal to that of `Exchange`."""
-        # uvicorn creates new ones each second, when the date changes.
+        """Return the status line and the headers of a response, without the empty line.
+
+        `Exchange` writes the same lines.
+        """
+        # uvicorn creates new default headers each second, because the date changes.
         if default is not self._heads_of:
             self._heads.clear()
             self._heads_of = default
@@ -189,7 +192,10 @@ class FastPath:
 
 
 class FastRequest:
-    """One request on the fast path. Its connection uses it as a cycle of uvicorn, the writer as a future."""
+    """One request on the fast path.
+
+    Its connection uses it as uvicorn's request cycle, and the writer uses it as a future.
+    """
 
     def __init__(self, fast_path: FastPath, connection: Connection, operation: StoreRoute, call: Call) -> None:
         self._fast_path = fast_path
@@ -202,7 +208,7 @@ class FastRequest:
         self.body = b""
         """The part of the body that has arrived."""
         self.keep_alive = True
-        """Unset when the server stops; then the connection ends with the answer."""
+        """False when the server stops. The connection is then closed after the response."""
         self.disconnected = False
         self.response_complete = False
 
@@ -213,7 +219,7 @@ class FastRequest:
 
     @property
     def scope(self) -> Any:
-        """The request, as ASGI has it."""
+        """The ASGI scope of the request."""
         return self._call.scope
 
     # -- in ------------------------------------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ class FastRequest:
             if self._is_begun():
                 return
         except Exception:
-            # The application meets the same error and answers with it.
+            # The application meets the same error and responds with it.
             logger.debug("the application answers a request that the fast path cannot", exc_info=True)
         self._connection.hand_over(self)
 
@@ -237,21 +243,21 @@ class FastRequest:
         return self._fast_path.store.core.submit(command, self)
 
     def leave(self) -> None:
-        """Count a request whose client disconnected before all of it had arrived."""
+        """Count a request whose client disconnected before the whole request had arrived."""
         self._count(0)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def cancelled(self) -> bool:
-        """As of a future: a call that was begun is completed even if its client disconnects."""
+        """Return False, for the writer: a call that was begun is completed even if its client disconnects."""
         return False
 
     def done(self) -> bool:
-        """As of a future."""
+        """Return False, for the writer, which then sets the result."""
         return False
 
     def set_result(self, result: Any, /) -> None:
-        """Answer; in the connection's loop."""
+        """Send the response. The writer calls this in the connection's event loop."""
         try:
             self._identify()
             self._end(result)
@@ -274,7 +280,7 @@ class FastRequest:
                 self._answer(self._operation.status, body, ())
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Answer a call that was refused."""
+        """Send the response to a call that the store refused."""
         try:
             self._identify()
             self._answer(*refusal(cast("Exception", exception), own_status=self._operation.own_statuses))

@@ -1,4 +1,4 @@
-"""The calls of the fast path: each converts the body to a command, and the result to the answer."""
+"""The calls of the fast path. Each call converts the body to a command, and the result to the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Handler:
     begin: Callable[[Call, bytes], tuple[Command, Any] | None]
     """Return the command of a call and a value for `end`. None, or an exception, hands the call to the application."""
     end: Callable[[Call, Any, Any], bytes | None]
-    """Return the answer, from that value and the writer's result; None hands the call to the application."""
+    """Return the response, from that value and the writer's result. None hands the call to the application."""
 
 
 def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
@@ -82,7 +82,7 @@ def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
 
 
 def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
-    # The application logs a span that is already stored.
+    # A span that is already stored is handed to the application, which logs it.
     return dumps(span) if recorded else None
 
 
@@ -112,4 +112,4 @@ HANDLERS: Final = {
     paths.NEXT_SPAN: Handler(_begin_next_span, _end_next_span),
     paths.ATTEMPT_EVENTS: Handler(_begin_append, _end_append),
 }
-"""The calls by the path template of their POST."""
+"""The handlers of the calls, by the path templates of their POST requests."""

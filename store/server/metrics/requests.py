@@ -1,4 +1,4 @@
-"""Counts and durations as Prometheus reads them. Labels are routes and statuses, never ids, so they stay few."""
+"""Counts and durations for Prometheus. Labels are routes and statuses, never ids, so their number stays small."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Family:
 
 
 class Metrics:
-    """The answers of one server."""
+    """The counts and durations of one server's responses."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str, int], int] = {}
         self._seconds: dict[str, Histogram] = {}
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer; a status of 0 is a client that left."""
+        """Count a response. A status of 0 means that the client disconnected."""
         key = (method, route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         taken = self._seconds.get(route)

@@ -1,4 +1,4 @@
-"""One client's connection: its limits of time and size, and whether the client has read its answer."""
+"""One client's connection: the limits of its requests, and the detection of responses that the client did not read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from store.server.process.exchange import Exchange
 
 READ_SECONDS: Final = 60.0
-"""How long a request may take to arrive, from its first byte to the end of its body."""
+"""The time limit for a request to arrive, from its first byte to the end of its body."""
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""The most that the request line and the headers may take."""
+"""The largest size of the request line and the headers together."""
 
-# Linux reports at once that the peer has closed its end; other systems do so a little later.
+# Linux reports at once that the peer has closed its end of the connection. Other systems report it a little later.
 _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 _RESET: Final = select.POLLERR | select.POLLHUP
-# A client that disconnects later has read its answer; the connection then broke for another reason.
+# A client that disconnects later is assumed to have read its response.
 _UNREAD_SECONDS: Final = 1.0
 
 
 class DirectRequest(Protocol):
-    """A request that is answered without the application. To uvicorn it is the cycle of its connection."""
+    """A request that is answered without the application. uvicorn uses it as the request cycle of the connection."""
 
     body: bytes
     keep_alive: bool
@@ -33,15 +33,15 @@ class DirectRequest(Protocol):
 
     @property
     def scope(self) -> Any:
-        """The request, as ASGI has it."""
+        """The ASGI scope of the request."""
         ...
 
     def begin(self) -> None:
-        """Answer the request, whose body is complete."""
+        """Answer the request. Its body is complete."""
         ...
 
     def leave(self) -> None:
-        """Note that the client disconnected before the body was complete."""
+        """Record that the client disconnected before the body was complete."""
         ...
 
 
@@ -49,12 +49,12 @@ class DirectPath(Protocol):
     """Answers some requests without the application."""
 
     def take(self, connection: Connection) -> DirectRequest | None:
-        """Return a request whose head has arrived; None if the application has to answer it."""
+        """Return the request whose headers have arrived, or None if the application has to answer it."""
         ...
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with limits on requests, which notices clients that disconnect without reading."""
+    """uvicorn's HTTP protocol with limits on requests, and detection of clients that disconnect without reading."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,12 +63,12 @@ class Connection(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._is_in_body = False
         self._unsent: float = math.inf
-        # Other applications have no fast path, and in ours it may be switched off.
+        # Other applications have no fast path, and it may be switched off in Rollbook's application.
         self._fast_path: DirectPath | None = getattr(getattr(self._application, "state", None), "fast_path", None)
         self._direct: DirectRequest | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
 
-    # -- what a client may send --------------------------------------------------------------------------------------
+    # -- limits on requests ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's own
         super().connection_made(transport)
@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._head_bytes = None
-                # These bytes may contain the end of the head and the beginning of a large body.
+                # These bytes may contain the end of the headers and the beginning of a large body.
                 if b"\r\n\r\n" not in data:
                     self.send_400_response("The request line and headers are too long.")
                     return
@@ -90,13 +90,13 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        # A client that sends another request has read the last answer.
+        # A client that sends another request has read the previous response.
         self._unread = None
         self._unsent = math.inf
         self._is_arriving = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Headers may follow a chunked body. They are not read, and have no limit.
+        # Trailers may follow a chunked body. They are ignored, and their size has no limit.
         if self._is_in_body:
             return
         name = name.lower()
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
             direct.begin()
 
     def _is_free(self) -> bool:
-        """Whether the answer to the previous request has been sent."""
+        """Whether the response to the previous request has been sent."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
         return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn's is of all kinds
 
     def hand_over(self, direct: DirectRequest) -> None:
-        """Let the application answer a request that the fast path has taken."""
+        """Let the application answer a request that the fast path has accepted."""
         cycle = RequestResponseCycle(
             scope=direct.scope,
             transport=self.transport,
@@ -164,13 +164,13 @@ class Connection(HttpToolsProtocol):
         cycle.body += direct.body
         cycle.more_body = False
         cycle.message_event.set()
-        # The next request may have begun to arrive.
+        # The next request may have begun to arrive, and then has the connection's cycle.
         if self.cycle is cast("RequestResponseCycle", direct):
             self.cycle = cycle
         self._start_asgi_task(cycle, self._application)
 
     def shutdown(self) -> None:
-        # No answer was promised for a request that has not arrived by now.
+        # A request that has not arrived completely by now gets no response.
         if self._deadline is not None:
             self.transport.close()
         else:
@@ -187,10 +187,10 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
 
-    # -- how long it may take to read --------------------------------------------------------------------------------
+    # -- limits on reading the response ------------------------------------------------------------------------------
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, whose client sends no request or does not read its answer."""
+        """Close an idle connection: its client sends no request, or does not read the response."""
         unsent: int = self.transport.get_write_buffer_size()
         if unsent == 0:
             super().timeout_keep_alive_handler()
@@ -203,15 +203,17 @@ class Connection(HttpToolsProtocol):
             # A normal close would wait until the client has read everything.
             self.transport.abort()
 
-    # -- whether it took its answer ----------------------------------------------------------------------------------
+    # -- unread responses --------------------------------------------------------------------------------------------
 
     def if_unread(self, undo: Callable[[], None]) -> bool:
-        """Undo what an answer gives away if the client leaves without reading it; return whether it has left already.
+        """Undo the effect of a response if the client disconnects without reading it.
+
+        Return whether it has already disconnected.
 
         Args:
-            undo: called at most once, in the server's loop.
+            undo: reverses the effect; called at most once, in the server's event loop.
         """
-        # The loop may not have noticed yet that the client closed its end.
+        # The event loop may not have noticed yet that the client closed its end.
         if self.transport.is_closing() or self._known_of_peer() & _PEER_CLOSED:
             self.cycle.disconnected = True
             self.transport.close()
@@ -232,7 +234,8 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         super().eof_received()
-        # If it received data after it had closed, its reset has arrived as well, although a read returns only the end.
+        # If the peer received data after it had closed, its reset has arrived as well, although a read reports only the
+        # end of the stream.
         if self._unread is not None and self._known_of_peer() & _RESET:
             self._undo_unread()
 

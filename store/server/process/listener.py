@@ -1,4 +1,4 @@
-"""The port of a server: binding it, naming the program that uses it, and the URL of the server."""
+"""The port of a server: functions that bind it, describe the program that uses it, and return the URL of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_SECONDS: Final = 1.0
 
 
 class PortTaken(RuntimeError, OSError):
-    """Another program listens on the port; the text names it."""
+    """Another program listens on the port; the text describes that program."""
 
     def __init__(self, host: str, port: int, answers: str) -> None:
         super().__init__(
@@ -39,14 +39,14 @@ def bind(host: str, port: int) -> socket.socket:
         Invalid: the host is not one of this machine, or the user may not use the port.
     """
     family, address = _resolved(host, port)
-    # The event loop turns Nagle's algorithm off only where the protocol is named. With it, the body of an answer waits
-    # up to 40 ms for the client to acknowledge the headers.
+    # The event loop turns Nagle's algorithm off only if the socket's protocol is given. With the algorithm, the body of
+    # a response waits up to 40 ms for the client to acknowledge the headers.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # Otherwise a port stays in use for a minute after its server has ended.
+        # Without this option a port stays in use for a minute after its server has ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two sockets may be bound to a port as long as neither listens.
+        # Two sockets may be bound to a port as long as neither listens, so a used port is detected here.
         listener.listen(2048)
     except OSError as error:
         listener.close()
@@ -62,13 +62,13 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError) as error:
         raise Invalid("host", f"{host!r} is no address of this machine: {error}") from None
-    # Of the two addresses of localhost, every client tries this one.
+    # localhost may have an IPv4 and an IPv6 address. Every client tries the IPv4 address, so it is preferred.
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, cast("tuple[str, int]", address)
 
 
 def _close_in_forks(listener: socket.socket) -> None:
-    """Close the socket in forked children, which would keep the port open after the parent has closed it."""
+    """Close the socket in forked children. They would keep the port open after the parent has closed it."""
     reference = weakref.ref(listener)
 
     def close() -> None:
@@ -86,7 +86,10 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL of a server that listens on a host; if it listens on all addresses, with one of them."""
+    """Return the URL of a server that listens on a host.
+
+    If it listens on all addresses, the URL contains one of them.
+    """
     address = ipaddress.ip_address(_resolved(host, 0)[1][0].partition("%")[0])
     if address.is_unspecified:
         return f"http://{_outbound_address()}:{port}"

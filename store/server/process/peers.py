@@ -1,7 +1,8 @@
-"""The metrics of all workers of a server, which any of them returns.
+"""The metrics of all workers of a server, which each worker can return.
 
-Each worker offers its metrics on a socket in a common directory. A label keeps them apart: a sum of counters would
-decrease when a worker is replaced, and Prometheus would take that for a restart of all.
+Each worker offers its metrics on a socket in a common directory. The metrics of each worker have a label with its
+number. A sum over the workers would decrease when a worker is replaced, and Prometheus would interpret that as a
+restart of all workers.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _PATIENCE_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
 Measures = tuple[list[Family], list[Family]]
-"""The metrics of one process: its own, and those that are equal in all processes."""
+"""The metrics of one process: first those about this process, then those that are equal in all processes."""
 
 
 class Peers:
-    """The other workers, as one worker reaches them.
+    """The connections of one worker to the other workers.
 
     Args:
         directory: the directory of the sockets.
@@ -41,14 +42,14 @@ class Peers:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Start to answer the other workers."""
+        """Start to answer requests of other workers for metrics."""
         own = self._path(self._number)
         # A worker that was killed leaves its socket behind.
         own.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, own)
 
     async def close(self) -> None:
-        """Stop answering."""
+        """Stop answering requests of other workers."""
         if self._server is not None:
             self._server.close()
         # The parent may have removed the directory already.
@@ -92,7 +93,10 @@ class Peers:
 
 
 def merged(answers: Iterable[Measures | None]) -> list[Family]:
-    """Return measures of several workers as one list: own ones labelled by worker, shared ones once."""
+    """Return the metrics of several workers as one list.
+
+    Metrics about one process get the label `worker`; shared metrics appear once.
+    """
     families: dict[str, Family] = {}
     seen: set[str] = set()
     for number, measures in enumerate(answers):

@@ -1,4 +1,4 @@
-"""Running the application with uvicorn, uvloop and httptools, and stopping it."""
+"""The uvicorn server that runs the application and stops it, with uvloop and httptools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.server.auth.tls import Certificate
 from store.server.process.connection import Connection
 from store.server.streaming.streams import FAREWELL_SECONDS
 
-# Together with closing a database, this stays below the ten seconds after which container engines kill a process.
+# This and the time to close a database stay below ten seconds, after which container engines kill a process.
 _GRACE_SECONDS = 5
 _IDLE_SECONDS = 30
 
@@ -26,9 +26,9 @@ class Server(uvicorn.Server):
 
     Args:
         app: the application of `build_app`.
-        on_started: called in the server's thread when requests are answered.
-        idle_seconds: how long an idle connection stays open.
-        takes_signals: let Ctrl+C and SIGTERM stop the server; for a process that only serves.
+        on_started: called in the server's thread when the server is ready for requests.
+        idle_seconds: the time for which an idle connection stays open.
+        takes_signals: whether Ctrl+C and SIGTERM stop the server; for a process that only serves.
         certificate: the checked certificate for TLS; None for plain HTTP.
     """
 
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                # uvloop if it is installed.
+                # "auto" chooses uvloop if it is installed.
                 loop="auto",
                 http=Connection,
                 ws="websockets-sansio",
@@ -52,9 +52,9 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # The application has its own layer for them.
+                # The application has its own layer for these headers.
                 proxy_headers=False,
-                # Any length of time will do, whatever uvicorn declares.
+                # uvicorn declares an int, but accepts a float as well.
                 timeout_keep_alive=cast("int", idle_seconds),
                 timeout_graceful_shutdown=_GRACE_SECONDS,
                 ssl_certfile=certificate and certificate.cert,
@@ -71,23 +71,23 @@ class Server(uvicorn.Server):
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new connections, end waiting calls, and complete all others."""
+        """Refuse new connections, end waiting calls, and complete all other calls."""
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
         self._parked.close()
-        # Before connections are closed, since a WebSocket would lose its last frame.
+        # This precedes the closing of connections, because a WebSocket would otherwise lose its last frame.
         await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)
         await super().shutdown(sockets)
         self._cut_off()
 
     def _cut_off(self) -> None:
-        # A client that has not read its answer by now would keep the loop from ending.
+        # A client that has not read its response by now would prevent the event loop from ending.
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Let a first signal stop the server, and a second one stop it at once."""
+        """Stop the server on the first signal, and stop it at once on the second signal."""
         if not self._takes_signals:
             yield
             return
@@ -101,6 +101,6 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(each)
 
     def stop(self, *, now: bool = False) -> None:
-        """Begin to stop, with or without waiting for running calls."""
+        """Begin to stop. With `now`, do not wait for running calls."""
         self.force_exit = self.force_exit or now
         self.should_exit = True

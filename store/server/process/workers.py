@@ -1,8 +1,8 @@
-"""Several processes that serve one port: starting them, restarting them, and ending them together.
+"""Several worker processes that serve one port: the parent starts them, restarts them, and ends them together.
 
-The parent binds the port and never accepts; each worker inherits the listening socket. With a separate socket in each
-worker (SO_REUSEPORT) the kernel would distribute connections evenly, but connections in the queue of a worker that dies
-would be lost, and only the workers would notice a port that is in use.
+The parent binds the port and never accepts connections. Each worker inherits the listening socket. A separate socket in
+each worker (SO_REUSEPORT) would let the kernel distribute connections evenly. But connections in the queue of a worker
+that dies would be lost, and only the workers would notice a port that is in use.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from store.errors import StoreError
 logger = logging.getLogger("store.server.workers")
 
 STOP_SECONDS: Final = 30.0
-"""How long workers may take to stop."""
-# A worker that was ready is restarted at once, one that never was after longer and longer pauses.
+"""The time limit for workers to stop."""
+# A worker that was ready is restarted after the first pause. The pause doubles each time a worker ends before it was
+# ready.
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 30.0
-# While no worker serves, this many failures in a row end the server.
+# While no worker is ready, this many consecutive failures of a worker end the server.
 _TRIES: Final = 5
 
 _READY, _STOP, _STOP_NOW = "ready", "stop", "stop now"
@@ -47,23 +48,26 @@ class WorkersFailed(RuntimeError, ChildProcessError):
 
 @dataclass(slots=True)
 class Seat:
-    """The arguments of a worker from its parent, which are pickled."""
+    """The arguments that the parent passes to a worker, pickled."""
 
     number: int
-    """From 0; a worker that replaces another has the same number."""
+    """The number of the worker, from 0. A worker that replaces another has the same number."""
     count: int
     listener: socket.socket
     control: Connection
     directory: Path
-    """The directory of the workers' sockets, readable by their user only."""
+    """The directory of the workers' sockets, which only their user can read."""
 
     def ready(self) -> None:
-        """Report to the parent that requests are answered."""
+        """Report to the parent that this worker is ready for requests."""
         with suppress(OSError):
             self.control.send(_READY)
 
     def attend(self, stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
-        """Call one of these in this loop when the parent requests a stop; `stop` also when the parent is gone."""
+        """Call one of these functions in the current event loop when the parent requests a stop.
+
+        Call `stop` also when the parent has ended.
+        """
         loop = asyncio.get_running_loop()
 
         def receive() -> None:
@@ -75,7 +79,8 @@ class Seat:
             (stop_now if word == _STOP_NOW else stop)()
 
         loop.add_reader(self.control.fileno(), receive)
-        # A signal to the whole process group reaches the parent as well, which forwards a second one.
+        # A signal to the whole process group reaches the parent as well, and the parent forwards a second signal as
+        # `stop_now`.
         loop.add_signal_handler(signal.SIGTERM, stop)
 
 
@@ -89,7 +94,7 @@ def _run(work: Work, seat: Seat) -> None:
     except Exception as error:
         with suppress(OSError):
             seat.control.send(_portable(error))
-        # The parent reports errors that a user can fix; all others need a traceback.
+        # The parent reports errors that a user can fix. All other errors need a traceback.
         if not isinstance(error, StoreError):
             logger.exception("worker %d failed", seat.number)
         raise SystemExit(1) from None
@@ -105,16 +110,16 @@ def _portable(error: Exception) -> Exception:
 
 @dataclass(slots=True)
 class _Place:
-    """One of the workers, whichever process it currently is."""
+    """The slot of one worker, which several processes may fill one after another."""
 
     number: int
     process: SpawnProcess | None = None
     control: Connection | None = None
     is_ready: bool = False
     failures: int = 0
-    """How many times in a row it ended before it was ready."""
+    """The number of consecutive processes that ended before they were ready."""
     error: Exception | None = None
-    """Its last error."""
+    """The last error of the worker."""
     not_before: float = 0.0
 
     def send(self, word: str) -> None:
@@ -123,8 +128,8 @@ class _Place:
                 self.control.send(word)
 
     def ended(self) -> None:
-        """Record the end of its process."""
-        assert self.process is not None  # it was waited for
+        """Record the end of the worker's process."""
+        assert self.process is not None  # the caller has joined it
         self.receive()
         self.failures = 0 if self.is_ready else self.failures + 1
         pause = min(_FIRST_PAUSE * 2 ** max(self.failures - 1, 0), _LONGEST_PAUSE)
@@ -149,7 +154,7 @@ class _Place:
                 else:
                     self.error = message
         except (EOFError, OSError):
-            # The end of its process is noticed separately; there are no more messages.
+            # There are no more messages. The end of the process is noticed separately.
             self._close_control()
 
     def leave(self) -> None:
@@ -166,13 +171,13 @@ class _Place:
 
 @dataclass(slots=True)
 class Workers:
-    """A number of processes that do the same work on one listening socket.
+    """Several processes that do the same work on one listening socket.
 
     Args:
-        work: the function that each of them runs until it is stopped; a new process imports it by its name.
+        work: the function that each process runs until it is stopped. A new process imports it by its name.
         count: the number of processes.
-        listener: their socket; closed when they are stopped.
-        on_ready: called once, when all of them are ready.
+        listener: the socket of the processes; it is closed when they are stopped.
+        on_ready: called once, when all processes are ready.
     """
 
     work: Work
@@ -188,14 +193,15 @@ class Workers:
     _unclean: list[str] = field(default_factory=list[str])
 
     def run(self) -> None:
-        """Keep the processes running until Ctrl+C or SIGTERM, and stop them; a second signal stops them at once.
+        """Keep the processes running until Ctrl+C or SIGTERM, then stop them. A second signal stops them at once.
 
         Raises:
-            Exception: the error for which a worker could not start; the others are ended.
+            Exception: the error that prevented a worker from starting. The other workers are ended.
             WorkersFailed: a worker ended without an error, or did not stop.
         """
         self._places = [_Place(number) for number in range(self.count)]
-        # Otherwise it would start with the first worker, and unblock the signals that are blocked there.
+        # The resource tracker would otherwise start with the first worker, and unblock the signals that `_start`
+        # blocks.
         resource_tracker.ensure_running()
         directory = Path(tempfile.mkdtemp(prefix="rollbook-workers-"))
         try:
@@ -276,7 +282,7 @@ class Workers:
             place.ended()
 
     def _refusal(self) -> Exception | None:
-        """Return the error for which the server cannot continue, or None."""
+        """Return the error that prevents the server from continuing, or None."""
         if any(place.is_ready for place in self._places) and self._was_ready:
             return None
         tries = _TRIES if self._was_ready else 1
@@ -285,7 +291,8 @@ class Workers:
 
     def _send_stop(self, now: float) -> None:
         self._stops_sent = self._stop_requests
-        # The last copy of the socket: new connections are refused from now on, instead of waiting in its queue.
+        # The parent's copy of the socket is closed as well, so that new connections are refused instead of waiting in
+        # its queue.
         self.listener.close()
         self._deadline = min(self._deadline, now + STOP_SECONDS)
         for place in self._places:
@@ -301,7 +308,7 @@ class Workers:
 
     @contextmanager
     def _signals(self) -> Generator[int]:
-        """Count the signals that request a stop, and yield a descriptor that becomes readable with each."""
+        """Count the signals that request a stop, and yield a file descriptor that becomes readable with each signal."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
 

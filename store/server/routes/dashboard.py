@@ -1,8 +1,8 @@
-"""The dashboard over HTTP: `/ui/…` of each partition, its files, the login with a key, and updates of open pages.
+"""The dashboard over HTTP: the pages at `/ui/…` of each partition, their files, the login with a key, and live updates.
 
 A browser cannot send a key as programs do. The login page stores the key in a cookie that scripts cannot read and that
-pages of other sites do not send (`SameSite=Strict`). A request with that cookie that changes something must also come
-from a page of this origin, as `Origin` shows (`store.server.authentication`).
+pages of other sites do not send (`SameSite=Strict`). A request with that cookie that changes data must also have an
+`Origin` header, which shows that it comes from a page of this server (`store.server.authentication`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOGIN, LOGOUT, STATIC, LIVE = "/ui/login", "/ui/logout", "/ui/static/{version}/{
 COOKIE: Final = "rollbook_key"
 MESSAGE: Final = "rollbook_told"
 _IN_URLS: Final = "%/?#[]@!$&'()*+,;=:~"
-"""The characters of a URL that are not escaped: those with a meaning there, and `%` of escaped ones."""
+"""The characters of a URL that are not escaped: those with a meaning in URLs, and the `%` of escaped characters."""
 _THEMES: Final = ("auto", "light", "dark")
 _MAX_FORM: Final = 64 * 1024
 _GZIP_FROM: Final = 1024
@@ -87,11 +87,11 @@ class _Answer:
 
 
 class DashboardLayer:
-    """An ASGI layer that answers requests for pages, and passes on all others. It needs the layer of partitions.
+    """An ASGI layer that answers requests for pages, and passes on all others. It must be within `PartitionLayer`.
 
     Args:
         app: the next layer.
-        parked: the waiting calls; closing it ends all streams.
+        parked: the waiting calls, which include the streams of pages.
         partitions: the partitions to which pages link.
         ring: the keys of visitors; None if no keys are required.
         is_read_only: whether pages offer no actions.
@@ -164,7 +164,8 @@ class DashboardLayer:
         request = self._page_request(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
-        # Read first, so that the page also receives updates of events during this request.
+        # The position is read first, so that the page also receives updates of events that are appended during this
+        # request.
         position = await request.store.core.position()
         # The log records the visitor as the actor of an action.
         acting = context.actor.set(request.visitor.actor if route.method == "POST" else None)
@@ -224,7 +225,7 @@ class DashboardLayer:
             },
         )
 
-    # -- other answers -----------------------------------------------------------------------------------------------
+    # -- other responses ---------------------------------------------------------------------------------------------
 
     def _missing(self, call: Call, path: str) -> _Answer:
         return self._error_page(call, path, 404, "There is no such page", "It may have been another version's.")
@@ -254,7 +255,7 @@ class DashboardLayer:
         if found is None:
             return _Answer(404, b"There is no such file.", "text/plain; charset=utf-8")
         call.scope["rollbook.cacheable"] = True
-        # A file of another version is answered, but not cached.
+        # A file requested with another version is returned, but must not be cached.
         is_current = call.ids["version"] == rendering.version()
         kept = b"public, max-age=31536000, immutable" if is_current else b"no-cache"
         return _Answer(200, *found, ((b"cache-control", kept),))
@@ -293,7 +294,7 @@ class DashboardLayer:
         back = _local(query.get("next", [""])[-1])
         asks = self._ring is not None and await self._ring.are_demanded()
         values = {"wrong": wrong, "next": back, "asks": asks}
-        # Not 401, which requires a header that no form can send.
+        # The status is not 401, because 401 requests an Authorization header, which a form cannot send.
         page = PageContent("login.html", values, "Log in", 422 if wrong else 200)
         return self._drawn(call, page, self._page_request(call, LOGIN, query))
 
@@ -323,29 +324,29 @@ async def show_login(scope: Scope, send: Send) -> None:
 
 def _wanted(scope: Scope) -> str:
     query = scope["query_string"].decode("latin-1")
-    # Still percent-encoded, since an id may contain a slash.
+    # The path stays percent-encoded, because an id may contain a slash.
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     return path + (f"?{query}" if query else "")
 
 
 async def show_refusal(scope: Scope, send: Send, error: StoreError) -> None:
-    """Show a visitor that the key is not sufficient or cannot be checked, with a link to log in with another."""
+    """Show that the visitor's key is not sufficient or cannot be checked, with a link to log in with another key."""
     status = status_of(error)
     body = rendering.bare("refused.html", status=status, error=str(error), back=_wanted(scope))
     await _send(scope, send, _Answer(status, body))
 
 
 def _local(path: str) -> str:
-    """Return the path to open after the login, which is always one of this server."""
+    """Return the path to open after the login. It is always a path of this server."""
     is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_ours else "/ui/"
 
 
-# -- requests and answers --------------------------------------------------------------------------------------------
+# -- requests and responses ------------------------------------------------------------------------------------------
 
 
 def key_of(scope: Scope) -> str | None:
-    """Return the key in a browser's cookie."""
+    """Return the key in a browser's cookie, if any."""
     return _cookies(scope).get(COOKIE) or None
 
 
@@ -353,7 +354,8 @@ def _cookies(scope: Scope) -> dict[str, str]:
     found: dict[str, str] | None = scope.get("rollbook.cookies")
     if found is None:
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
-        # Parsed as browsers do, since cookies of other programs on this host may contain JSON, and must not hide ours.
+        # Cookies are parsed as browsers do: cookies of other programs on this host may contain JSON, which must not
+        # hide Rollbook's cookies.
         found = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
     return found
 
@@ -401,5 +403,5 @@ async def _send(scope: Scope, send: Send, answered: _Answer) -> None:
 
 @lru_cache(64)
 def _packed(body: bytes) -> bytes:
-    """Return a compressed file, which is cached."""
+    """Return a static file in compressed form. The result is cached."""
     return gzip.compress(body, 9, mtime=0)

@@ -35,11 +35,11 @@ class RecordsSpans(Protocol):
     """A store that numbers and records spans in one write."""
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Record spans; return index and sequence_id of those that were new.
+        """Record spans, and return the index and the sequence_id of each new span.
 
         Args:
-            spans: what to record; as `add_many_spans`.
-            number: draw their sequence numbers, instead of taking those they carry.
+            spans: the spans to record, as for `add_many_spans`.
+            number: whether the store assigns their sequence numbers, instead of using the numbers in the spans.
         """
         ...
 
@@ -79,14 +79,15 @@ async def _record(store: Store, given: list[Span], *, number: bool) -> list[tupl
     if isinstance(store, RecordsSpans):
         return await store.record_spans(given, number=number)
     spans = await _numbered(store, given) if number else given
-    # Of two with one key the first counts.
+    # Of two spans with the same key, the first is recorded.
     indices = {_key(span): index for index, span in reversed(list(enumerate(spans)))}
     return [(indices[_key(span)], span.sequence_id) for span in await store.add_many_spans(spans)]
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
     given = context.idempotency_key.get()
-    # The numbers are drawn in a separate write, which needs a separate key that no client can send.
+    # The numbers are assigned in a separate write, which needs a separate idempotency key. Clients cannot send this
+    # key.
     token = context.idempotency_key.set(None if given is None else replace(given, key=f"{given.key}.numbers"))
     try:
         numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])

@@ -26,14 +26,14 @@ class RunFramesQuery(RunStreamQuery):
     """GET /rollouts/{rollout_id}/events/stream, where no stream is accepted."""
 
     limit: int = Field(default=1000, ge=2, le=10_000)
-    """How many frames at most."""
+    """The maximum number of frames."""
 
 
 class RunFrames(Frozen):
     """The frames of a run that are available now."""
 
     frames: list[RunFrame]
-    """The next request begins at `seq` and `until` of the last one."""
+    """The frames. The next request begins at `seq` and `until` of the last frame."""
 
 
 @following.get(paths.RUN_STREAM, response_model=RunFrames, responses={200: STREAMED})

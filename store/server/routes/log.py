@@ -1,4 +1,4 @@
-"""Routes of the log and its verification, and of what describes the store."""
+"""Routes of the log, of its verification, and of the description of the store."""
 
 from __future__ import annotations
 
@@ -121,6 +121,6 @@ async def rebuild(call: Call) -> bytes:
 @needs("admin")
 async def seal(call: Call) -> bytes:
     """Return the head of the log, to be kept outside the database."""
-    # A store seals into a file; the copy to keep is the client's.
+    # A store writes the seal into a file. The file is temporary, because the client keeps the seal.
     with await asyncio.to_thread(TemporaryDirectory) as directory:
         return dumps(await call.store.log.seal(Path(directory) / "seal.json"))

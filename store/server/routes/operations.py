@@ -39,11 +39,11 @@ class NotReady(Status):
     """The state of a server that cannot answer calls."""
 
     missing: dict[str, str]
-    """What is missing, by the part of the server."""
+    """The reasons why the server is not ready, by missing part."""
 
 
 class MetricsResponse(Response):
-    """Metrics as Prometheus reads them."""
+    """Metrics in Prometheus's text format."""
 
     media_type = CONTENT_TYPE
 
@@ -53,7 +53,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _counted(request: Request, route: str) -> None:
-    """Let the request be counted under its own route, as those of the store are."""
+    """Make the metrics count the request under its own route, as they do for the routes of the store."""
     request.scope["rollbook.route"] = route
 
 
@@ -78,7 +78,7 @@ async def readyz(request: Request) -> Response:
     missing = await _missing(request)
     ring: KeyRing | None = request.app.state.ring
     if missing and ring is not None and len(ring) > 0:
-        # The route is open to all, and a database's error contains its address.
+        # The route is open to all, and a database's error contains its address, so the reason is only logged.
         logger.warning("not ready: %s", missing)
         missing = dict.fromkeys(missing, "the server's log says more")
     if missing:
@@ -118,7 +118,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def measures(app: FastAPI) -> Measures:
-    """Return the numbers of this process, and those of the databases."""
+    """Return the metrics of this process, and those of the databases."""
     partitions: Partitions = app.state.partitions
     counted: Metrics = app.state.metrics
     measured: Measured = app.state.measured

@@ -38,7 +38,10 @@ attempts = APIRouter(route_class=StoreRoute, tags=["Attempts"])
 
 
 async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of a call that waits, until its client disconnects or loses the permission to wait."""
+    """Return the result of a waiting call.
+
+    The call is cancelled if its client disconnects or its key becomes invalid.
+    """
     parked: Parked = call.scope["app"].state.parked
     return await parked.run(call.receive, while_admitted(call.scope, begin))
 

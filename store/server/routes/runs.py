@@ -48,7 +48,7 @@ from store.wire.run_bodies import (
 )
 
 _BATCH: Final = 200
-"""How many events are encoded before other requests have their turn."""
+"""The number of events that are encoded before other requests may run."""
 
 events = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
 outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artefacts"])
@@ -203,9 +203,10 @@ async def resume_attempt(
 
 
 def request_id(given: str | None = None) -> str | None:
-    """Return the permanent id of a fork request: the caller's, or one derived from its idempotency key.
+    """Return the permanent id of a fork request: the given id, or an id derived from the idempotency key.
 
-    A fork is planned before it is decided, so the plan of a repeated request would see the attempt of the first.
+    A fork is planned before the writer processes it. Without this id, the plan of a repeated request would include the
+    attempt that the first request started.
     """
     repeatable = context.idempotency_key.get()
     if given is not None or repeatable is None:

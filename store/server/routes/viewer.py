@@ -1,8 +1,9 @@
-"""Routes for web front ends that are older than Rollbook: post a run, list runs, run a node of one again.
+"""Routes for web front ends that are older than Rollbook: they post runs, list runs, and run a node of a run again.
 
-A posted run is a rollout in the queue, which a runner of its pipeline takes. A re-run is a request: the run keeps its
-head until such a runner forks it, and the answer says so if none is live. A run is named by its rollout, by the id
-under which it was imported, or by a flow that has no other run.
+A posted run is a rollout in the queue, which a runner of its pipeline claims. A re-run is only requested: the run keeps
+its head attempt until such a runner forks the run, and the response reports if no such runner is live. A run is
+identified by the id of its rollout, by the id under which it was imported, or by the id of a flow that has no other
+run.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ from store.wire.viewer_bodies import (
 
 RUNS: Final = "/api/run/"
 RUN: Final = "/api/run/{run}"
-"""The name of an existing run, or the type of a posted one."""
+"""The path of a run; `run` is an id of an existing run, or the type of a posted run."""
 RERUN_NODE: Final = "/api/run/rerun-node"
 PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
 
 
 class ViewedRoute(OwnStatusRoute):
-    """A route of runs by their other names, which refuses other kinds of stores before it reads a request."""
+    """A route that finds runs by flow or imported id. It refuses stores without such ids before it reads the body."""
 
     def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
         """Validate the query, and return the endpoint's coroutine.
 
         Raises:
-            Unsupported: the store does not know runs by their other names.
+            Unsupported: the store cannot find runs by flow or imported id.
         """
         viewed_store(call)
         return super().respond(call)
@@ -67,7 +68,7 @@ runs = APIRouter(route_class=ViewedRoute, tags=["Web front ends"])
 _TYPES: Final = frozenset({"scan", "pipeline", "portfolio", "auto", "mock"})
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_^][A-Za-z0-9._^=:-]{0,63}")
 _DECIDED: Final = frozenset({"pm_decision", "execution_result"})
-"""The artifacts that show that the portfolio stage of a run was run."""
+"""The names of the artifacts that the portfolio stage of a run saves."""
 _OVERDUE: Final = frozenset({"timeout", "unresponsive"})
 
 
@@ -91,7 +92,7 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
         store,
         rollout_id,
         **part,
-        # Such front ends cannot confirm side effects; the log records that they count as confirmed.
+        # These front ends cannot confirm side effects, so the request and the log state that the effects are confirmed.
         confirm_side_effects=True,
         allow_graph_change=True,
         request_id=request_id(),

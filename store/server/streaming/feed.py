@@ -1,14 +1,14 @@
-"""The frames of a stream, whichever way its reader is connected, written only as fast as the reader takes them.
+"""The frames of a stream over SSE or a WebSocket, which are written only as fast as the reader reads them.
 
 Every frame is `{"v": 1, "kind": …, "cursor": …, "position": …, "seq": …, …}`. A reader resumes from the `cursor` of its
 last frame. `position` is the event's position in the log, and `seq` its version in its own stream; a frame without an
-event repeats those of the last event.
+event repeats both values of the last event.
 
     hello      first: the store and the reader's query
     event      one event of the log, with all fields of `LoggedEvent`
     heartbeat  nothing happened for a while
     gap        last: the log no longer holds what the reader has seen, because the database was restored or replaced
-    error      last: why the stream ends; `retryable` says whether resuming at the cursor may help
+    error      last: the reason why the stream ends; `retryable` tells whether resuming at the cursor may help
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from store.wire.errors import error_body
 
 logger = logging.getLogger("store.server.streams")
 
-# Events that wait to be written, besides the page that the store has read.
+# The most events that wait to be written, besides the page that the store has read.
 _QUEUED: Final = 64
 _TOGETHER_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of a stream, with the reader's cursor after it."""
+    """One message of a stream, with the reader's cursor after this message."""
 
     kind: str
     cursor: str | None
     text: bytes
-    """Its JSON."""
+    """The JSON of the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Fact:
 
 Write = Callable[[list[Frame]], Awaitable[None]]
 Follow = Callable[[], AsyncGenerator[Fact]]
-"""Begins to follow the log from a reader's cursor."""
+"""A function that begins to follow the log from a reader's cursor."""
 
 
 class SlowReader(Unavailable):
-    """A reader took nothing for too long; it may resume from its cursor."""
+    """The reader read nothing for too long. It may resume from its cursor."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"nothing was read for {seconds:g} s, so the stream was closed")
@@ -75,7 +75,7 @@ class Wanted:
     """The query of a reader."""
 
     after: str | None
-    """The cursor of the last event that it has processed."""
+    """The cursor of the last event that the reader has processed."""
     types: list[str] | None
     rollout_id: str | None
 
@@ -86,14 +86,14 @@ class Feeding(ABC):
     Args:
         partition: the partition of the log.
         heartbeat_seconds: the longest time without a frame.
-        write_seconds: the longest time in which a reader takes nothing.
+        write_seconds: the time after which a reader that reads nothing is disconnected.
         together: whether several available events may be written at once.
     """
 
     def __init__(self, partition: str, *, heartbeat_seconds: float, write_seconds: float, together: bool) -> None:
         self.partition = partition
         self.untaken: Fact | None = None
-        """The oldest event that waits for the reader to take it; None while the reader is at the end."""
+        """The oldest event that the reader has not read yet; None while the reader is at the end of the log."""
         self._heartbeat_seconds = heartbeat_seconds
         self._write_seconds = write_seconds
         self._most_bytes = _TOGETHER_BYTES if together else 0
@@ -104,11 +104,11 @@ class Feeding(ABC):
 
     @abstractmethod
     def _follow(self) -> AsyncGenerator[Fact]:
-        """Yield the events after them."""
+        """Yield the events that follow the first frames."""
 
     @abstractmethod
     def _take(self, fact: Fact) -> None:
-        """Note that the reader has taken all events up to this one."""
+        """Record that the reader has read all events up to this event."""
 
     @abstractmethod
     def _beat(self) -> list[Frame]:
@@ -119,7 +119,7 @@ class Feeding(ABC):
         """Return the last frame of a stream that ended with an error."""
 
     async def run(self, write: Write) -> None:
-        """Write frames until the stream ends. It ends with an error, unless there is nothing more to follow.
+        """Write frames until the stream ends. The stream ends with an error, unless no more events can follow.
 
         Raises:
             SlowReader: a write took too long.
@@ -133,7 +133,7 @@ class Feeding(ABC):
                 pass
         finally:
             reading.cancel()
-            # Until it has released the store.
+            # Wait until the task has released the store.
             await asyncio.wait((reading,))
 
     async def _read(self, queue: asyncio.Queue[Fact | Exception | None]) -> None:
@@ -146,7 +146,7 @@ class Feeding(ABC):
             await queue.put(error)
 
     async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception | None]) -> bool:
-        """Write the available frames; return whether more follow."""
+        """Write the available frames, and return whether more frames may follow."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
                 found = await queue.get()
@@ -248,7 +248,7 @@ def fact_of(event: LoggedEvent) -> Fact:
 
 
 async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> Wanted:
-    """Return the query of a reader, after checking that it is possible.
+    """Check the query of a reader, and return it.
 
     Args:
         store: the store of the log.
@@ -257,13 +257,13 @@ async def begin(store: Store, after: str | None, types: list[str] | None, rollou
         rollout_id: only this rollout.
 
     Raises:
-        Invalid: `after` is not a cursor, or a version that the rollout does not have yet.
+        Invalid: `after` is not a cursor, or is a version that the rollout does not have yet.
         Incompatible: `after` is a cursor of another log.
         Unsupported: the store keeps no log.
     """
     if after and rollout_id is not None and after.isdecimal():
         after = await _cursor_of(store, rollout_id, int(after))
-    # No event matches an empty list of types, so this reads the cursor only.
+    # No event matches an empty list of types, so this only checks the cursor.
     async for _ in store.log.tail(after or None, types=[]):
         break
     return Wanted(after or None, types, rollout_id)

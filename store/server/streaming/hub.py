@@ -1,8 +1,8 @@
-"""One reader of a log for all its streams, so that two hundred readers at its end cost the database as much as one.
+"""One reader of a log for all its streams. At the end of the log, two hundred streams cost the database as much as one.
 
-A stream first reads the events before it itself. When it has reached the events that the hub had read by then, it takes
-the following ones from the hub's memory, which holds some hundreds of events. A reader that falls behind reads the log
-itself again.
+A stream first reads the earlier events from the log itself. When it has reached the events that the hub has read, it
+reads the following events from the hub's memory, which contains some hundreds of events. A stream that falls behind
+reads from the log itself again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from store.models import LoggedEvent
 from store.server.streaming.feed import Fact, Wanted, fact_of
 from store.sql.store import SQLStore
 
-# A hub keeps this many events, or fewer large ones, and up to twice as many.
+# A hub keeps at least this many events in memory (fewer if they are large), and at most twice as many.
 REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 16 * 1024 * 1024
-# Twice the time of a write to one stream. Under load each stream then gets several events at once, and other requests
-# do not wait for all streams after each commit.
+# This is the pause between wake-ups per stream. It is twice the time of a write to one stream, so under load each
+# stream gets several events at once, and other requests do not wait for all streams after each commit.
 _STREAM_SECONDS: Final = 0.0002
 _PAUSE_SECONDS: Final = 0.1
 
@@ -57,15 +57,15 @@ class Hub:
         return self._task.done()
 
     async def begun(self) -> None:
-        """Return when it is known where the log ended when the hub was created.
+        """Wait until the hub has read the end of the log, from which it follows the log.
 
         Raises:
-            StoreError: that could not be read.
+            StoreError: the end of the log could not be read.
         """
         await asyncio.shield(self._began)
 
     async def after(self, position: int) -> AsyncGenerator[Fact]:
-        """Yield the events after a position as they are recorded; end when one of them is not in memory any more.
+        """Yield the events after a position as they are recorded. End when the next event is not in memory any more.
 
         Raises:
             StoreError: the log can no longer be read.
@@ -93,7 +93,7 @@ class Hub:
             self._error = error
             if not self._began.done():
                 self._began.set_exception(error)
-                # The reader that waited for it may have left.
+                # The reader that waited for the error may have disconnected, so the error is marked as retrieved.
                 self._began.exception()
             self._tell()
 
@@ -108,7 +108,7 @@ class Hub:
         self._tell()
 
     def _tell(self) -> None:
-        """Wake the streams, at once unless they were woken just now."""
+        """Wake the streams. If they were woken just before, wake them after a pause."""
         loop = asyncio.get_running_loop()
         if self._waking is None:
             next_time = self._woken_at + min(self.users * _STREAM_SECONDS, _PAUSE_SECONDS)
@@ -121,7 +121,7 @@ class Hub:
         changed.set()
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the log."""
         if self._waking is not None:
             self._waking.cancel()
         self._task.cancel()
@@ -154,7 +154,8 @@ class Hubs:
         types = None if wanted.types is None else frozenset(wanted.types)
         async with self.use(store) as hub:
             while True:
-                # All of these were committed before the following events are read. A reader may be ahead of the hub.
+                # All events up to this position were committed before the log is read below. A reader may be ahead of
+                # the hub.
                 seen = max(hub.position, 0 if wanted.after is None else parse(wanted.after).position)
                 async with aclosing(_events(store, wanted, follow=False)) as events:
                     async for event in events:

@@ -1,4 +1,4 @@
-"""The paths of streams, and what each of them follows."""
+"""The paths of streams, and the log or the run that each stream follows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from store.wire import paths
 
 LOG_SOCKET: Final = f"{paths.LOG}/ws"
 VIEWER_SOCKET: Final = "/ws/stream/{run_id}"
-"""For web front ends that are older than Rollbook."""
+"""The path of the WebSocket for web front ends that are older than Rollbook."""
 
 
 class Followed(NamedTuple):
-    """The template of a stream, and the id in its path."""
+    """The path template of a stream, and the id in the path."""
 
     template: str
     id: str | None
@@ -32,12 +32,12 @@ _SOCKETS: Final = {template: _pattern(template) for template in (each.path for e
 
 
 def events(path: str) -> Followed | None:
-    """Return what a GET of a path within its partition follows by server-sent events; None for nothing."""
+    """Return the stream of server-sent events at a path within a partition, or None if the path has no stream."""
     return _find(_EVENTS, path)
 
 
 def socket(path: str) -> Followed | None:
-    """Return what a WebSocket at a path within its partition follows; None for nothing."""
+    """Return the stream of a WebSocket at a path within a partition, or None if the path has no stream."""
     return _find(_SOCKETS, path)
 
 

@@ -1,10 +1,10 @@
 """Streams of one run: the frames of `store.models.run_frames`, written as `{"v": 1, "kind": …, "seq": …}`.
 
-There are two more kinds, each the last frame of its stream:
+There are two more kinds of frames. Each of them is the last frame of its stream:
 
     gap        the log no longer holds what the reader has seen, because the database was restored or replaced
-    error      why the stream ends; `retryable` says whether resuming at `seq` may help. Its `code` is `future_cursor`
-               if the reader's `after` is an event that the run does not have
+    error      the reason why the stream ends; `retryable` tells whether resuming at `seq` may help. Its `code`
+               is `future_cursor` if the reader's `after` is an event that the run does not have
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from store.wire.errors import error_body
 logger = logging.getLogger("store.server.streams")
 
 _WRITTEN: Final = 500
-"""The number of the latest events whose JSON is kept, since readers at the end of the run get the same ones."""
+"""The number of latest events whose JSON is kept, because all readers at the end of the run get the same events."""
 
 _PLACE: Final = re.compile(r"(\d{1,18})(?:@([1-9]\d{0,17}))?")
 
@@ -41,14 +41,14 @@ class RunStreamQuery(Frozen):
     """GET /rollouts/{rollout_id}/events/stream."""
 
     after: int = Field(default=0, ge=0)
-    """The `seq` of the last frame that was processed. A `Last-Event-ID` replaces this field and the next."""
+    """The `seq` of the last frame that was processed. A `Last-Event-ID` replaces this field and `until`."""
     until: int | None = Field(default=None, ge=1)
-    """The `until` of that frame, if it had one."""
+    """The `until` of the last frame that was processed, if it had one."""
     view: str = "head"
     bodies: bool = True
-    """Also messages, prompts, responses and errors."""
+    """Whether to include messages, prompts, responses and errors."""
     follow: bool = True
-    """Whether to continue after the run's end, since a part of it may be run again."""
+    """Whether to continue after the run's end, because a part of the run may be run again."""
 
 
 Q = TypeVar("Q", bound=RunStreamQuery)
@@ -61,7 +61,7 @@ async def run_feed(
     """Provide a reader's stream of a run, until the block ends.
 
     Raises:
-        StoreError: there is nothing to follow, see `StoreRuns.follow`.
+        StoreError: the run cannot be followed; see `StoreRuns.follow`.
     """
     store, partition = call.store, call.scope["rollbook.partition"]
     async with AsyncExitStack() as stack:
@@ -79,12 +79,12 @@ async def run_feed(
 
 
 def resumed(call: Call, query: Q) -> Q:
-    """Return the query of a request, which begins after the frame that its `Last-Event-ID` names, if it has one.
+    """Return the query of a request. If the request has a `Last-Event-ID`, the query begins after that frame.
 
     Raises:
-        Invalid: that header is not the id of a frame.
+        Invalid: `Last-Event-ID` is not the id of a frame.
     """
-    # A browser that reconnects sends its first URL, and its current position in this header.
+    # A browser that reconnects repeats its first URL, and sends its current position in this header.
     seen = (call.header(b"last-event-id") or b"").decode("latin-1")
     if not seen:
         return query
@@ -102,8 +102,8 @@ class RunFeed(Feeding):
         store: the store of the run.
         frames: the frames after the first.
         hello: the first frame.
-        facts: encoded events by their versions; may be shared.
-        position: the log's position at the beginning.
+        facts: the encoded events by version. Several readers may share them.
+        position: the position of the log when the stream begins.
         follow: whether to continue after the run's end.
         how: the other arguments of `Feeding`.
     """
@@ -141,7 +141,7 @@ class RunFeed(Feeding):
                     return
 
     def _fact(self, each: RunFrame) -> Fact:
-        """Return an encoded frame; an event is encoded once for all readers at the end of the run."""
+        """Return an encoded frame. An event is encoded once for all readers at the end of the run."""
         if each.event is None or each.until is not None:
             return self._made(each)
         fact = self._facts.get(each.seq)
@@ -154,7 +154,7 @@ class RunFeed(Feeding):
     def _made(self, each: RunFrame) -> Fact:
         event, written = each.event, encoded(each)
         position = self._position if event is None else event.position
-        # For the measured lag; a frame without an event has no time.
+        # The time is used to measure the lag of readers. A frame without an event has no time of its own.
         at = time.time() if event is None else event.at
         return Fact(position, each.seq, at, "", each.kind, written.cursor or "", written)
 

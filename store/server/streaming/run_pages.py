@@ -1,4 +1,4 @@
-"""Shared pages of runs with readers, so that twenty readers of a run cost the database as much as one."""
+"""Pages of a run that its readers share. Twenty readers of a run cost the database as much as one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from store.server.streaming.hub import Hub, Hubs
 from store.sql.store import SQLStore
 
 _KEPT: Final = 3
-"""How many pages of a run are kept: one for the readers at its end, and some for slower readers."""
+"""The number of pages of a run that are kept: one for the readers at its end, and some for slower readers."""
 
 
 class SharedRun:
-    """A run in a SQL store, read once for all its readers; a source for `store.planning.follow`.
+    """A run in a SQL store, which is read once for all its readers. It is a `Source` of `store.planning.follow`.
 
     Recorded events never change, so a page that was read for one reader serves all readers at that place.
     """
@@ -27,20 +27,20 @@ class SharedRun:
     def __init__(self, store: SQLStore, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
         self.users = 0
         self.facts: dict[int, Fact] = {}
-        """The encoded latest events by their versions, which are equal for all readers."""
+        """The latest events in encoded form, by version. They are the same for all readers."""
         self._own = store.runs.source(rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[RunFollowPage]] = {}
-        """By the version after which they begin."""
+        """The pages by the version after which they begin."""
 
     @property
     def position(self) -> int:
-        """The position up to which the log is known."""
+        """The position up to which the hub has read the log."""
         return self.hub.position
 
     async def past(self) -> tuple[Sequence[Turn], RunPosition]:
-        """See `store.planning.follow.Source`, as for the following methods."""
+        """See `store.planning.follow.Source`, which also describes the following methods."""
         return await self._own.past()
 
     async def place(self, version: int) -> RunPosition:
@@ -52,7 +52,7 @@ class SharedRun:
         return self._own.view(form, attempt, after, until)
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return the events after a version, read when the log had reached a position."""
+        """Return the events after a version. They are read when the log has reached the position `since`."""
         while True:
             reading = self._pages.get(after)
             if reading is None:
@@ -61,7 +61,7 @@ class SharedRun:
                 while len(self._pages) > _KEPT:
                     del self._pages[next(iter(self._pages))]
             try:
-                # Other readers wait for it as well.
+                # The read is shielded, because other readers wait for it as well.
                 page = await asyncio.shield(reading)
             except Exception:
                 self._forget(after, reading)
@@ -75,22 +75,22 @@ class SharedRun:
             del self._pages[after]
 
     async def news(self, end: int) -> int:
-        """Wait until the run may have new events after a position of the log; return the position that is reached."""
+        """Wait until the run may have events after a position of the log, and return the position that is reached."""
         async with aclosing(self.hub.after(end)) as facts:
             async for fact in facts:
                 if fact.stream == self._stream:
                     return fact.position
-        # More events were recorded since than are in memory.
+        # The hub does not have all events since then in memory any more.
         return end + 1
 
     def close(self) -> None:
-        """Stop reading."""
+        """Cancel the reads."""
         for reading in self._pages.values():
             reading.cancel()
 
 
 def _heard(reading: asyncio.Task[RunFollowPage]) -> None:
-    # The reader that waited for it may have left.
+    # The reader that waited for the page may have disconnected, so an error is marked as retrieved.
     if not reading.cancelled():
         reading.exception()
 
@@ -108,7 +108,8 @@ class SharedRuns:
         async with self._hubs.use(store) as hub:
             key = (store, rollout_id, bodies)
             shared = self._open.get(key)
-            # A run whose hub has ended may have read events that a log that was restored since does not contain.
+            # The pages of an ended hub are not used. After a restore of the database, they may contain events that the
+            # log does not contain any more.
             if shared is None or shared.hub is not hub:
                 shared = self._open[key] = SharedRun(store, hub, rollout_id, bodies=bodies)
             shared.users += 1

@@ -1,9 +1,9 @@
 """Streams of the log over HTTP: server-sent events and WebSockets, with the frames of `store.server.streaming.feed`.
 
 `GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
-`text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log: a
-stream reads along the log and waits at its end, so replay and live never meet. A reader that takes nothing for too long
-is disconnected with its cursor; no events are kept for it.
+`text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log. A
+stream reads the log and waits at its end, so past and new events come from one source. A reader that reads nothing for
+too long is disconnected. It can resume from its cursor, and the server keeps no events for it.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from store.wire.errors import error_body
 HEARTBEAT_SECONDS: Final = 15.0
 WRITE_SECONDS: Final = 30.0
 FAREWELL_SECONDS: Final = 2.0
-"""How long the last frame waits for a slow reader."""
+"""The time limit for writing the last frame to a slow reader."""
 
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    # Proxies such as nginx would hold frames back.
+    # Without this header, proxies such as nginx would buffer frames.
     (b"x-accel-buffering", b"no"),
 ]
-# How long a browser waits before it reconnects.
+# A browser waits this many milliseconds before it reconnects.
 _RETRY: Final = b"retry: 1000\n"
 _DONE, _GOING_AWAY, _REFUSED, _FAILED, _LATER = 1000, 1001, 1008, 1011, 1013
 
 
 class StreamLayer:
-    """An ASGI layer that answers requests for streams, and passes on all others. It needs the layer of partitions.
+    """An ASGI layer that answers requests for streams, and passes on all others. It must be within `PartitionLayer`.
 
     Args:
         app: the next layer.
-        parked: the waiting calls; closing it ends all streams.
+        parked: the waiting calls, which include the streams.
         heartbeat_seconds: the longest time without a frame.
-        write_seconds: the longest time in which a reader takes nothing.
+        write_seconds: the time after which a reader that reads nothing is disconnected.
         origins: origins whose pages may open a WebSocket, besides the server's own; `*` for all.
     """
 
@@ -116,7 +116,7 @@ class StreamLayer:
                 return
             except Exception as error:  # noqa: BLE001 - as above
                 last = feed.farewell(error)
-                # A reader that still takes nothing has its cursor from the frames that it has taken.
+                # A reader that still reads nothing can resume from the cursor of the last frame that it has read.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FAREWELL_SECONDS):
                         await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
@@ -171,7 +171,7 @@ class StreamLayer:
                 await self._take_leave(send, feed, error)
 
     def _may_connect(self, scope: Scope) -> bool:
-        """Return whether a page may open a WebSocket, which browsers do not restrict to the same origin."""
+        """Return whether a page may open a WebSocket. Browsers do not restrict WebSockets to the same origin."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin", b"").decode("latin-1")
         if not origin or "*" in self._origins or origin in self._origins:
@@ -180,7 +180,8 @@ class StreamLayer:
 
     async def _take_leave(self, send: Send, feed: Feeding | None, error: Exception) -> None:
         last = _refusal_frame(error) if feed is None else feed.farewell(error)
-        # A reader that still takes nothing, or has left, has its cursor from the frames that it has taken.
+        # A reader that still reads nothing, or has disconnected, can resume from the cursor of the last frame that it
+        # has read.
         with contextlib.suppress(OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await send({"type": "websocket.send", "text": last.text.decode()})
@@ -207,7 +208,7 @@ def _refusal_frame(error: Exception) -> Frame:
 
 async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
     query = call.query(LogQuery)
-    # A browser that reconnects sends its first URL, and its current cursor in this header.
+    # A browser that reconnects repeats its first URL, and sends its current cursor in this header.
     seen = call.header(b"last-event-id")
     after = seen.decode("latin-1") if seen else query.after
     if rollout_id is not None:
@@ -221,7 +222,7 @@ async def _check_rollout(store: Store, rollout_id: str) -> None:
 
 
 def _as_event(each: Frame) -> bytes:
-    """Return a frame as a server-sent event, whose cursor a browser sends when it reconnects."""
+    """Return a frame as a server-sent event. Its id is the cursor, which a browser sends when it reconnects."""
     named = b"event: " + each.kind.encode() + b"\ndata: " + each.text + b"\n\n"
     return named if each.cursor is None else b"id: " + each.cursor.encode() + b"\n" + named
 
@@ -233,13 +234,13 @@ def _wants_events(scope: Scope) -> bool:
 
 
 def _path_of(scope: Scope) -> str:
-    """Return the path within the partition, an id in it still percent-encoded."""
+    """Return the path within the partition. An id in the path stays percent-encoded."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("ascii", "replace")[len(scope.get("root_path", "")) :]
 
 
 def _until_closed(receive: Receive) -> Receive:
-    """Return a channel on which a WebSocket's end looks like that of a request; its client's messages are ignored."""
+    """Return a channel that reports the end of a WebSocket as the end of a request. Other messages have no effect."""
 
     async def receive_end() -> Message:
         message: Any = await receive()

@@ -29,7 +29,7 @@ _STATUSES: Final[dict[RolloutStatus, str]] = {
 
 
 def event_shown(run_id: str, row: RunEventRow) -> dict[str, Any]:
-    """Return an event in that form, with its version as `seq`."""
+    """Return an event in the form of these front ends, with its version as `seq`."""
     shown = _parsed(line_of(run_id, row))
     if row.node_id is not None:
         shown.setdefault("agent", row.node_id.upper())
@@ -40,17 +40,20 @@ def _parsed(line: str) -> dict[str, Any]:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        # A lone surrogate, which a file may hold, but not a message.
+        # The line contains a lone surrogate. A file may contain it, but a message may not, so it is replaced.
         return orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def is_shown(row: RunEventRow) -> bool:
-    """Return whether front ends know events of this kind; they have their own phases."""
+    """Return whether front ends support events of this kind.
+
+    They do not support phases, because they define their own.
+    """
     return row.kind not in PHASE_KINDS
 
 
 def frames_shown(run_id: str, frame: RunFrame) -> Iterator[dict[str, Any]]:
-    """Yield a frame in the form of front ends; most frames yield nothing or one object."""
+    """Yield the message of a frame in the form of front ends, or nothing if they have no such message."""
     match frame.kind:
         case "event" if frame.event is not None and is_shown(frame.event):
             yield event_shown(run_id, frame.event)
@@ -73,7 +76,7 @@ def unknown(run_id: str) -> dict[str, Any]:
 
 
 def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any]:
-    """Return a run as such front ends list it."""
+    """Return a run in the form in which these front ends list it."""
     metadata = rollout.metadata or {}
     params = _params(rollout)
     status = _STATUSES[rollout.status]

@@ -1,4 +1,4 @@
-"""A run as a stream for web front ends that are older than Rollbook, in their form of events and texts."""
+"""The stream of a run for web front ends that are older than Rollbook, in their form of events and texts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ViewerQuery(Frozen):
     after: int = Field(default=0, ge=0)
     """The `seq` of the last event that the client has processed."""
     follow: bool = True
-    """Whether to continue after the run's end, since a part of it may be run again."""
+    """Whether to continue after the run's end, because a part of the run may be run again."""
 
 
 def viewed_store(call: Call) -> SQLStore:
     """Return the store of a call.
 
     Raises:
-        Unsupported: the store does not know runs by their other names.
+        Unsupported: the store cannot find runs by flow or imported id.
     """
     if not isinstance(call.store, SQLStore):
         raise Unsupported("runs of web front ends", type(call.store).__name__)
@@ -44,7 +44,7 @@ def viewed_store(call: Call) -> SQLStore:
 async def viewer_feed(
     runs: SharedRuns, call: Call, run_id: str, query: ViewerQuery, **how: Any
 ) -> AsyncGenerator[Feeding]:
-    """Provide a front end's stream of a run, or of one frame if the run is not found, until the block ends."""
+    """Provide a front end's stream of a run until the block ends. If the run is not found, the stream has one frame."""
     store, partition = viewed_store(call), call.scope["rollbook.partition"]
     try:
         rollout_id = await store.runs.resolve(run_id)
@@ -66,7 +66,7 @@ class Dismissal(Feeding):
 
     Args:
         partition: the partition of the log.
-        text: the frame.
+        text: the content of the frame.
         how: the other arguments of `Feeding`.
     """
 
@@ -119,7 +119,7 @@ class ViewerFeed(Dismissal):
             async for frame in frames:
                 position = position if frame.event is None else frame.event.position
                 for shown in viewer_events.frames_shown(self._run_id, frame):
-                    # For the measured lag; a frame without an event has no time.
+                    # The time is used to measure the lag of readers. A frame without an event has no time of its own.
                     at = time.time() if frame.event is None else frame.event.at
                     yield Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(shown))
                 if frame.kind == "terminal" and not self._goes_on:
