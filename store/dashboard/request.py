@@ -37,7 +37,7 @@ class PageRequest:
 
     store: SQLStore
     base: str
-    """The path prefix of this partition: empty for the one at the root, else `/p/<name>`."""
+    """The path prefix of this partition: empty for the partition at the root, else `/p/<name>`."""
     partition: str
     path: str
     """The path of the page below the base, percent-encoded and without `.json`."""
@@ -116,7 +116,7 @@ class PageRequest:
         return f"{self.base}/ui/{path}{_query(params)}"
 
     def here(self, **changed: Any) -> str:
-        """Return the path of this page with some parameters changed; those that are None are removed."""
+        """Return the path of this page with some parameters changed. Parameters that are None are removed."""
         params: dict[str, Any] = {name: list(values) for name, values in self.params.items()}
         return f"{self._address}{_query(params | changed)}"
 

@@ -12,14 +12,14 @@ from typing import Final
 from store.db.reports.curves import Axis, Cell
 
 MOST_BINS: Final = 32
-"""Up to this number of distinct rewards each has its own bin; otherwise each bin is a range."""
+"""With at most this many distinct rewards, each reward has its own bin. With more, each bin is a range."""
 _OUTLYING: Final = 3.0
 _ORDER: Final = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line, for the rollouts of one mode; each list has one value per place of the chart."""
+    """One line of a chart, for the rollouts of one mode. Each list has one value per bucket."""
 
     mode: str | None
     count: list[int]
@@ -63,7 +63,10 @@ class Bin:
 
 
 def edges_for(sample: Sequence[float]) -> list[float]:
-    """Return the starts of the bins: each value if there are few, else round numbers; outliers go to the outer bins."""
+    """Return the starts of the bins: the distinct values if there are few, else round numbers.
+
+    Outliers are counted in the outermost bins.
+    """
     ordered = sorted(sample)
     distinct = sorted(set(ordered))
     if len(distinct) <= MOST_BINS:
@@ -87,7 +90,7 @@ def _round_width(width: float) -> float:
 
 
 def histogram(cells: Iterable[Cell], edges: Sequence[float]) -> list[Bin]:
-    """Return the bins from the first that holds a reward to the last."""
+    """Return the bins, from the first bin with a reward to the last."""
     counts: dict[int, int] = defaultdict(int)
     least: dict[int, float] = {}
     greatest: dict[int, float] = {}
@@ -108,7 +111,7 @@ def _bar(index: int, count: int, least: float | None, greatest: float | None, ed
     if least is not None and least == greatest:
         return Bin(least, least, f"{least:.6g}", count)
     low = edges[index - 1] if index else least
-    # The next bin's first value is not of this one.
+    # The first value of the next bin does not belong to this bin.
     high = math.nextafter(edges[index], -math.inf) if index < len(edges) else greatest
     assert low is not None
     assert high is not None

@@ -1,4 +1,4 @@
-"""Layout of a run's graph: scopes that run once above and below, every other scope as a column in between."""
+"""Layout of a run's graph: shared scopes above, scopes that depend on others below, and all other scopes as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_NODES: Final = 2000
 
 _ABOVE: Final = "MARKET"
 _BELOW: Final = "PORTFOLIO"
-"""The scope names with this meaning in a run without a phase graph."""
+"""In a run without a phase graph, scopes with these two names are placed above and below the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class DrawnNode:
     executions: int
     errors: int
     attempt: int
-    """The attempt of its last event: older than that of the view if the node was not run again."""
+    """The attempt of the node's last event. It is older than the view's attempt if the node was not run again."""
     first_version: int
     last_version: int
     began_at: int | None
-    """Microseconds since the epoch."""
+    """The time of the first event, in microseconds since the epoch."""
     seconds: float | None
-    """The reported duration of its last result, or else the time from its first to its last event."""
+    """The reported duration of the node's last result, or else the time from the node's first to its last event."""
     tokens_in: float | None
     tokens_out: float | None
     model: str | None
     tools: list[str]
-    """Its descendants."""
+    """The ids of the nodes below this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -
 def _place(column: GraphColumn, phases: PhaseGraph | None) -> Place:
     """Return the position of a scope.
 
-    A scope that depends on others (a portfolio, a book) is drawn below them, a shared scope (the market) above. A scope
-    without a name has no position of its own.
+    A scope that depends on other scopes (a portfolio, a book) is drawn below them. A shared scope (the market) and a
+    scope without a name are drawn above the others.
     """
     if column.scope is None:
         return "above"

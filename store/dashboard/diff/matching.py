@@ -1,4 +1,4 @@
-"""Matching of two sequences with a limit on the work, since matching is slow if many elements repeat in both."""
+"""Matching of two sequences with a limit on the work, because matching is slow if many elements repeat in both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Work:
 
 
 def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Opcode]:
-    """Return the opcodes from one sequence to another; if that takes too much work, the middle is one replacement."""
+    """Return the opcodes that change `a` into `b`. If matching takes too much work, the middle is one replacement."""
     shortest = min(len(a), len(b))
     head = next((at for at in range(shortest) if a[at] != b[at]), shortest)
     tail = next((at for at in range(shortest - head) if a[-1 - at] != b[-1 - at]), shortest - head)

@@ -17,7 +17,7 @@ _ROOT: Final = -1
 
 @dataclass(slots=True)
 class PathCount:
-    """The number, duration and errors of the spans of one path on one side."""
+    """The spans of one path on one side: their number, duration and errors."""
 
     count: int = 0
     seconds: float = 0.0
@@ -82,7 +82,8 @@ class _Tree:
         by_id = {row.span_id: index for index, row in enumerate(rows)}
         found: list[int | None] = [None] * len(rows)
         for index in range(len(rows)):
-            # Climb to the first span with a known path, then descend. Recursion fails on deep or circular traces.
+            # The loop climbs to the first span with a known path, then descends. Recursion would fail on deep or
+            # circular traces.
             above: list[int] = []
             seen: set[int] = set()
             at: int | None = index

@@ -36,7 +36,7 @@ class SideMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One row of the comparison; a side without a message in it has no segments."""
+    """One row of the comparison. A side without a message in this row has no segments."""
 
     kind: Kind
     """`gap` stands for omitted equal messages."""
@@ -97,7 +97,7 @@ def compare_messages(a: Sequence[SideMessage], b: Sequence[SideMessage], *, fold
     Args:
         a: the first transcript.
         b: the second transcript.
-        folds: whether to omit equal messages that are not next to a difference.
+        folds: whether equal messages that are not next to a difference are omitted.
     """
     rows: list[MessageRow] = []
     differing, budget = 0, _MOST_COMPARED
@@ -183,7 +183,7 @@ def _compared(old: str, new: str, work: Work) -> tuple[list[Segment], list[Segme
             left.append(("⋯\n", False))
             right.append(("⋯\n", False))
             continue
-        # A line that only one side has differs as a whole.
+        # If a line exists on only one side, the whole line is marked as different.
         left += [(text, differs or row.kind == "removed") for text, differs in row.old]
         right += [(text, differs or row.kind == "added") for text, differs in row.new]
         if row.left is not None:

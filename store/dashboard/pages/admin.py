@@ -66,7 +66,7 @@ async def create_key(request: PageRequest) -> PageContent:
     """Create a key, and show it once.
 
     Raises:
-        Conflict: with this key as the only one, no visitor could create keys any more.
+        Conflict: if this were the only key, no visitor could create keys any more.
     """
     role = _role(request)
     bound_to = _bound_to(request)
@@ -77,7 +77,7 @@ async def create_key(request: PageRequest) -> PageContent:
 
     async def make(keys: Keys) -> tuple[Key, str, bool]:
         known = await keys.unrevoked()
-        # The server requires a key as soon as any key exists that is not revoked, whatever its role.
+        # As soon as the database has a key that is not revoked, whatever its role, the server requires a key.
         heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
         if not (heads or request.visitor.has_key) and (role != "admin" or partition is not None or days):
             raise Conflict(
@@ -101,7 +101,8 @@ async def revoke_key(request: PageRequest) -> Done:
 
     Raises:
         Conflict: it is the key of this visitor.
-        Forbidden: it is not a key of the only partition that the visitor's key is valid for.
+        Forbidden: the visitor's key is valid for one partition only, and the key to revoke is not limited to that
+            partition.
     """
     key_id = request.ids["key_id"]
     if key_id == _own_key(request):

@@ -1,4 +1,4 @@
-"""Labels and notes of a rollout, which each of its pages shows, and the action that adds them."""
+"""The labels and notes that each page of a rollout shows, and the action that adds them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RolloutAnnotations:
 
     labels: list[str]
     notes: list[Note]
-    """The latest, newest first."""
+    """The latest notes, newest first."""
     has_more: bool
     """Whether there are older notes."""
     is_open: bool

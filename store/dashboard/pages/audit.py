@@ -1,4 +1,4 @@
-"""The audit page: the events of the log, and the verification that none was changed."""
+"""The audit page: the events of the log, and the verification that no event was changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from store.verification import seal as seals
 pages = Pages()
 
 VERIFIED_AT_MOST: Final = 200_000
-"""The maximum number of events that a page verifies, in about ten seconds; use the command line for larger logs."""
+"""The maximum number of events that a page verifies, which takes about ten seconds.
+
+For larger logs, use the command line.
+"""
 
 _KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
 """The page path of each kind of stream."""
@@ -40,7 +43,7 @@ async def audit(request: PageRequest) -> PageContent:
         before=request.maybe_whole("before", least=1),
         limit=request.rows,
     )
-    # The summary is read first, so that events recorded in between appear in the list or as an update.
+    # The summary is read first, so that events recorded between the two reads appear in the list or as an update.
     whole = await request.store.core.look(log_rows.whole)
     found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
@@ -133,7 +136,7 @@ async def _verifying(request: PageRequest, report: Any) -> PageContent:
 
 @pages.get("/ui/audit/seal", role="admin")
 async def seal(request: PageRequest) -> File:
-    """Return the head of the hash chain as a file, as `rollbook seal` writes it."""
+    """Return a seal of the log as a file, in the form in which `rollbook seal` writes it."""
     store = request.store
 
     async def head(dialect: Any, session: Any) -> Any:

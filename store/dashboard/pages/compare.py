@@ -1,4 +1,4 @@
-"""The comparison page: two rollouts or attempts by their fields, transcripts and spans."""
+"""The comparison page: the fields, transcripts and spans of two rollouts or attempts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Side:
     """One side of a comparison."""
 
     given: str
-    """The parameter that named it."""
+    """The value of the parameter that selects this side."""
     rollout: Rollout
     attempt: Attempt | None
     rows: Sequence[SpanRow]
@@ -51,7 +51,7 @@ class ComparedField:
 
     name: str
     kind: str
-    """The format of its values: status, number, count, duration or text."""
+    """The format of the field's values: status, number, count, duration or text."""
     a: Any
     b: Any
 
@@ -63,7 +63,10 @@ class ComparedField:
 
 @pages.get("/ui/compare")
 async def compare(request: PageRequest) -> PageContent:
-    """Compare `a` with `b`: each is a rollout id, followed by `:` and an attempt number if not the latest."""
+    """Compare `a` with `b`.
+
+    Each is a rollout id, which may be followed by `:` and an attempt; the default is the latest.
+    """
     a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
     if not a or not b:
         return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})

@@ -15,7 +15,7 @@ from store.db.reports.rollout_rows import NO_ERROR
 pages = Pages()
 
 MOST: Final = 10_000
-"""The number of newest failed attempts that are read."""
+"""The maximum number of failed attempts that are read, newest first."""
 _MESSAGES: Final = 10
 
 

@@ -125,7 +125,7 @@ async def _group(
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:
-    """Return the two rollouts to compare by default: the best and the worst of those shown."""
+    """Return the two rollouts to compare by default: the best and the worst of the shown rollouts."""
     if not rows:
         return "", ""
     by_reward = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)

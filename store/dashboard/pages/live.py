@@ -1,4 +1,4 @@
-"""Server-sent events that make open pages reload: they name the changed streams, not the changes.
+"""Server-sent events that make open pages reload. They contain the ids of the changed streams, not the changes.
 
 A page sends the log position at which it was rendered, and a browser that reconnects sends the last position it
 received. So no change is lost between rendering and listening, or while the server is down.
@@ -18,7 +18,7 @@ PAUSE_SECONDS: Final = 0.5
 """The minimum time between two events, however many changes there are."""
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 200
-"""If more streams changed, the event does not list them: anything may have changed."""
+"""If more streams changed, the event does not list them, so pages assume that anything may have changed."""
 
 
 async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
@@ -32,7 +32,7 @@ async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
             yield b"event: heartbeat\ndata: {}\n\n"
             continue
         changed = await store.core.streams_between(after, position, MOST_STREAMS + 1)
-        # A log that ends before `after` is a different log.
+        # A log that ends before `after` is a different log, so the changed streams are unknown.
         is_known = after < position and len(changed) <= MOST_STREAMS
         event = {"position": position, "streams": changed if is_known else None}
         yield b"id: %d\nevent: news\ndata: %s\n\n" % (position, orjson.dumps(event))

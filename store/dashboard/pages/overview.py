@@ -63,13 +63,13 @@ async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[
 
 
 def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
-    """Return whether these are all stuck rollouts: only the head of the queue was checked."""
+    """Return whether `found` contains all stuck rollouts. Only the beginning of the queue was checked."""
     waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
     return len(seen.active) < _MOST_ACTIVE and all(each.rollout_id != waits for each in found)
 
 
 def _minutes(seen: Overview) -> list[dict[str, int]]:
-    """Return the minutes of the last hour: start in µs and number of rollouts that ended, by status."""
+    """Return the minutes of the last hour, each with its start in µs and the rollouts that ended, counted by status."""
     counted: dict[int, Counter[str]] = {}
     for ended in seen.ended:
         counted.setdefault(ended.minute, Counter())[ended.status] += ended.count
@@ -96,7 +96,7 @@ def _parts(minute: dict[str, int], peak: int) -> Iterator[dict[str, Any]]:
     top = float(_BAR_HEIGHT)
     for name in _OUTCOMES:
         if minute[name]:
-            # One rollout among a thousand is still visible.
+            # With this minimum height, one rollout among a thousand is still visible.
             height = max(1.0, (_BAR_HEIGHT - 2) * minute[name] / peak)
             top -= height
             yield {"name": name, "y": round(top, 2), "height": round(height, 2)}

@@ -57,7 +57,7 @@ class Change:
 
 @pages.get("/ui/resources")
 async def resources(request: PageRequest) -> PageContent:
-    """List resources, the last published first."""
+    """List resources, the most recently published first."""
     limit, offset = request.rows, request.whole("offset", 0)
     work = partial(resource_rows.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
     rows, total = await request.store.core.look(work, snapshot=True)

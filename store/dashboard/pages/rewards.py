@@ -19,7 +19,7 @@ MOST_CHARTS: Final = 6
 MANY: Final = 20_000
 """With more rollouts, the page appears before the curves are computed and then loads them by a second request."""
 TABLE_ROWS: Final = 24
-"""The number of buckets in the tables below the charts; the JSON twin contains all."""
+"""The number of buckets in the tables below the charts. The JSON twin contains all buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Fo
     return _Found(names, along, charts, curves.histogram(cells, edges))
 
 
-# -- what the template draws -----------------------------------------------------------------------------------------
+# -- values for the template -----------------------------------------------------------------------------------------
 
 
 def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The frame of all tabs of a rollout: the rollout and its attempts, now or as of one of its events."""
+"""The common part of all tabs of a rollout: the rollout and its attempts, now or as of one event of the rollout."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Looked:
     request: PageRequest
     rollout: Rollout
     row: Mapping[str, Any]
-    """Its table row by column, as of the moment: reward, tokens, spans, group, step, error."""
+    """The rollout's table row by column, at the selected moment: reward, tokens, spans, group, step, error."""
     attempts: Sequence[AttemptShown]
     attempt: AttemptShown | None
-    """The selected attempt, by default the latest; None before the first."""
+    """The selected attempt, by default the latest; None before the first attempt."""
     is_latest: bool
     at: int | None
     """The number of the last event to include; None for now."""
     last: int
-    """The number of its newest event."""
+    """The number of the rollout's newest event."""
     position: int | None
-    """The log position of the same moment; None for now."""
+    """The log position of the selected moment; None for now."""
     event: Mapping[str, Any] | None
     """The event with the number `at`."""
     waiting: rollout_story.RolloutWait | None = None
@@ -85,7 +85,7 @@ class Looked:
         return self.rollout.rollout_id
 
     async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
-        """Return spans of the selected attempt at the selected moment; `wanted` holds more fields of the query."""
+        """Return spans of the selected attempt at the selected moment; `wanted` contains more fields of the query."""
         if self.attempt is None:
             return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
         attempt_id = self.attempt.attempt_id
@@ -95,13 +95,13 @@ class Looked:
         return await self.request.store.find_spans(query)
 
     def url(self, tab: str = "", **params: Any) -> str:
-        """Return the path of a tab at the same moment, of the same attempt."""
+        """Return the path of a tab for the same moment and the same attempt."""
         chosen = None if self.attempt is None or self.is_latest else self.attempt.sequence_id
         segments = ("rollouts", self.rollout_id, tab) if tab else ("rollouts", self.rollout_id)
         return self.request.url(*segments, **({"at": self.at, "attempt": chosen} | params))
 
     def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> PageContent:
-        """Return the page of a tab; the JSON twin contains the values of the frame and `values`."""
+        """Return the page of a tab. The JSON twin contains the values of the common part and `values`."""
         row, rollout = self.row, self.rollout
         when = "" if self.at is None else f"?at={self.at}"
         summary = {name: row[name] for name in _SUMMARY}
@@ -148,7 +148,7 @@ _SUMMARY: Final = (
 
 
 async def look(request: PageRequest) -> Looked:
-    """Return the rollout that the path names, as of `at=` if that is given.
+    """Return the rollout whose id is in the path, as of its event `at=` if this parameter is given.
 
     Raises:
         NotFound: there is no such rollout.
@@ -184,7 +184,7 @@ async def look(request: PageRequest) -> Looked:
 def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
     if event is not None:
         return event["at"]
-    # The attempt of a cancelled rollout may never end; its lane ends with the rollout.
+    # The attempt of a cancelled rollout may never end, so its lane ends with the rollout.
     return rollout.end_time if rollout.status in TERMINAL else None
 
 
@@ -208,7 +208,7 @@ async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int
     if at is not None:
         until = await as_at.moment_of(dialect, session, rollout_id, at)
         then = await as_at.rollout(dialect, session, rollout_id, until)
-        assert then is not None  # its first event created it
+        assert then is not None  # the rollout's first event created it
         row = then
         seen = await rollout_story.events(dialect, session, rollout_id, after=at - 1, limit=1)
         event = seen[0]
@@ -271,7 +271,7 @@ _VERSION, _STATUS, _QUEUED, _SPANS = map(
 
 
 def why(looked: Looked) -> str:
-    """Return a sentence on what a queued rollout waits for; empty if it is not queued."""
+    """Return a sentence on why a queued rollout waits; empty if the rollout is not queued."""
     waiting = looked.waiting
     if waiting is None or waiting.ahead is None or looked.rollout.status not in WAITING:
         return ""

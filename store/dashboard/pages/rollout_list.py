@@ -33,7 +33,7 @@ _FILTERS: Final = (
 """The text fields of the filter form, by parameter."""
 _NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
 _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
-"""The parameters that select the page of the list, not the list."""
+"""The parameters that select a page of the list. All other parameters select the list itself."""
 
 
 @pages.get("/ui/rollouts")
@@ -56,7 +56,7 @@ async def rollouts(request: PageRequest) -> PageContent:
         "limit": wanted.limit,
         "offset": wanted.offset,
     }
-    # Forms also send empty fields.
+    # Forms also send empty fields, which are removed here.
     plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
     hidden = {
         "wanted": wanted,
@@ -100,7 +100,7 @@ def _wanted(request: PageRequest) -> RolloutListQuery:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The links from one page of the list to others."""
+    """The links from one page of the list to other pages."""
 
     first: str | None
     """The first page; None on the first page itself."""

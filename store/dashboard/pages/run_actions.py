@@ -90,7 +90,7 @@ async def preview(request: PageRequest) -> PageContent:
 
 @pages.post("/ui/runs/{rollout_id}/rerun")
 async def rerun(request: PageRequest) -> PageContent | Done:
-    """Ask for the previewed re-run; a repeated request does not ask a second time."""
+    """Request the previewed re-run. Sending the form twice requests only one re-run."""
     rollout_id, what = request.ids["rollout_id"], _what(request)
     try:
         begun = await request_rerun(
@@ -208,7 +208,7 @@ def _becomes(node: DrawnNode, plan: ForkPlan) -> PlannedNode:
 
 
 def _sums(nodes: Sequence[PlannedNode]) -> Mapping[str, dict[str, float]]:
-    """Return how many nodes, tokens and seconds are reused, and how many run again."""
+    """Return the numbers of nodes, tokens and seconds that are reused, and of those that run again."""
     found: dict[str, dict[str, float]] = {}
     for name, is_again in (("reused", False), ("again", True)):
         its = [node for node in nodes if node.runs_again == is_again]

@@ -22,7 +22,7 @@ from store.planning.plan import of_fork
 pages = Pages()
 
 _TEXT: Final = 4000
-"""The maximum number of characters shown of a text; the rest has its own request."""
+"""The maximum number of characters shown of a text. The full text needs a separate request."""
 _EVENTS: Final = 100
 _TOOLS: Final = 10
 _DIFFERENCES: Final = 2000
@@ -49,7 +49,7 @@ class Branch:
     attempt: int
     attempt_id: str
     depth: int
-    """The number of attempts that it builds on."""
+    """The number of attempts that this attempt builds on, directly or indirectly."""
     kind: str
     base: int | None
     status: str
@@ -57,7 +57,7 @@ class Branch:
     started: float
     events: int
     again: str
-    """A description of what it ran again."""
+    """A description of the part that this attempt ran again."""
     reason: str | None
     degraded: bool
 
@@ -118,7 +118,7 @@ async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | No
 
 
 async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
-    """Return the drawing of a view of the run that the path names."""
+    """Return the drawing of a view of the run whose id is in the path."""
     rollout_id = request.ids["rollout_id"]
     graph = await request.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
     times = await request.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
@@ -126,7 +126,7 @@ async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None,
 
 
 def summary(rollout: Rollout) -> dict[str, Any]:
-    """Return the fields of a rollout that the head of a page shows."""
+    """Return the fields of a rollout that the top of a page shows."""
     metadata = rollout.metadata or {}
     return {
         "rollout_id": rollout.rollout_id,

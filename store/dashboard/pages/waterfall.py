@@ -156,7 +156,10 @@ def _bytes_of(text: str | None) -> int:
 
 
 def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
-    """Return events for display; values are truncated further than those of the span, since events are many."""
+    """Return events for display.
+
+    Their values are truncated more than the span's values, because there may be many events.
+    """
     return [
         {
             "name": each.name,

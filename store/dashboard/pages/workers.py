@@ -23,7 +23,7 @@ pages = Pages()
 LANE_WIDTH: Final = worker_rows.HOUR // worker_rows.CELL
 """The width of one hour in SVG units."""
 STALE_SECONDS: Final = 60
-"""A busy worker without a sign of life for longer is marked."""
+"""A busy worker is marked if it shows no sign of life for longer than this."""
 Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
 
 
@@ -38,7 +38,7 @@ class ActivityBar:
     start_at: int
     end_at: int
     rollout_id: str | None
-    """The rollout, if the bar is a single attempt."""
+    """The id of the rollout, if the bar is a single attempt."""
 
 
 @dataclass(frozen=True, slots=True)

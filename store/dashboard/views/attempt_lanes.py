@@ -48,7 +48,7 @@ class Lane:
     attempt_id: str
     sequence_id: int
     seconds: float
-    """From its start to its end, or to the displayed moment while it is open."""
+    """The time from the attempt's start to its end, or to the displayed moment while the attempt is open."""
     bands: list[Band] = field(default_factory=list[Band])
     ticks: list[float] = field(default_factory=list[float])
 

@@ -25,7 +25,7 @@ class AttemptFailure:
     status: str
     worker_id: str | None
     at: int
-    """When it failed or was last active, in µs since the epoch."""
+    """The time at which the attempt failed or was last active, in µs since the epoch."""
     type: str | None
     """The error type; None if no error was reported."""
     message: str
@@ -52,7 +52,7 @@ class Kind:
     type: str | None
     count: int
     rollouts: int
-    """The number of rollouts that they belong to."""
+    """The number of rollouts with such failures."""
     workers: int
     first_at: int
     last_at: int

@@ -22,7 +22,10 @@ def count(value: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Return a number with three significant digits, or all integer digits if there are more; no exponent if large."""
+    """Return a number with three significant digits, or with all integer digits if there are more.
+
+    Large numbers have no exponent.
+    """
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 

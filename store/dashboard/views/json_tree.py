@@ -28,7 +28,7 @@ class Node:
     """object, array, text or value."""
     parts: list[Node] = field(default_factory=list["Node"])
     count: int = 0
-    """The total number of its children or characters."""
+    """The total number of the value's children or characters."""
     is_cut: bool = False
 
 

@@ -22,7 +22,7 @@ class SpanField:
 
     name: str
     text: str
-    """Its value: strings unchanged, JSON indented."""
+    """The value of the attribute: strings are unchanged, and JSON is indented."""
     length: int
     """The length of the full value in characters."""
     is_cut: bool

@@ -28,12 +28,12 @@ class Stuck:
     attempt: int | None
     worker_id: str | None
     since: int
-    """When it stopped making progress, in µs since the epoch."""
+    """The time at which the rollout stopped making progress, in µs since the epoch."""
     reason: str
 
 
 def stuck(seen: Overview) -> Iterator[Stuck]:
-    """Yield the rollouts that make no progress, the running ones first."""
+    """Yield the rollouts that make no progress, running rollouts first."""
     for active in seen.active:
         reason = _why_active(active, seen.now)
         if reason is not None:

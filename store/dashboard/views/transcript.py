@@ -106,7 +106,8 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
     """Return the entries of spans of one attempt, in the order of time.
 
     Messages that a call repeats from an earlier call are not shown again. A second span of the same response (the
-    proxy's beside the agent's) is one line. `whole` holds the ids of spans whose texts are shown in full.
+    proxy's span beside the agent's span) takes one line. `whole` contains the ids of the spans whose texts are shown in
+    full.
     """
     budget, memory = _Budget(frozenset(whole)), _Memory()
     entries: list[Entry] = []
